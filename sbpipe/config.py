@@ -1,0 +1,417 @@
+"""The settings: every key, its default, its limits and its one-line meaning.
+
+People write TOML, programs write JSON, and any key can be set from the command line. Input is checked here, once; the rest of
+the code trusts it. This room imports neither torch nor anything else of sbpipe but its errors, so `--help` is instant.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from sbpipe.errors import ConfigError
+
+MODES = ("pipelined", "lockstep", "fixed-lag", "inline")
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field with its meaning and its limits (`low` and `high` included, `above` excluded)."""
+    metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is trained on."""
+
+    name: str = setting("embedded", "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function")
+    path: str = setting("", "where the data set lies: a folder, or the .npz file of `arrays`")
+    download: bool = setting(False, "let torchvision fetch a missing data set")
+    examples: int = setting(20_000, "embedded: number of training examples", low=1)
+    test_examples: int = setting(4_000, "embedded: number of test examples", low=1)
+    seed: int = setting(0, "embedded: which examples are drawn", low=0)
+    label_noise: float = setting(0.0, "embedded: share of wrong training labels", low=0.0, high=1.0)
+    classes: int = setting(0, "number of classes; 0 = ask the data set", low=0)
+    image_size: int = setting(224, "image_folder: side of the square that images are resized to", low=8)
+    workers: int = setting(2, "loader processes for data that is not held in memory", low=0)
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """How an example's pixels look in one epoch."""
+
+    crop: int = setting(0, "random crop after padding by this many pixels; 0 = off", low=0)
+    flip: bool = setting(False, "random horizontal flip")
+    cutout: int = setting(0, "side of a random square set to the mean; 0 = off", low=0)
+    normalise: bool = setting(True, "subtract the mean and divide by the deviation of each channel")
+    score: str = setting("same", "pixels the selector scores: the same as are trained on, or clean", choices=("same", "clean"))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is trained."""
+
+    name: str = setting("small_cnn", "small_cnn, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, torchvision's by name, or module:function")
+    options: dict[str, Any] = setting({}, "keyword arguments of the model's builder")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What is minimised: one value per example."""
+
+    name: str = setting("cross_entropy", "cross_entropy, mse, bce, or module:function(outputs, targets) -> one value per example")
+    label_smoothing: float = setting(0.0, "cross_entropy: label smoothing of the trained loss", low=0.0, high=0.99)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and where the trainer works."""
+
+    batch_size: int = setting(128, "kept examples per optimizer step", low=1)
+    epochs: float = setting(6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0)
+    steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0)
+    seconds: float = setting(0.0, "wall-clock budget; 0 = by epochs", low=0.0)
+    amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
+    device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
+    threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimizer."""
+
+    name: str = setting("SGD", "any class of torch.optim")
+    lr: float = setting(0.1, "peak learning rate", above=0.0)
+    momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
+    nesterov: bool = setting(True, "SGD: Nesterov momentum")
+    weight_decay: float = setting(5e-4, "weight decay", low=0.0)
+    options: dict[str, Any] = setting({}, "further keyword arguments of the optimizer")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate as a function of progress in [0, 1]."""
+
+    name: str = setting("onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant"))
+    by: str = setting("auto", "what progress counts; auto = what ends the run", choices=("auto", "candidates", "steps", "seconds"))
+    warmup: float = setting(0.15, "onecycle and cosine: share of the run spent warming up", low=0.0, high=1.0)
+    milestones: list[float] = setting([0.3, 0.6, 0.8], "step: progress at which the rate drops")
+    gamma: float = setting(0.2, "step: factor of each drop", above=0.0)
+    final: float = setting(0.0, "onecycle and cosine: last rate as a share of the peak", low=0.0, high=1.0)
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Which candidates are kept."""
+
+    policy: str = setting("sb", "the rule from scores to keep probabilities", choices=("full", "random", "sb"))
+    keep: float = setting(1 / 3, "target share of candidates kept; sb's beta = 1/keep - 1", above=0.0, high=1.0)
+    history: int = setting(1024, "number of last scores the cdf is taken over", low=1)
+    warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
+    anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
+    fallback: str = setting("stale-scores", "who selects when no selector is left", choices=("stale-scores", "uniform", "wait", "fail"))
+
+
+@dataclass(frozen=True)
+class SyncConfig:
+    """How far the selector may lag."""
+
+    interval: int = setting(1, "steps between two publishes of the weights", low=1)
+    depth: int = setting(2, "pipelined: leases granted and not yet trained", low=1)
+    max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
+    lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0)
+    dtype: str = setting("fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16"))
+    shared_memory: bool = setting(True, "hand weights over in shared memory where both roles see it")
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """The selector's device."""
+
+    device: str = setting("auto", "the selector's device: auto, cpu, cuda:1, ...")
+    precision: str = setting("fp32", "precision of the scoring forward pass", choices=("fp32", "bf16", "fp16"))
+    batch_size: int = setting(0, "candidates per scoring forward pass; 0 = the train batch size", low=0)
+    threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """When the test error is measured."""
+
+    every: float = setting(1.0, "epochs of candidates between evaluations; 0 = only at the end", low=0.0)
+    batch_size: int = setting(500, "test examples per forward pass", low=1)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What survives a kill."""
+
+    every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0)
+    keep: int = setting(2, "number of checkpoints kept", low=1)
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """The wire."""
+
+    bind: str = setting("tcp://127.0.0.1:5570", "where the trainer listens; weights go over the next port; port 0 = any free pair")
+    connect: str = setting("tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory")
+    keys: str = setting("", "folder of CURVE keys made by `sbpipe keys`; needed on any address but loopback")
+    heartbeat_s: float = setting(0.5, "seconds between heartbeats", above=0.0)
+    lost_after_s: float = setting(4.0, "silence after which a peer is lost", above=0.0)
+    hung_after_s: float = setting(60.0, "seconds without progress on a lease after which a selector counts as hung", above=0.0)
+    wait_s: float = setting(600.0, "how long a role waits for its first peer", above=0.0)
+    orphan_timeout_s: float = setting(60.0, "how long a selector waits for a lost trainer to come back", above=0.0)
+    chunk_mib: float = setting(2.0, "size of one piece of a weights transfer between hosts", above=0.0, high=64.0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, wholly described."""
+
+    mode: str = setting("pipelined", "how the roles are clocked", choices=MODES)
+    seed: int = setting(0, "seed of everything random in the run", low=0)
+    data: DataConfig = field(default_factory=DataConfig)
+    view: ViewConfig = field(default_factory=ViewConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    sync: SyncConfig = field(default_factory=SyncConfig)
+    selector: SelectorConfig = field(default_factory=SelectorConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    link: LinkConfig = field(default_factory=LinkConfig)
+
+    @property
+    def score_batch_size(self) -> int:
+        """Candidates per scoring forward pass."""
+        return self.selector.batch_size or self.train.batch_size
+
+    @property
+    def is_clocked(self) -> bool:
+        """Whether a logical clock, not arrival, decides which weights score which batch."""
+        return self.mode != "pipelined"
+
+    @property
+    def lag(self) -> int:
+        """Steps between scoring and training that the logical clock prescribes."""
+        return self.sync.lag if self.mode == "fixed-lag" else 0
+
+    @property
+    def sync_interval(self) -> int:
+        """Steps between publishes; lockstep and inline sync every step by definition."""
+        return 1 if self.mode in ("lockstep", "inline") else self.sync.interval
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------------
+
+
+def known_keys() -> dict[str, dataclasses.Field[Any]]:
+    """Every dotted key and its field."""
+    keys: dict[str, dataclasses.Field[Any]] = {}
+    for outer in dataclasses.fields(Config):
+        section = get_type_hints(Config)[outer.name]
+        if dataclasses.is_dataclass(section):
+            keys.update({f"{outer.name}.{inner.name}": inner for inner in dataclasses.fields(section)})
+        else:
+            keys[outer.name] = outer
+    return keys
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The dotted keys and values of a TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config file", str(path), f"cannot be read ({error.strerror})", "Check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config file", str(path), f"is not TOML ({error})", "See configs/ for examples") from None
+    return flatten(tables)
+
+
+def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables as dotted keys; tables that are themselves values (`model.options`) stay whole."""
+    sections = {f.name for f in dataclasses.fields(Config) if f"{f.name}" not in known_keys()}
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        if name in sections and not isinstance(value, Mapping):
+            raise ConfigError(name, value, "is a section, not a value", f"Write [{name}] and keys below it")
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": inner_value for inner, inner_value in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key=value` of the command line; the value is TOML, or a bare string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError("--set", text, "is not an assignment", "Write --set key=value, for instance --set selection.keep=0.25")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def resolve(*layers: Mapping[str, Any]) -> Config:
+    """The defaults, overridden by each layer of dotted keys in turn, checked."""
+    keys = known_keys()
+    values: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key not in keys:
+                raise _unknown_key(key, value, list(keys))
+            values[key] = _checked(key, value, keys[key])
+    hints = get_type_hints(Config)
+    sections = {
+        name: kind(**{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")})
+        for name, kind in hints.items()
+        if dataclasses.is_dataclass(kind)
+    }
+    config = Config(**sections, **{key: value for key, value in values.items() if "." not in key})
+    check_together(config)
+    return config
+
+
+def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+    same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return ConfigError(key, value, "unknown key", f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all")
+
+
+def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
+    limits = known.metadata
+    kind = known.type if isinstance(known.type, type) else get_origin(known.type)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(key, value, f"must be of type {kind.__name__}", f"It means: {limits['meaning']}")
+    if limits["choices"] and value not in limits["choices"]:
+        near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    below = limits["low"] is not None and not value >= limits["low"]
+    beyond = limits["high"] is not None and not value <= limits["high"]
+    not_above = limits["above"] is not None and not value > limits["above"]
+    if below or beyond or not_above:
+        raise ConfigError(key, value, f"must be {_range(limits)}", f"It means: {limits['meaning']}")
+    return value
+
+
+def _range(limits: Mapping[str, Any]) -> str:
+    parts = [f"at least {limits['low']}" if limits["low"] is not None else "", f"above {limits['above']}" if limits["above"] is not None else ""]
+    parts.append(f"at most {limits['high']}" if limits["high"] is not None else "")
+    return " and ".join(part for part in parts if part)
+
+
+# --- what must hold between keys -------------------------------------------------------------------------------------------
+
+
+def least_staleness(config: Config) -> int:
+    """The smallest `sync.max_staleness` that the mode, depth, lag and interval can promise."""
+    if config.mode in ("inline", "lockstep"):
+        return 0
+    ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync.depth
+    return ahead + config.sync.interval - 1
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that cannot be met together."""
+    bound, least = config.sync.max_staleness, least_staleness(config)
+    if bound and bound < least:
+        ahead = "sync.lag" if config.mode == "fixed-lag" else "sync.depth"
+        reason = f"cannot be met with {ahead} and sync.interval = {config.sync.interval}"
+        raise ConfigError("sync.max_staleness", bound, reason, f"Set it to at least {least}, or lower {ahead} or sync.interval")
+    if config.train.steps and config.train.seconds:
+        raise ConfigError("train.seconds", config.train.seconds, f"train.steps = {config.train.steps} is set too", "Set only one of them")
+    if config.schedule.by == "steps" and not config.train.steps:
+        raise ConfigError("schedule.by", "steps", "the number of steps is not known", "Set train.steps, or leave schedule.by = 'auto'")
+    if config.schedule.by == "seconds" and not config.train.seconds:
+        raise ConfigError("schedule.by", "seconds", "there is no budget of seconds", "Set train.seconds, or leave schedule.by = 'auto'")
+    if config.schedule.by == "candidates" and (config.train.steps or config.train.seconds):
+        raise ConfigError("schedule.by", "candidates", "the run ends by steps or seconds", "Set train.epochs, or leave schedule.by = 'auto'")
+    if config.mode == "lockstep" and config.sync.dtype != "fp32":
+        raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
+
+
+def warnings_of(config: Config) -> list[str]:
+    """Settings that have no effect in this mode."""
+    notes = []
+    if config.mode in ("lockstep", "inline") and config.sync.interval != 1:
+        notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
+    if config.sync.lag != 1 and config.mode != "fixed-lag":
+        notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
+    if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
+        notes.append("selection.keep has no effect: policy 'full' keeps everything")
+    return notes
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------------
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The whole config as nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(tables: Mapping[str, Any]) -> Config:
+    """The inverse of `to_dict`, checked again."""
+    return resolve(flatten(tables))
+
+
+def to_json(config: Config) -> str:
+    """The form programs read."""
+    return json.dumps(to_dict(config), indent=2) + "\n"
+
+
+def to_toml(config: Config) -> str:
+    """The form people read, each key with its meaning."""
+    lines: list[str] = []
+    tables = to_dict(config)
+    for key, known in known_keys().items():
+        section, _, name = key.rpartition(".")
+        if section and f"[{section}]" not in lines:
+            lines += ["", f"[{section}]"]
+        value = tables[section][name] if section else tables[name]
+        assignment = f"{name} = {_toml_value(value)}"
+        lines.append(f"{assignment:<36} # {known.metadata['meaning']}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml_value(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(inner) for inner in value) + "]"
+    return json.dumps(value)
+
+
+# What each role may choose for itself without changing what is trained.
+LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval")
+LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
+
+
+def digest(config: Config) -> str:
+    """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
+    tables = to_dict(config)
+    shared = {key: value for key, value in flatten(tables).items() if key.partition(".")[0] not in LOCAL_SECTIONS and key not in LOCAL_KEYS}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

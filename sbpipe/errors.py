@@ -1,0 +1,70 @@
+"""Every error sbpipe raises on purpose. It knows nothing of who raises or who reports.
+
+    SbpipeError
+    ├── UserError            exit 2   a mistake the user can mend; shown without a traceback
+    │   ├── ConfigError               a key, a value, why it is wrong, what to do
+    │   ├── DataError                 a data set that is missing, unreadable, empty or inconsistent
+    │   ├── ModelError                a model or loss that cannot be built or answers in the wrong shape
+    │   ├── DeviceError               a device that is not there, or has too little memory
+    │   └── RunDirError               a run directory that is in use, not empty, or not writable
+    ├── PeerError            exit 3   the other side of the wire
+    │   ├── PeerLost                  which peer, silent for how long
+    │   └── PeerRejected              both sides of the disagreement
+    └── FrameError           dropped  a message that is not ours: corrupt, hostile or outdated
+
+Anything else that escapes is a bug and shows its traceback.
+"""
+
+
+class SbpipeError(Exception):
+    """The root; `exit_code` is what the process returns when the error reaches the top."""
+
+    exit_code = 1
+
+
+class UserError(SbpipeError):
+    """A mistake the user can mend."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A setting that cannot be used."""
+
+    def __init__(self, key: str, given: object, reason: str, way_out: str) -> None:
+        super().__init__(f"{key} = {given!r}: {reason}. {way_out}")
+        self.key = key
+
+
+class DataError(UserError):
+    """A data set that cannot be trained on."""
+
+
+class ModelError(UserError):
+    """A model or a loss that cannot be used."""
+
+
+class DeviceError(UserError):
+    """A device that cannot be used."""
+
+
+class RunDirError(UserError):
+    """A run directory that cannot be used."""
+
+
+class PeerError(SbpipeError):
+    """Something is wrong with the other side of the wire."""
+
+    exit_code = 3
+
+
+class PeerLost(PeerError):
+    """A peer went silent, or never came."""
+
+
+class PeerRejected(PeerError):
+    """A peer disagrees about what is being trained."""
+
+
+class FrameError(SbpipeError):
+    """A message that cannot be trusted; the receiver drops and counts it."""

@@ -1,0 +1,46 @@
+"""Counter-based randomness: a pure function of (seed, purpose, epoch, example_id), the same on every device and in every process.
+
+No state, no global generator. The mixing is written with operators that NumPy int64 arrays and torch int64 tensors share (both
+wrap on overflow), so one function serves the CPU's selection and the device's views. It must not know what it is used for.
+"""
+
+import hashlib
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+IntArray = TypeVar("IntArray", NDArray[np.int64], torch.Tensor)
+
+# The multipliers of the splitmix64 finaliser (Steele et al., 2014), as signed 64-bit numbers.
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+
+
+def key(seed: int, purpose: str, *counters: int) -> int:
+    """A signed 64-bit key for one stream of random numbers."""
+    text = ":".join([purpose, str(seed), *map(str, counters)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def mix(counters: IntArray, stream_key: int) -> IntArray:
+    """64 random bits for each counter, as int64."""
+    bits = (counters ^ stream_key) * _MULTIPLIER_1
+    bits = (bits ^ _shift_right(bits, 29)) * _MULTIPLIER_2
+    bits = (bits ^ _shift_right(bits, 32)) * _MULTIPLIER_1
+    return bits ^ _shift_right(bits, 30)
+
+
+def uniform(example_ids: NDArray[np.int64], stream_key: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for each example, with 53 random bits."""
+    return _shift_right(mix(example_ids, stream_key), 11).astype(np.float64) * 2.0**-53
+
+
+def below(counters: IntArray, stream_key: int, limit: int) -> IntArray:
+    """A whole number in [0, limit) for each counter; limit at most 2^20, so the bias stays under 2^-11."""
+    return (_shift_right(mix(counters, stream_key), 33) * limit) >> 31
+
+
+def _shift_right(bits: IntArray, count: int) -> IntArray:
+    return (bits >> count) & ((1 << (64 - count)) - 1)

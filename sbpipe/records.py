@@ -1,0 +1,86 @@
+"""What flows between the stages: frozen records without behaviour. They know neither torch nor sockets."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A range of an epoch's order, granted to one selector: the unit of credit and of recovery.
+
+    The selector considers the candidates in order and stops behind the `most`-th kept one; `version` is the least weights version
+    it may score with, and `exact` forbids a newer one. `history` (scores, oldest first) is sent when the selector's own is not the
+    run's; `keep_all` suspends selection (warm-up, anneal).
+    """
+
+    lease_id: int
+    epoch: int
+    start: int
+    stop: int
+    most: int
+    version: int
+    exact: bool = False
+    keep_all: bool = False
+    history: Floats | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """How many candidates the range offers."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at `kept` were kept."""
+
+    lease_id: int
+    version: int
+    scores: Floats
+    kept: NDArray[np.int32]
+    keep_probability: Floats
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """Exactly `batch_size` kept examples: one optimizer step.
+
+    `version` is, per example, the weights version that scored it and `scored_at_step` the step the trainer was at when the
+    selection arrived; `candidates` counts the run's candidates considered up to and including this batch.
+    """
+
+    step: int
+    example_ids: Ids
+    epochs: Ids
+    scores: Floats
+    keep_probability: Floats
+    version: Ids
+    arrived_at_step: Ids
+    candidates: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Where one parameter or buffer lies in a flat snapshot, and which part of the model it belongs to."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+    part: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The layout of a flat snapshot: the fast parts (normalisation, biases, head) first, then the body."""
+
+    tensors: tuple[TensorSpec, ...]
+    num_bytes: int
+    fast_bytes: int
+    digest: str
