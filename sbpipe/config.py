@@ -39,7 +39,9 @@ def setting(
 class DataConfig:
     """What is trained on."""
 
-    name: str = setting("embedded", "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function")
+    name: str = setting(
+        "embedded", "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function"
+    )
     path: str = setting("", "where the data set lies: a folder, or the .npz file of `arrays`")
     download: bool = setting(False, "let torchvision fetch a missing data set")
     examples: int = setting(20_000, "embedded: number of training examples", low=1)
@@ -66,7 +68,10 @@ class ViewConfig:
 class ModelConfig:
     """What is trained."""
 
-    name: str = setting("small_cnn", "small_cnn, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, torchvision's by name, or module:function")
+    name: str = setting(
+        "small_cnn",
+        "small_cnn, small_resnet, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, torchvision's by name, or module:function",
+    )
     options: dict[str, Any] = setting({}, "keyword arguments of the model's builder")
 
 
@@ -124,7 +129,9 @@ class SelectionConfig:
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
-    fallback: str = setting("stale-scores", "who selects when no selector is left", choices=("stale-scores", "uniform", "wait", "fail"))
+    fallback: str = setting(
+        "stale-scores", "who selects when no selector is left", choices=("stale-scores", "uniform", "wait", "fail")
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ class SyncConfig:
     interval: int = setting(1, "steps between two publishes of the weights", low=1)
     depth: int = setting(2, "pipelined: leases granted and not yet trained", low=1)
     max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
-    lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0)
+    lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
     dtype: str = setting("fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16"))
     shared_memory: bool = setting(True, "hand weights over in shared memory where both roles see it")
 
@@ -221,6 +228,9 @@ class Config:
         return 1 if self.mode in ("lockstep", "inline") else self.sync.interval
 
 
+SECTIONS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Config).items() if dataclasses.is_dataclass(kind)}
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------------
 
 
@@ -228,11 +238,8 @@ def known_keys() -> dict[str, dataclasses.Field[Any]]:
     """Every dotted key and its field."""
     keys: dict[str, dataclasses.Field[Any]] = {}
     for outer in dataclasses.fields(Config):
-        section = get_type_hints(Config)[outer.name]
-        if dataclasses.is_dataclass(section):
-            keys.update({f"{outer.name}.{inner.name}": inner for inner in dataclasses.fields(section)})
-        else:
-            keys[outer.name] = outer
+        section = SECTIONS.get(outer.name)
+        keys |= {f"{outer.name}.{inner.name}": inner for inner in dataclasses.fields(section)} if section else {outer.name: outer}
     return keys
 
 
@@ -249,10 +256,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables as dotted keys; tables that are themselves values (`model.options`) stay whole."""
-    sections = {f.name for f in dataclasses.fields(Config) if f"{f.name}" not in known_keys()}
     flat: dict[str, Any] = {}
     for name, value in tables.items():
-        if name in sections and not isinstance(value, Mapping):
+        if name in SECTIONS and not isinstance(value, Mapping):
             raise ConfigError(name, value, "is a section, not a value", f"Write [{name}] and keys below it")
         if isinstance(value, Mapping):
             flat.update({f"{name}.{inner}": inner_value for inner, inner_value in value.items()})
@@ -281,13 +287,12 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
             if key not in keys:
                 raise _unknown_key(key, value, list(keys))
             values[key] = _checked(key, value, keys[key])
-    hints = get_type_hints(Config)
-    sections = {
+    sections: dict[str, Any] = {
         name: kind(**{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")})
-        for name, kind in hints.items()
-        if dataclasses.is_dataclass(kind)
+        for name, kind in SECTIONS.items()
     }
-    config = Config(**sections, **{key: value for key, value in values.items() if "." not in key})
+    plain: dict[str, Any] = {key: value for key, value in values.items() if "." not in key}
+    config = Config(**sections, **plain)
     check_together(config)
     return config
 
@@ -295,12 +300,14 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    return ConfigError(key, value, "unknown key", f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all")
+    return ConfigError(
+        key, value, "unknown key", f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all"
+    )
 
 
 def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
     limits = known.metadata
-    kind = known.type if isinstance(known.type, type) else get_origin(known.type)
+    kind: Any = known.type if isinstance(known.type, type) else get_origin(known.type)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -318,7 +325,10 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
 
 
 def _range(limits: Mapping[str, Any]) -> str:
-    parts = [f"at least {limits['low']}" if limits["low"] is not None else "", f"above {limits['above']}" if limits["above"] is not None else ""]
+    parts = [
+        f"at least {limits['low']}" if limits["low"] is not None else "",
+        f"above {limits['above']}" if limits["above"] is not None else "",
+    ]
     parts.append(f"at most {limits['high']}" if limits["high"] is not None else "")
     return " and ".join(part for part in parts if part)
 
@@ -342,13 +352,21 @@ def check_together(config: Config) -> None:
         reason = f"cannot be met with {ahead} and sync.interval = {config.sync.interval}"
         raise ConfigError("sync.max_staleness", bound, reason, f"Set it to at least {least}, or lower {ahead} or sync.interval")
     if config.train.steps and config.train.seconds:
-        raise ConfigError("train.seconds", config.train.seconds, f"train.steps = {config.train.steps} is set too", "Set only one of them")
+        raise ConfigError(
+            "train.seconds", config.train.seconds, f"train.steps = {config.train.steps} is set too", "Set only one of them"
+        )
     if config.schedule.by == "steps" and not config.train.steps:
-        raise ConfigError("schedule.by", "steps", "the number of steps is not known", "Set train.steps, or leave schedule.by = 'auto'")
+        raise ConfigError(
+            "schedule.by", "steps", "the number of steps is not known", "Set train.steps, or leave schedule.by = 'auto'"
+        )
     if config.schedule.by == "seconds" and not config.train.seconds:
-        raise ConfigError("schedule.by", "seconds", "there is no budget of seconds", "Set train.seconds, or leave schedule.by = 'auto'")
+        raise ConfigError(
+            "schedule.by", "seconds", "there is no budget of seconds", "Set train.seconds, or leave schedule.by = 'auto'"
+        )
     if config.schedule.by == "candidates" and (config.train.steps or config.train.seconds):
-        raise ConfigError("schedule.by", "candidates", "the run ends by steps or seconds", "Set train.epochs, or leave schedule.by = 'auto'")
+        raise ConfigError(
+            "schedule.by", "candidates", "the run ends by steps or seconds", "Set train.epochs, or leave schedule.by = 'auto'"
+        )
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
         raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
 
@@ -392,16 +410,17 @@ def to_toml(config: Config) -> str:
         if section and f"[{section}]" not in lines:
             lines += ["", f"[{section}]"]
         value = tables[section][name] if section else tables[name]
-        assignment = f"{name} = {_toml_value(value)}"
+        assignment = f"{name} = {toml_value(value)}"
         lines.append(f"{assignment:<36} # {known.metadata['meaning']}")
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """One value as TOML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_toml_value(inner)}" for name, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{name} = {toml_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(inner) for inner in value) + "]"
+        return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
     return json.dumps(value)
 
 
@@ -413,5 +432,9 @@ LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "tra
 def digest(config: Config) -> str:
     """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
     tables = to_dict(config)
-    shared = {key: value for key, value in flatten(tables).items() if key.partition(".")[0] not in LOCAL_SECTIONS and key not in LOCAL_KEYS}
+    shared = {
+        key: value
+        for key, value in flatten(tables).items()
+        if key.partition(".")[0] not in LOCAL_SECTIONS and key not in LOCAL_KEYS
+    }
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,5 @@
+"""`python -m sbpipe` is `sbpipe`."""
+
+from sbpipe.cli import main
+
+main()

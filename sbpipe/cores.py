@@ -1,0 +1,34 @@
+"""Which CPU cores each role computes on. Runs before torch is imported, because OpenMP reads its environment once."""
+
+import os
+from pathlib import Path
+
+_ACCELERATOR_FILES = ("nvidiactl", "kfd", "dxg", "accel", "davinci_manager")
+
+
+def share(role: str, threads: int, available: list[int] | None = None) -> list[int]:
+    """The cores of one role: the trainer's from the front, the selector's from the back, half of them unless told.
+
+    Inline runs on the trainer's share too, so that it computes with as many threads, and so the same bits, as lockstep does.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if available is None else available
+    count = min(len(cores), threads or max(1, len(cores) // 2))
+    return cores[-count:] if role == "selector" else cores[:count]
+
+
+def pin(cores: list[int]) -> None:
+    """Compute on these cores only, with one thread each."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(len(cores))
+    os.sched_setaffinity(0, cores)
+
+
+def pin_role(role: str, device: str, threads: int) -> None:
+    """Pin a role that will compute on the CPU, and one whose threads were set; a role on an accelerator keeps all cores."""
+    is_on_cpu = device == "cpu" or (device == "auto" and not may_have_accelerator())
+    if is_on_cpu or threads:
+        pin(share(role, threads))
+
+
+def may_have_accelerator() -> bool:
+    """Whether the machine shows a driver of one; torch, asked later, has the last word."""
+    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES)

@@ -1,0 +1,34 @@
+"""The one list of data sets: from a name in the config to the function that reads it. It must not know what the functions do."""
+
+import difflib
+from collections.abc import Callable
+
+from sbpipe.config import DataConfig
+from sbpipe.data import torchvision_sets
+from sbpipe.data.content import Contents, data_error
+from sbpipe.data.embedded import read_embedded
+from sbpipe.data.image_folder import read_image_folder
+from sbpipe.data.npz import read_arrays
+from sbpipe.data.own import read_own
+
+Reader = Callable[[DataConfig], Contents]
+
+READERS: dict[str, Reader] = {
+    "embedded": read_embedded,
+    **{name: torchvision_sets.reader(name) for name in torchvision_sets.KNOWN},
+    "image_folder": read_image_folder,
+    "arrays": read_arrays,
+}
+
+
+def read(data: DataConfig) -> Contents:
+    """The contents of the data set that the config names; a name with a colon is the user's own module:function."""
+    return (read_own if ":" in data.name else _reader(data.name))(data)
+
+
+def _reader(name: str) -> Reader:
+    if name in READERS:
+        return READERS[name]
+    near = difflib.get_close_matches(name.lower(), READERS, n=1, cutoff=0.0)[0]
+    way_out = f"The nearest known name is {near!r}; the others are {', '.join(other for other in READERS if other != near)}, or module:function"
+    raise data_error("data.name", name, "there is no such data set", way_out)

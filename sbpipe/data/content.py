@@ -1,0 +1,120 @@
+"""What the parts of this room hand each other: a split as it was read (Content), and placed on a device (Source).
+
+One class per kind stands in arrays.py (held in memory) and loader.py (loaded by worker processes). This file knows neither.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sbpipe.errors import DataError
+from sbpipe.records import Ids
+
+
+class ChannelStats(NamedTuple):
+    """The mean and the deviation of each channel, in pixel values 0 to 255."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+class Fetched(NamedTuple):
+    """Some examples before their view: they lie at `rows` of `inputs`; `targets` are in the order asked for.
+
+    Images in `inputs` are uint8, axes NCHW, with the margin that the source was placed with.
+    """
+
+    inputs: torch.Tensor
+    rows: Ids
+    targets: torch.Tensor
+
+
+class Source(Protocol):
+    """A split placed on a device: gives the examples of any ids, in any order, as often as asked."""
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
+        """The examples of these ids, each as it is in its epoch."""
+        ...
+
+    def labels_of(self, example_ids: Ids) -> Ids | None:
+        """The classes of these ids, or None when only loading the examples would tell."""
+        ...
+
+    def close(self) -> None:
+        """Stop what works in the background; fetching again starts it anew."""
+        ...
+
+
+class Content(Protocol):
+    """A split as it was read, checked, not yet on a device."""
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (channels, height, width) of an image."""
+        ...
+
+    @property
+    def is_image(self) -> bool:
+        """Whether inputs are uint8 images, which get a view; all others pass as they are."""
+        ...
+
+    def channel_stats(self) -> ChannelStats:
+        """What normalising an image subtracts and divides by."""
+        ...
+
+    def excerpts(self) -> Iterator[bytes]:
+        """Bytes that tell this content from another's, the same in every process."""
+        ...
+
+    def place(self, device: torch.device, *, margin: int, seed: int) -> Source:
+        """Put the split on a device, its images with a black margin of so many pixels."""
+        ...
+
+
+class Contents(NamedTuple):
+    """A data set as it was read."""
+
+    train: Content
+    test: Content
+    num_classes: int
+
+
+def fingerprint(contents: Contents) -> str:
+    """A short hash of what is in the data set, whatever its name and wherever it lies."""
+    digest = hashlib.blake2b(str(contents.num_classes).encode(), digest_size=8)
+    for content in (contents.train, contents.test):
+        digest.update(f"|{content.num_examples}|{content.input_shape}|{content.is_image}|".encode())
+        for excerpt in content.excerpts():
+            digest.update(excerpt)
+    return digest.hexdigest()
+
+
+def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:
+    """A DataError in the form of every user's mistake: what was given, why it cannot be used, what to do."""
+    return DataError(f"{key} = {given!r}: {reason}. {way_out}")
+
+
+def check_labels(labels: NDArray[np.int64], num_classes: int, where: str, example_ids: Ids | None = None) -> None:
+    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known, so only negative ones are wrong."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes) if num_classes else labels < 0)
+    if wrong.size:
+        first = int(wrong[0])
+        allowed = f"0 to {num_classes - 1}" if num_classes else "0 or more"
+        raise DataError(
+            f"{where}[{first if example_ids is None else example_ids[first]}] = {labels[first]}: labels must be {allowed}, "
+            f"and {wrong.size} of {labels.size} are not. Number the classes from 0, or set data.classes to their number"
+        )

@@ -1,0 +1,126 @@
+"""Data that is not held in memory: any map-style data set, as it was read (DatasetContent) and served to a device (LoaderSource).
+
+It must not know which data set it is, nor how the worker processes are driven.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from sbpipe.data.content import ChannelStats, Fetched, check_labels
+from sbpipe.data.keyed import Example, Items, KeyedDataset
+from sbpipe.data.workers import Workers
+from sbpipe.errors import DataError
+from sbpipe.records import Ids
+
+# The customary statistics of photographs (ImageNet), for data too large to be measured; other images get the middle of the range.
+_PHOTOGRAPHS = ChannelStats((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+_NUM_EXCERPTS = 8
+
+
+class DatasetContent:
+    """A split behind a map-style data set: uint8 inputs are images and get a view, all others pass as they are.
+
+    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet.
+    """
+
+    def __init__(self, dataset: Any, *, name: str, num_classes: int, num_workers: int, labels: Ids | None = None) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise DataError(
+                f"the {name} data set is a {type(dataset).__name__} without __len__ or __getitem__: examples are selected by id. "
+                "Make it a map-style data set, such as a subclass of torch.utils.data.Dataset with both"
+            )
+        if not len(dataset):
+            raise DataError(f"the {name} data set is empty: there is nothing to learn from. Check what it was made from")
+        self.dataset = dataset
+        self.name = name
+        self.num_classes = num_classes
+        self.num_workers = num_workers
+        self.labels = labels
+        self.first = self._example(0)
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        return len(self.dataset)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.first.inputs.shape)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether inputs are uint8 images."""
+        return self.first.inputs.dtype == torch.uint8
+
+    def channel_stats(self) -> ChannelStats:
+        """Constants, because measuring would mean loading everything."""
+        channels = self.input_shape[0]
+        return _PHOTOGRAPHS if channels == 3 else ChannelStats((127.5,) * channels, (63.75,) * channels)
+
+    def excerpts(self) -> Iterator[bytes]:
+        """A few examples, evenly spread, as they are in epoch 0 of seed 0."""
+        for place in range(_NUM_EXCERPTS):
+            for part in self._example(place * (self.num_examples - 1) // (_NUM_EXCERPTS - 1)):
+                yield f"{part.dtype}{tuple(part.shape)}".encode()
+                yield part.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+    def place(self, device: torch.device, *, margin: int, seed: int) -> "LoaderSource":
+        """Load examples on demand and send them to the device, images with a black margin."""
+        return LoaderSource(self, device, margin=margin, seed=seed)
+
+    def check_targets(self, targets: torch.Tensor, example_ids: Ids) -> None:
+        """Refuse class numbers out of range; float or structured targets are the loss's business."""
+        if targets.dtype == torch.int64 and targets.ndim == 1:
+            check_labels(targets.numpy(), self.num_classes, f"{self.name} targets", example_ids)
+
+    def _example(self, example_id: int) -> Example:
+        (items,) = Workers(KeyedDataset(self.dataset, seed=0, name=self.name), 0).load([(example_id, 0)])
+        self.check_targets(items.targets, np.array([example_id]))
+        return Example(items.inputs[0], items.targets[0])
+
+
+class LoaderSource:
+    """A split whose examples are loaded when they are asked for. Threads may share it: one request is served at a time."""
+
+    def __init__(self, content: DatasetContent, device: torch.device, *, margin: int, seed: int) -> None:
+        keyed = KeyedDataset(content.dataset, seed=seed, name=content.name, like=content.first)
+        self._content = content
+        self._device = device
+        self._margin = margin
+        self._workers = Workers(keyed, content.num_workers)
+        self._lock = threading.Lock()
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        return self._content.num_examples
+
+    def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
+        """Load the examples of these ids, each as it is in its epoch."""
+        items = self._load(example_ids, epochs)
+        self._content.check_targets(items.targets, example_ids)
+        inputs = items.inputs.to(self._device)
+        if self._margin:
+            inputs = torch.nn.functional.pad(inputs, (self._margin,) * 4)
+        return Fetched(inputs, np.arange(example_ids.size), items.targets.to(self._device))
+
+    def labels_of(self, example_ids: Ids) -> Ids | None:
+        """The classes of these ids, where the data set lists them."""
+        return None if self._content.labels is None else self._content.labels[example_ids]
+
+    def close(self) -> None:
+        """Stop the worker processes; fetching again starts new ones."""
+        with self._lock:
+            self._workers.stop()
+
+    def _load(self, example_ids: Ids, epochs: Ids) -> Items:
+        if not example_ids.size:
+            return Items(*(part.new_empty((0, *part.shape)) for part in self._content.first))
+        with self._lock:
+            pieces = self._workers.load(list(zip(example_ids.tolist(), epochs.tolist(), strict=True)))
+        return Items(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))

@@ -1,0 +1,58 @@
+"""The embedded data set: coloured digits drawn by rule, 32 x 32 RGB, ten classes, no download.
+
+Most examples are easy and much alike; a tail is small, crooked, faint, blurred, crossed out or crowded by other digits, so that
+choosing what to train on has something to gain. Example i depends on (data.seed, split, i) alone, whatever the number of examples
+and on whatever machine. It must not know how the examples are viewed or chosen.
+"""
+
+import numpy as np
+
+from sbpipe import randomness
+from sbpipe.config import DataConfig
+from sbpipe.data.arrays import ArrayContent
+from sbpipe.data.cache import Arrays, cached_arrays
+from sbpipe.data.content import Contents
+from sbpipe.data.glyphs import NUM_DIGITS
+from sbpipe.data.painter import SIDE, Painter
+from sbpipe.records import Ids
+
+# Part of the cache file's name: raise it when what is drawn changes.
+_FORMAT = 1
+# Drawn at once: as many as keep the planes of pixels in a core's cache.
+_AT_ONCE = 128
+
+
+def read_embedded(data: DataConfig) -> Contents:
+    """Both splits, drawn or from the cache, with `data.label_noise` of the training labels wrong."""
+    train, test = (_split(name, number, data.seed) for name, number in (("train", data.examples), ("test", data.test_examples)))
+    noisy = noisy_labels(train.labels, share=data.label_noise, seed=data.seed)
+    return Contents(ArrayContent(train.inputs, noisy), test, max(data.classes, NUM_DIGITS))
+
+
+def noisy_labels(labels: Ids, *, share: float, seed: int) -> Ids:
+    """The labels, each with probability `share` replaced by one of the other classes."""
+    example_ids = np.arange(labels.size)
+    is_wrong = randomness.uniform(example_ids, randomness.key(seed, "embedded.label_noise")) < share
+    further = 1 + randomness.below(example_ids, randomness.key(seed, "embedded.wrong_label"), NUM_DIGITS - 1)
+    return np.where(is_wrong, (labels + further) % NUM_DIGITS, labels)
+
+
+def draw(split: str, num_examples: int, seed: int) -> Arrays:
+    """The images (uint8, axes NCHW) and labels of the first `num_examples` of a split's endless stream."""
+    images = np.empty((num_examples, 3, SIDE, SIDE), np.uint8)
+    labels = np.empty(num_examples, np.int64)
+    painter = Painter(seed, split)
+    for start in range(0, num_examples, _AT_ONCE):
+        some = slice(start, min(start + _AT_ONCE, num_examples))
+        images[some], labels[some] = painter.paint(np.arange(some.start, some.stop))
+    return {"images": images, "labels": labels}
+
+
+def _split(name: str, num_examples: int, seed: int) -> ArrayContent:
+    def fits(arrays: Arrays) -> bool:
+        images, labels = arrays["images"], arrays["labels"]
+        return images.dtype == np.uint8 and images.shape == (num_examples, 3, SIDE, SIDE) and labels.shape == (num_examples,)
+
+    file_name = f"embedded-v{_FORMAT}-{name}-{num_examples}-seed{seed}.npz"
+    arrays = cached_arrays(file_name, lambda: draw(name, num_examples, seed), fits, ("images", "labels"))
+    return ArrayContent(arrays["images"], arrays["labels"])

@@ -1,0 +1,137 @@
+"""One example of a map-style data set, as a pure function of (seed, epoch, example_id): what runs inside a loader process.
+
+Random transforms draw from the global generators of random, numpy and torch, so these are seeded for each example and put back
+after. It must not know how requests reach it nor where the tensors go.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sbpipe import randomness
+from sbpipe.errors import DataError
+
+
+class Example(NamedTuple):
+    """One example as tensors."""
+
+    inputs: torch.Tensor
+    target: torch.Tensor
+
+
+class Items(NamedTuple):
+    """Some examples, stacked in the order asked for."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class KeyedDataset:
+    """A map-style data set whose examples depend on (seed, epoch, example_id) alone.
+
+    A transform that keeps a generator of its own, or makes one from the system's entropy, escapes the seeding.
+    """
+
+    def __init__(self, dataset: Any, *, seed: int, name: str, like: Example | None = None) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.name = name
+        self.like = like
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, wanted: Sequence[tuple[int, int]]) -> Items | DataError | None:
+        """The examples of some (example_id, epoch); an error in the data is an answer too, None that to an empty request."""
+        try:
+            with own_generators():
+                examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
+            return self._stacked(examples, [example_id for example_id, _ in wanted]) if examples else None
+        except DataError as error:
+            return error
+
+    def _example(self, example_id: int, epoch: int) -> Example:
+        seed_generators(randomness.key(self.seed, "data.transform", epoch, example_id))
+        try:
+            item = self.dataset[example_id]
+        except Exception as error:
+            error.add_note(f"while reading example {example_id} of the {self.name} data set")
+            raise
+        return as_example(item, f"{self.name} example {example_id}")
+
+    def _stacked(self, examples: Sequence[Example], example_ids: Sequence[int]) -> Items:
+        like = self.like or examples[0]
+        for example, example_id in zip(examples, example_ids, strict=True):
+            for part, value, expected in zip(("input", "target"), example, like, strict=True):
+                if value.shape != expected.shape or value.dtype != expected.dtype:
+                    raise DataError(
+                        f"{self.name} example {example_id} has the {part} {_description(value)}, but the first one {_description(expected)}. "
+                        f"Make all {part}s alike, for instance with a resize or a pad in the data set"
+                    )
+        return Items(torch.stack([example.inputs for example in examples]), torch.stack([example.target for example in examples]))
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """Put the global generators of random, numpy and torch (CPU) back as they were."""
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+
+
+def seed_generators(stream_key: int) -> None:
+    """Seed the global generators of random, numpy and torch (CPU; the accelerators' are left alone)."""
+    random.seed(stream_key)
+    np.random.seed(stream_key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(stream_key)
+
+
+def as_example(item: Any, name: str) -> Example:
+    """The (input, target) pair that a data set gave, as tensors.
+
+    Images become uint8 CHW (HWC is recognised by its last axis being shorter than its first), whole targets int64, float64 float32;
+    any other input stays as it is.
+    """
+    form = "Each item must be a pair (input, target) of a tensor, array or PIL image and a class number or tensor"
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise DataError(f"{name} is {_description(item)}: not a pair. {form}")
+    inputs, target = (_as_tensor(value) for value in item)
+    if inputs is None or inputs.ndim == 0:
+        raise DataError(f"{name} has the input {_description(item[0])}. {form}")
+    if target is None:
+        raise DataError(f"{name} has the target {_description(item[1])}. {form}")
+    if inputs.dtype == torch.uint8:
+        inputs = _as_chw(inputs, name)
+    return Example(inputs, target if target.is_floating_point() else target.to(torch.int64))
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    if hasattr(value, "getbands") and hasattr(value, "convert"):
+        value = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"))
+    if isinstance(value, (bool, int, float, np.number)) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+        value = torch.tensor(value)
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.detach().to(torch.float32) if value.dtype == torch.float64 else value.detach()
+
+
+def _as_chw(image: torch.Tensor, name: str) -> torch.Tensor:
+    if image.ndim == 2:
+        return image[None]
+    if image.ndim != 3 or 0 in image.shape:
+        raise DataError(f"{name} has the input {_description(image)}: uint8 inputs are images. Give them the shape CHW, or make them float32")
+    return image.permute(2, 0, 1) if image.shape[2] < image.shape[0] else image
+
+
+def _description(value: Any) -> str:
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {str(value)[:40]!r}"

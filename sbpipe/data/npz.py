@@ -1,0 +1,53 @@
+"""The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know what becomes of them."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import DataConfig
+from sbpipe.data.arrays import array_content
+from sbpipe.data.content import Contents, data_error
+from sbpipe.errors import DataError
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+# What np.load raises for a file that is not whole, not an archive, or holds pickled objects.
+BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError)
+
+
+def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The named arrays of a file; never unpickles. Raises one of BROKEN, KeyError for a missing key."""
+    with np.load(path, allow_pickle=False) as archive:
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("a single array, not an archive of several")
+        return {key: archive[key] for key in keys}
+
+
+def read_arrays(data: DataConfig) -> Contents:
+    """The contents of the file `data.path`."""
+    if not data.path:
+        raise data_error("data.path", data.path, "the data set 'arrays' is one file", f"Set data.path to an .npz file of {', '.join(KEYS)}")
+    path = Path(data.path).expanduser()
+    if not path.is_file():
+        raise data_error("data.path", data.path, "there is no such file", f"Make it with numpy.savez(path, {', '.join(f'{key}=...' for key in KEYS)})")
+    arrays = _read(path, data.path)
+    try:
+        train = array_content(arrays["x_train"], arrays["y_train"], name="train", num_classes=data.classes)
+        test = array_content(arrays["x_test"], arrays["y_test"], name="test", num_classes=data.classes)
+    except DataError as error:
+        raise DataError(f"data.path = {data.path!r}: {error}") from None
+    highest = max(int(content.labels.max()) for content in (train, test))
+    return Contents(train, test, data.classes or highest + 1)
+
+
+def _read(path: Path, given: str) -> dict[str, NDArray[Any]]:
+    way_out = f"Write the file again with numpy.savez (arrays {', '.join(KEYS)}, none of dtype object)"
+    try:
+        return read_npz(path, KEYS)
+    except KeyError as error:
+        raise data_error("data.path", given, f"the array {str(error).split()[0].strip(chr(39))} is missing", way_out) from None
+    except BROKEN as error:
+        raise data_error("data.path", given, f"the file is unreadable or cut short ({error})", way_out) from None

@@ -1,0 +1,104 @@
+"""A data set on a device: its splits, each a source and a view. It must not know who asks for the batches, nor why."""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sbpipe.config import DataConfig, ViewConfig
+from sbpipe.data import catalog
+from sbpipe.data.content import Contents, Source, data_error, fingerprint
+from sbpipe.data.views import ImageView, PlainView, View, check_view
+
+
+class Batch(NamedTuple):
+    """Some examples on the device."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class Split:
+    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as they are."""
+
+    def __init__(self, source: Source, view: View) -> None:
+        self._source = source
+        self._view = view
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        return self._source.num_examples
+
+    def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
+        """The examples of these ids, in that order, as they look in the epoch; `epochs` may be an array, one for each example."""
+        example_ids = np.asarray(example_ids, np.int64)
+        if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
+            raise IndexError(f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to {example_ids.max()}")
+        epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
+        fetched = self._source.fetch(example_ids, epoch_of_each)
+        return Batch(self._view(fetched, example_ids, epoch_of_each), fetched.targets)
+
+    def targets_of(self, example_ids: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The classes of these examples, or None where only loading them would tell."""
+        return self._source.labels_of(example_ids)
+
+    def close(self) -> None:
+        """Stop the loader's worker processes, if there are any."""
+        self._source.close()
+
+
+class Data(NamedTuple):
+    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is tested on."""
+
+    train: Split
+    score: Split
+    test: Split
+    num_classes: int
+    input_shape: tuple[int, ...]
+    fingerprint: str
+
+
+def load_data(data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1) -> Data:
+    """Read the data set, check it, and put it on the device; `seed` decides the views, `batch_size` is the least to train on."""
+    contents = catalog.read(data)
+    check_contents(contents, data, batch_size)
+    place = _place_images if contents.train.is_image else _place_others
+    return Data(*place(contents, view, seed, device), contents.num_classes, contents.train.input_shape, fingerprint(contents))
+
+
+def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> None:
+    """Refuse a data set whose splits do not fit each other or the batch size."""
+    train, test = contents.train, contents.test
+    for what, of_train, of_test in (
+        ("inputs of shape", train.input_shape, test.input_shape),
+        ("uint8 images", train.is_image, test.is_image),
+    ):
+        if of_train != of_test:
+            reason = f"training examples have {what} {of_train}, test examples {of_test}"
+            raise data_error("data.name", data.name, reason, "Prepare both splits alike")
+    if train.num_examples < batch_size:
+        reason = f"its {train.num_examples} training examples do not fill a batch of {batch_size}"
+        raise data_error("data.name", data.name, reason, f"Set train.batch_size to at most {train.num_examples}, or use more data")
+
+
+def _place_images(contents: Contents, view: ViewConfig, seed: int, device: torch.device) -> tuple[Split, Split, Split]:
+    shape, stats = contents.train.input_shape, contents.train.channel_stats()
+    check_view(view, shape)
+
+    def split(source: Source, margin: int, is_clean: bool) -> Split:
+        return Split(source, ImageView(view, shape, stats, device, margin=margin, seed=seed, is_clean=is_clean))
+
+    source = contents.train.place(device, margin=view.crop, seed=seed)
+    train = split(source, view.crop, is_clean=False)
+    score = split(source, view.crop, is_clean=True) if view.score == "clean" else train
+    return train, score, split(contents.test.place(device, margin=0, seed=seed), 0, is_clean=True)
+
+
+def _place_others(contents: Contents, view: ViewConfig, seed: int, device: torch.device) -> tuple[Split, Split, Split]:
+    if unused := [name for name in ("crop", "flip", "cutout") if getattr(view, name)]:
+        warnings.warn(f"view.{', view.'.join(unused)}: no effect, because the inputs are not uint8 images", stacklevel=3)
+    train, test = (Split(content.place(device, margin=0, seed=seed), PlainView()) for content in (contents.train, contents.test))
+    return train, train, test

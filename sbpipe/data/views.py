@@ -1,0 +1,131 @@
+"""Views: the pixels of an example in one epoch, a pure function of (seed, epoch, example_id) on any device.
+
+The selector and the trainer each make the view for themselves, so the pixels scored must be the pixels trained on, bit for bit:
+every draw is integer arithmetic on the host, and the only floating-point steps are one multiplication and one addition per pixel,
+each rounded once. This file must not know where images come from, nor what is done with them.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sbpipe import randomness
+from sbpipe.config import ViewConfig
+from sbpipe.data.content import ChannelStats, Fetched
+from sbpipe.errors import ConfigError
+from sbpipe.records import Ids
+
+
+class View(Protocol):
+    """What a split's inputs look like to the network."""
+
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
+        """The views of these examples, each in its epoch, in the order asked for."""
+        ...
+
+
+class PlainView:
+    """The view of inputs that are not uint8 images: as they are."""
+
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
+        """The inputs, in the order asked for."""
+        return fetched.inputs.index_select(0, _on(fetched.inputs.device, fetched.rows))
+
+
+class ImageView:
+    """The view of uint8 images: crop, flip, normalise, cutout, in that order; float32, axes NCHW.
+
+    The images come with a black margin of `margin` pixels. A crop is a random window of the image with its margin; without one it is
+    the middle window. Cutout sets a square to the mean of each channel; its centre may be any pixel, so that near an edge only a part
+    of it shows. Pixels that are not normalised are scaled to [0, 1]. A clean view has no crop, flip or cutout.
+    """
+
+    def __init__(
+        self, config: ViewConfig, shape: tuple[int, ...], stats: ChannelStats, device: torch.device, *, margin: int, seed: int, is_clean: bool
+    ) -> None:
+        self.seed, self.margin, self.device = seed, margin, device
+        self.crops, self.flips, self.cuts = (wanted and not is_clean for wanted in (config.crop > 0, config.flip, config.cutout > 0))
+        self.channels, self.height, self.width = shape
+        self.full_width = self.width + 2 * margin
+        self.num_full_pixels = (self.height + 2 * margin) * self.full_width
+        lines_of_image = np.arange(self.channels)[:, None] * self.num_full_pixels + np.arange(self.height) * self.full_width
+        self._lines_of_image = _on(device, lines_of_image.ravel())
+        mean, deviation = np.array(stats.mean), np.array([value or 1.0 for value in stats.deviation])
+        scale, shift = (1 / deviation, -mean / deviation) if config.normalise else (np.full_like(mean, 1 / 255), 0 * mean)
+        self._scale, self._shift = _per_channel(device, scale), _per_channel(device, shift)
+        self._mean = None if config.normalise else _per_channel(device, mean / 255)
+        self._cut_rows, self._cut_columns = (_on(device, _spans(side, config.cutout)) for side in (self.height, self.width))
+
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
+        """The views of these examples, each in its epoch, in the order asked for."""
+        draws = _Draws(self.seed, example_ids, epochs)
+        images = self._windows(fetched, draws)
+        if self.flips:
+            rows = np.arange(example_ids.size) + example_ids.size * draws.below("view.flip", 2)
+            images = torch.cat([images, images.flip(3)]).index_select(0, _on(self.device, rows))
+        # Two roundings on purpose: a fused multiply-add would give other bits where a device has one.
+        pixels = images.to(torch.float32).mul_(self._scale).add_(self._shift)
+        return self._cut(pixels, draws) if self.cuts else pixels
+
+    def _windows(self, fetched: Fetched, draws: "_Draws") -> torch.Tensor:
+        if not self.margin:
+            return fetched.inputs.index_select(0, _on(self.device, fetched.rows))
+        top = left = self.margin
+        if self.crops:
+            top, left = (draws.below(f"view.crop.{axis}", 2 * self.margin + 1) for axis in "yx")
+        corners = fetched.rows * (self.channels * self.num_full_pixels) + top * self.full_width + left
+        # A window is copied line by line; every line that one could begin with is a row of a strided view, which costs nothing.
+        every_line = fetched.inputs.as_strided((fetched.inputs.numel() - self.width + 1, self.width), (1, 1))
+        lines = every_line.index_select(0, (_on(self.device, corners)[:, None] + self._lines_of_image).flatten())
+        return lines.view(-1, self.channels, self.height, self.width)
+
+    def _cut(self, pixels: torch.Tensor, draws: "_Draws") -> torch.Tensor:
+        rows = self._cut_rows.index_select(0, _on(self.device, draws.below("view.cutout.y", self.height)))
+        columns = self._cut_columns.index_select(0, _on(self.device, draws.below("view.cutout.x", self.width)))
+        square = (rows[:, :, None] * columns[:, None, :])[:, None]
+        pixels.mul_(1 - square)
+        return pixels if self._mean is None else pixels.add_(square * self._mean)
+
+
+class _Draws:
+    """The random numbers of some examples, each in its epoch."""
+
+    def __init__(self, seed: int, example_ids: Ids, epochs: Ids) -> None:
+        self.seed = seed
+        self.example_ids = example_ids
+        self.groups = [(epoch, epochs == epoch) for epoch in np.unique(epochs).tolist()]
+
+    def below(self, purpose: str, limit: int) -> Ids:
+        """A whole number in [0, limit) for each example."""
+        if len(self.groups) == 1:
+            return randomness.below(self.example_ids, randomness.key(self.seed, purpose, self.groups[0][0]), limit)
+        drawn = np.empty_like(self.example_ids)
+        for epoch, of_epoch in self.groups:
+            drawn[of_epoch] = randomness.below(self.example_ids[of_epoch], randomness.key(self.seed, purpose, epoch), limit)
+        return drawn
+
+
+def check_view(config: ViewConfig, shape: tuple[int, ...]) -> None:
+    """Refuse a view that can leave nothing of an image to see."""
+    side = min(shape[1:])
+    if config.crop >= side:
+        raise ConfigError("view.crop", config.crop, f"images of {side} pixels could be cropped away whole", f"Set it below {side}")
+    if config.cutout > side:
+        raise ConfigError("view.cutout", config.cutout, f"images have only {side} pixels a side", f"Set it to at most {side}")
+
+
+def _spans(side: int, length: int) -> NDArray[np.float32]:
+    """For each centre on a side a row of `side` numbers: 1 within the `length` around it, else 0."""
+    from_start = np.arange(side) - (np.arange(side)[:, None] - length // 2)
+    return ((from_start >= 0) & (from_start < length)).astype(np.float32)
+
+
+def _per_channel(device: torch.device, values: NDArray[np.float64]) -> torch.Tensor:
+    return _on(device, values.astype(np.float32))[:, None, None]
+
+
+def _on(device: torch.device, values: NDArray[np.int64] | NDArray[np.float32]) -> torch.Tensor:
+    # A copy, because ids that came over the wire are read-only, and torch warns of memory it could write to by mistake.
+    return torch.tensor(values).to(device)

@@ -1,0 +1,129 @@
+"""Where a run's trainer is found: `connection.json` in the run directory, written by the trainer, read by selectors.
+
+It must not know sockets; whether someone still listens there shows when one connects.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.link.addresses import Address, Endpoints, is_bare, parse
+
+FILE_NAME = "connection.json"
+_MAX_FILE_BYTES = 1 << 16
+_KEY = "link.connect"
+
+
+class NotThereYet(ConfigError):  # noqa: N818
+    """The run directory has no connection.json: the trainer has not started, or this is another directory. Worth another try."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One trainer; of a plain address only the endpoints are known."""
+
+    control: str
+    bulk: str
+    session: str = ""
+    pid: int = 0
+    host: str = ""
+    keys: str = ""
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Both addresses."""
+        return Endpoints(self.control, self.bulk)
+
+
+def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection:
+    """What this process, listening at these endpoints, has to tell."""
+    folder = str(Path(keys).resolve()) if keys else ""
+    return Connection(endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), folder)
+
+
+def write_connection(run_dir: Path, connection: Connection) -> Path:
+    """Write it at once and whole, for this user only."""
+    path = run_dir / FILE_NAME
+    temporary = ""
+    try:
+        # mkstemp makes the file with mode 0600.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=run_dir)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(connection), indent=2) + "\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise RunDirError(f"{path} cannot be written ({error.strerror}). Check the directory and the space on its disk") from None
+    return path
+
+
+def remove_connection(run_dir: Path, connection: Connection) -> None:
+    """Take it away at the end, unless another trainer has written its own meanwhile."""
+    with contextlib.suppress(ConfigError, OSError):
+        if read_connection(run_dir) == connection:
+            (run_dir / FILE_NAME).unlink(missing_ok=True)
+
+
+def read_connection(run_dir: Path) -> Connection:
+    """What the file says, checked."""
+    path = run_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES)
+    except FileNotFoundError:
+        reason = f"{path} is not there (yet)"
+        raise NotThereYet(
+            _KEY, str(run_dir), reason, "Start the trainer of this run, or give its address, for instance tcp://127.0.0.1:5570"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            _KEY, str(run_dir), f"{path} cannot be read ({error.strerror})", "Give a run directory or an address"
+        ) from None
+    malformed = ConfigError(_KEY, str(run_dir), f"{path} is not a connection file", "Remove it and start the trainer again")
+    try:
+        table: Any = json.loads(content)
+        connection = Connection(**table)
+    except (ValueError, TypeError, RecursionError):
+        raise malformed from None
+    blank = asdict(Connection("", ""))
+    if any(type(value) is not type(blank[name]) for name, value in asdict(connection).items()):
+        raise malformed
+    return connection
+
+
+def locate(connect: str) -> Connection:
+    """The trainer at an address (tcp://, ipc://, host:port) or of a run directory; NotThereYet is worth another try."""
+    is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
+    if not is_address:
+        return _reachable(connect, read_connection(Path(connect)))
+    address = parse(_KEY, connect)
+    if address.scheme == "tcp" and (address.port == 0 or address.host == "*"):
+        raise ConfigError(
+            _KEY, connect, "is not one place to connect to", "Give the host and port that the trainer printed, or its run directory"
+        )
+    return Connection(*address.endpoints())
+
+
+def _reachable(connect: str, connection: Connection) -> Connection:
+    """The connection as seen from this machine: a trainer that listens everywhere has no address in its file."""
+    control, bulk = (parse(_KEY, endpoint) for endpoint in connection.endpoints)
+    is_here = connection.host in ("", socket.gethostname())
+    if control.is_loopback and not is_here:
+        reason = f"its trainer listens only on its own machine, {connection.host}"
+        raise ConfigError(_KEY, connect, reason, "Start it with --bind tcp://0.0.0.0:5570 and keys made by `sbpipe keys`")
+    if not control.is_any:
+        return connection
+    loopback = "[::1]" if control.is_ipv6 else "127.0.0.1"
+    host = loopback if is_here else connection.host
+    return replace(connection, control=_at(control, host), bulk=_at(bulk, host))
+
+
+def _at(address: Address, host: str) -> str:
+    return replace(address, host=host).endpoints().control

@@ -1,0 +1,122 @@
+"""A port that misbehaves on purpose, to prove that nothing is lost or trained twice. It must not know whose port it spoils."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from sbpipe.link.messages import Message
+from sbpipe.link.ports import Port
+
+MAX_DELAY = 4
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The chance of each fault, for each message."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
+    reorder: float = 0.0
+
+
+@dataclass
+class _Lane(Generic[Item]):
+    """One direction: what goes in comes out now, later, twice, behind the next one, or never."""
+
+    faults: Faults
+    chance: random.Random
+    seen: Counter[str]
+    turn: int = 0
+    delayed: list[tuple[int, Item]] = field(default_factory=list)
+    overtaken: list[tuple[int, Item]] = field(default_factory=list)
+
+    def next_turn(self) -> list[Item]:
+        """What was held back and is due now."""
+        self.turn += 1
+        due = [item for turn, item in self.delayed + self.overtaken if turn <= self.turn]
+        self.delayed = [(turn, item) for turn, item in self.delayed if turn > self.turn]
+        self.overtaken = [(turn, item) for turn, item in self.overtaken if turn > self.turn]
+        return due
+
+    def through(self, item: Item) -> list[Item]:
+        """What comes out when this goes in."""
+        if self._strikes("drop", self.faults.drop):
+            return []
+        copies = 2 if self._strikes("duplicate", self.faults.duplicate) else 1
+        out: list[Item] = []
+        for _ in range(copies):
+            if self._strikes("delay", self.faults.delay):
+                self.delayed.append((self.turn + self.chance.randint(1, MAX_DELAY), item))
+            elif self._strikes("reorder", self.faults.reorder):
+                # Waits for the next one to pass it, but not for ever.
+                self.overtaken.append((self.turn + 2, item))
+            else:
+                out.append(item)
+        if out:
+            out += [item for _, item in self.overtaken]
+            self.overtaken = []
+        return out
+
+    def _strikes(self, name: str, probability: float) -> bool:
+        # Always drawn, so that switching one fault on does not move the others.
+        is_hit = self.chance.random() < probability
+        self.seen[name] += is_hit
+        return is_hit
+
+
+class FaultyPort:
+    """Spoils what is sent and what is received, the same way for the same seed and calls; `seen` counts the faults."""
+
+    def __init__(
+        self, port: Port, seed: int, drop: float = 0.0, duplicate: float = 0.0, delay: float = 0.0, reorder: float = 0.0
+    ) -> None:
+        faults = Faults(drop, duplicate, delay, reorder)
+        self.seen: Counter[str] = Counter()
+        self._port = port
+        self._outgoing: _Lane[tuple[str, Message]] = _Lane(faults, random.Random(2 * seed), self.seen)
+        self._incoming: _Lane[tuple[str, Message]] = _Lane(faults, random.Random(2 * seed + 1), self.seen)
+
+    @property
+    def session(self) -> bytes:
+        """The session of the port inside."""
+        return self._port.session
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """What the port inside dropped; the faults are in `seen`."""
+        return self._port.dropped
+
+    def send(self, peer: str, message: Message) -> bool:
+        """True also for what is lost or late, as on a real wire."""
+        sent = [self._port.send(*item) for item in self._outgoing.through((peer, message))]
+        return all(sent)
+
+    def post(self, peer: str, message: Message) -> bool:
+        """The same for `post`."""
+        posted = [self._port.post(*item) for item in self._outgoing.through((peer, message))]
+        return all(posted)
+
+    def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
+        """What is due from before, then what comes in now."""
+        for peer, message in self._outgoing.next_turn():
+            self._port.send(peer, message)
+        came = self._incoming.next_turn()
+        for item in self._port.receive(timeout_s):
+            came += self._incoming.through(item)
+        return came
+
+    def wake(self) -> None:
+        """Passed on."""
+        self._port.wake()
+
+    def refuse(self, peer: str) -> None:
+        """Passed on."""
+        self._port.refuse(peer)
+
+    def close(self) -> None:
+        """Passed on; what is held back is lost."""
+        self._port.close()

@@ -1,0 +1,217 @@
+"""Messages to frames and back: one encoder, one decoder, the only file that imports msgpack.
+
+    frame 0   prefix, 42 bytes, little-endian
+                  4  magic "SBPL"
+                  2  protocol major        2  protocol minor
+                  2  type code
+                 16  session of the trainer
+                  8  sequence number of the sender
+                  4  header length
+                  4  crc32 of the 38 bytes before and of the header
+    frame 1   header: a msgpack map of exactly the fields that schema.py lists for the type;
+                  an array stands there as [dtype, length, crc32], or nil
+    frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, of the dtype and length announced
+
+The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever, whatever the major: so
+two versions that share nothing else can still tell each other why they do not talk.
+
+Nothing is made of a frame before its size was checked, arrays are views of the frames (read-only, not copied), and whatever is
+wrong raises FrameError and nothing else. It must not know sockets, nor what the receiver does with a message.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+
+from sbpipe.link.limits import MAX_ENTRIES
+from sbpipe.link.messages import BULK, Chunk, Message
+from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
+
+MAGIC = b"SBPL"
+PROTOCOL = (1, 0)
+PREFIX = struct.Struct("<4sHHH16sQI")
+CRC = struct.Struct("<I")
+PREFIX_BYTES = PREFIX.size + CRC.size
+MAX_FRAMES = 2 + max(len(shape.arrays) for shape in SHAPES.values())
+
+Buffer = bytes | memoryview
+
+
+class ProtocolMismatch(BadFrame):
+    """The peer speaks another protocol major; both versions as (major, minor)."""
+
+    def __init__(self, theirs: tuple[int, int], ours: tuple[int, int] = PROTOCOL) -> None:
+        both = f"the peer speaks {theirs[0]}.{theirs[1]}, this side {ours[0]}.{ours[1]}"
+        super().__init__("protocol", f"{both}; both sides need the same first number: install the same sbpipe version on both")
+        self.theirs = theirs
+        self.ours = ours
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message and what its prefix says."""
+
+    session: bytes
+    sequence: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Body:
+    """A checked and packed message that only lacks its prefix."""
+
+    code: int
+    frames: list[Buffer]
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it goes over the bulk pair."""
+        return SHAPES[self.code].kind in BULK
+
+
+def encode(message: Message, *, session: bytes, sequence: int) -> list[Buffer]:
+    """All frames of a message; arrays and chunk data are views, so they must not change until the frames are sent."""
+    return seal(pack(message), session=session, sequence=sequence)
+
+
+def pack(message: Message) -> Body:
+    """The frames behind the prefix."""
+    code = CODES.get(type(message))
+    if code is None:
+        raise BadFrame("type", f"{type(message).__name__} is not a message")
+    shape = SHAPES[code]
+    header = {name: _plain(shape, name, getattr(message, name)) for name in shape.fields}
+    frames: list[Buffer] = []
+    for name, array in shape.arrays.items():
+        view = _array_view(name, getattr(message, name), array)
+        header[name] = None if view is None else [array.dtype, view.nbytes // DTYPES[array.dtype], zlib.crc32(view)]
+        frames += [] if view is None else [view]
+    _check_meaning(shape, message)
+    try:
+        packed: bytes = msgpack.packb(header)
+    except ValueError as error:
+        raise BadFrame("header", f"{shape.kind.__name__} cannot be packed ({error})") from None
+    if len(packed) > shape.header_limit:
+        raise BadFrame("header", f"{shape.kind.__name__} has a header of {len(packed)} bytes, at most {shape.header_limit}")
+    return Body(code, [packed, *frames])
+
+
+def seal(body: Body, *, session: bytes, sequence: int) -> list[Buffer]:
+    """The prefix in front of a packed message."""
+    if len(session) != 16 or not 0 <= sequence < 1 << 64:
+        raise BadFrame("prefix", f"session of {len(session)} bytes, sequence {sequence}")
+    header = body.frames[0]
+    prefix = PREFIX.pack(MAGIC, *PROTOCOL, body.code, session, sequence, len(header))
+    return [prefix + CRC.pack(zlib.crc32(header, zlib.crc32(prefix))), *body.frames]
+
+
+def decode(frames: Sequence[Buffer]) -> Envelope:
+    """The message in a list of frames; FrameError if there is anything wrong with it."""
+    if not 2 <= len(frames) <= MAX_FRAMES:
+        raise BadFrame("prefix", f"{len(frames)} frames")
+    prefix, header, *rest = (memoryview(frame).toreadonly() for frame in frames)
+    if prefix.nbytes != PREFIX_BYTES:
+        raise BadFrame("prefix", f"{prefix.nbytes} bytes, not {PREFIX_BYTES}")
+    magic, major, minor, code, session, sequence, header_bytes = PREFIX.unpack_from(prefix)
+    if magic != MAGIC:
+        raise BadFrame("prefix", "is not of sbpipe")
+    if major != PROTOCOL[0] and code != REJECT:
+        raise ProtocolMismatch((major, minor))
+    shape = SHAPES.get(code)
+    if shape is None:
+        raise BadFrame("type", f"{code} is unknown")
+    if header_bytes != header.nbytes or header_bytes > shape.header_limit:
+        raise BadFrame("header", f"{header.nbytes} bytes, {header_bytes} announced, at most {shape.header_limit}")
+    if CRC.unpack_from(prefix, PREFIX.size)[0] != zlib.crc32(header, zlib.crc32(prefix[: PREFIX.size])):
+        raise BadFrame("header", "the checksum of prefix and header does not match")
+    return Envelope(session, sequence, _message_of(shape, _unpack(header), rest))
+
+
+def _plain(shape: Shape, name: str, value: Any) -> Any:
+    try:
+        plain = shape.fields[name].plain(value)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        plain = value
+    if not shape.fields[name].is_legal(plain):
+        raise _illegal(shape, name, plain)
+    return plain
+
+
+def _illegal(shape: Shape, name: str, value: Any) -> BadFrame:
+    return BadFrame("fields", f"{shape.kind.__name__}.{name} = {repr(value)[:80]} is not {repr(shape.fields[name])[:120]}")
+
+
+def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
+    if value is None and array.is_optional:
+        return None
+    try:
+        flat = np.frombuffer(value, np.uint8) if array.dtype == "|u1" and memoryview(value).nbytes else np.ascontiguousarray(value)
+    except (TypeError, ValueError, BufferError) as error:
+        raise BadFrame("arrays", f"{name} is not an array ({error})") from None
+    is_wrong = flat.ndim != 1 or (flat.size > 0 and flat.dtype != np.dtype(array.dtype))
+    if is_wrong or len(flat) > array.limit:
+        raise BadFrame("arrays", f"{name}: {flat.dtype} {flat.shape}; one axis of {array.dtype}, at most {array.limit}")
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+def _unpack(header: memoryview) -> Any:
+    try:
+        return msgpack.unpackb(
+            header, use_list=False, object_pairs_hook=_unique, ext_hook=_no_extension, max_array_len=3, max_map_len=MAX_ENTRIES
+        )
+    # StackError and FormatError are ValueErrors; a hashable key of a wrong type is a TypeError in some releases of msgpack.
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise BadFrame("header", f"is not msgpack ({type(error).__name__})") from None
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise ValueError("a key stands twice")
+    return unique
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension {code} of {len(data)} bytes")
+
+
+def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
+    if type(header) is not dict or header.keys() != shape.fields.keys() | shape.arrays.keys():
+        raise BadFrame("fields", f"{shape.kind.__name__} has not exactly the fields it should have")
+    values: dict[str, Any] = {}
+    for name, kind in shape.fields.items():
+        if not kind.is_legal(header[name]):
+            raise _illegal(shape, name, header[name])
+        values[name] = header[name]
+    present = [name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional]
+    if len(present) != len(frames):
+        raise BadFrame("arrays", f"{shape.kind.__name__} came with {len(frames)} arrays, {len(present)} announced")
+    values.update(dict.fromkeys(shape.arrays))
+    for name, frame in zip(present, frames, strict=True):
+        _check_array(name, shape.arrays[name], header[name], frame)
+        values[name] = frame if shape.kind is Chunk else np.frombuffer(frame, shape.arrays[name].dtype)
+    message: Message = shape.kind(**values)
+    _check_meaning(shape, message)
+    return message
+
+
+def _check_array(name: str, array: Array, announced: Any, frame: memoryview) -> None:
+    is_described = type(announced) is tuple and len(announced) == 3 and announced[0] == array.dtype
+    if not is_described or not all(type(number) is int and number >= 0 for number in announced[1:]):
+        raise BadFrame("arrays", f"{name} is not announced as [{array.dtype}, length, crc32]")
+    length, crc = announced[1:]
+    if length > array.limit or frame.nbytes != length * DTYPES[array.dtype]:
+        raise BadFrame("arrays", f"{name}: {frame.nbytes} bytes came, {length} of {array.dtype} announced, at most {array.limit}")
+    if zlib.crc32(frame) != crc:
+        raise BadFrame("arrays", f"the checksum of {name} does not match")
+
+
+def _check_meaning(shape: Shape, message: Message) -> None:
+    fault = shape.check(message)
+    if fault:
+        raise BadFrame("meaning", f"{shape.kind.__name__}: {fault}")

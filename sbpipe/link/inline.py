@@ -1,0 +1,63 @@
+"""The port of one process: a function answers instead of a peer. No socket, no thread, no waiting.
+
+It is what `mode = inline` runs on, and what tests of the trainer's loop run on. It must not know what the handler does.
+"""
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from sbpipe.link.messages import Message
+
+
+class InlinePort:
+    """`send` queues; `receive` hands one queued message to the handler and returns its replies.
+
+    `greeting` is what the peer says before it is spoken to (its Hello). Messages are handed over as they are, not packed.
+    """
+
+    def __init__(self, handler: Callable[[Message], Iterable[Message]], peer: str, greeting: Iterable[Message] = ()) -> None:
+        self.session = secrets.token_bytes(16)
+        self.dropped: Counter[str] = Counter()
+        self._handler = handler
+        self._peer = peer
+        self._greeting = list(greeting)
+        self._queue: deque[Message] = deque()
+        self._is_refused = False
+        self._is_closed = False
+
+    def send(self, peer: str, message: Message) -> bool:
+        """Queue it for the handler."""
+        if peer != self._peer or self._is_closed:
+            self.dropped["unreachable"] += 1
+            return False
+        self._queue.append(message)
+        return True
+
+    def post(self, peer: str, message: Message) -> bool:
+        """The same as `send`: appending to the queue is safe from any thread."""
+        return self.send(peer, message)
+
+    def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
+        """The greeting, then the replies to one queued message; [] at once if nothing is queued, whatever the timeout."""
+        if self._greeting:
+            replies, self._greeting = self._greeting, []
+        else:
+            replies = list(self._handler(self._queue.popleft())) if self._queue else []
+        if self._is_refused:
+            self.dropped["refused"] += len(replies)
+            return []
+        return [(self._peer, reply) for reply in replies]
+
+    def wake(self) -> None:
+        """Nothing to do: `receive` never waits."""
+
+    def refuse(self, peer: str) -> None:
+        """Drop the replies from now on."""
+        self._is_refused = self._is_refused or peer == self._peer
+
+    def close(self) -> None:
+        """Forget what is queued."""
+        self._is_closed = True
+        self._greeting.clear()
+        self._queue.clear()

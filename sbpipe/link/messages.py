@@ -1,0 +1,123 @@
+"""What trainer and selectors say to each other. It must not know how a message is packed, nor who carries it.
+
+selector                                trainer
+   │ ── Hello ───────────────────────────▶ │   who I am
+   │ ◀────────────────────────── Welcome ── │   the run, its settings, how a snapshot is laid out   (or Reject: why not)
+   │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it               (or Reject: both sides)
+   │ ◀──────────────── Announce, Lease ──── │   a newer snapshot; a range of candidates
+   │ ── Selection ───────────────────────▶ │   the answer to one lease
+   │ ◀─ Heartbeat ──────────── Heartbeat ─▶ │   alive, and how far
+   │ ◀─────────────────────────── Fenced ── │   you speak of another session: say hello again
+   │ ◀─ Goodbye ──────────────── Goodbye ─▶ │   I leave on purpose
+   │ ══ Fetch ═══════════════════════════▶ │   bulk pair: a piece of a snapshot, please
+   │ ◀════════════════════ Chunk or Gone ══ │   bulk pair: here it is, or no longer
+"""
+
+from dataclasses import dataclass, field
+
+from sbpipe.records import Lease, Selection
+
+# The session of one who has none yet: only a Hello may carry it.
+NO_SESSION = bytes(16)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A selector introduces itself; `selector_id` is also its routing id, new for every process."""
+
+    selector_id: str
+    host: str
+    pid: int
+    device: str
+    precision: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The trainer lets a selector in; the prefix of this message tells the session.
+
+    `config` and `manifest` are JSON; `shared_memory` names the block the snapshots lie in, "" = fetch them.
+    """
+
+    run: str
+    config: str
+    shared_memory: str
+    manifest: str
+    heartbeat_s: float
+    lost_after_s: float
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The selector has built everything; fingerprint of each thing that both sides must have the same."""
+
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reject:
+    """The trainer will not work with this selector. Frozen for ever: readable under every protocol version."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """You speak of another session: say hello again."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one."""
+
+    progress: int
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Announce:
+    """A newer snapshot can be had."""
+
+    version: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """The selector asks for one piece of a snapshot: one credit."""
+
+    version: int
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One piece of a snapshot; on arrival `data` is a read-only view of the received frame, not a copy."""
+
+    version: int
+    offset: int
+    total_bytes: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Gone:
+    """That version can no longer be fetched: ask for the newest."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """The sender leaves on purpose."""
+
+    reason: str
+
+
+Message = Hello | Welcome | Ready | Reject | Fenced | Heartbeat | Announce | Lease | Selection | Goodbye | Fetch | Chunk | Gone
+
+BULK: tuple[type[Message], ...] = (Fetch, Chunk, Gone)
+TO_TRAINER: tuple[type[Message], ...] = (Hello, Ready, Heartbeat, Selection, Goodbye, Fetch)
+TO_SELECTOR: tuple[type[Message], ...] = (Welcome, Reject, Fenced, Heartbeat, Announce, Lease, Goodbye, Chunk, Gone)

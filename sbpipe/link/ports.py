@@ -1,0 +1,69 @@
+"""What the loops may ask of their channel, whatever carries it: sockets, one process, or a test that loses messages.
+
+A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any.
+"""
+
+from collections import Counter
+from typing import Protocol
+
+from sbpipe.link.messages import Message
+
+
+class Port(Protocol):
+    """The trainer's end: many peers, each by its selector_id."""
+
+    @property
+    def session(self) -> bytes:
+        """This trainer's session: every message carries it."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Messages not delivered, in either direction, by reason."""
+
+    def send(self, peer: str, message: Message) -> bool:
+        """Send now, never block; False if the peer is gone or its queue is full (counted)."""
+
+    def post(self, peer: str, message: Message) -> bool:
+        """From any thread: send at the next or the present `receive`; False if closed or too much waits."""
+
+    def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
+        """What came, in order per peer, control before bulk; [] when the time is up or the port was woken."""
+
+    def wake(self) -> None:
+        """From any thread: let the present or next `receive` return."""
+
+    def refuse(self, peer: str) -> None:
+        """Drop everything of this peer from now on, unread."""
+
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""
+
+
+class OnePeerPort(Protocol):
+    """The selector's end: the one peer is the trainer."""
+
+    @property
+    def session(self) -> bytes:
+        """The trainer's session, learned from Welcome; NO_SESSION before it and after Fenced."""
+
+    @session.setter
+    def session(self, session: bytes) -> None: ...
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Messages not delivered, in either direction, by reason."""
+
+    def send(self, message: Message) -> bool:
+        """Send now, never block; False if the queue is full, or if there is no session and it is not a Hello (counted)."""
+
+    def post(self, message: Message) -> bool:
+        """From any thread: send at the next or the present `receive`."""
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """What came, in order, control before bulk; [] when the time is up or the port was woken."""
+
+    def wake(self) -> None:
+        """From any thread: let the present or next `receive` return."""
+
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""

@@ -1,0 +1,259 @@
+"""What a well-formed message is: its fields, their kinds and limits, and what must hold between them.
+
+Pure rules over plain values, the same for what we send and what we receive. It must not know msgpack, frames or sockets.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sbpipe.errors import FrameError
+from sbpipe.link import messages
+from sbpipe.link.limits import (
+    MAX_CANDIDATES,
+    MAX_CHUNK_BYTES,
+    MAX_CONFIG,
+    MAX_COUNT,
+    MAX_ENTRIES,
+    MAX_HEADER_BYTES,
+    MAX_HISTORY,
+    MAX_MANIFEST,
+    MAX_REASON,
+    MAX_SNAPSHOT_BYTES,
+    MAX_WELCOME_BYTES,
+)
+from sbpipe.link.messages import Message
+from sbpipe.records import Lease, Selection
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
+DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
+
+
+class BadFrame(FrameError):  # noqa: N818
+    """A message that is refused; `reason` is the one word it is counted under."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+class Kind(Protocol):
+    """One kind of header field."""
+
+    def plain(self, value: Any) -> Any:
+        """Our value as the plain Python value that travels (NumPy scalars become Python's)."""
+
+    def is_legal(self, value: Any) -> bool:
+        """Whether a plain value may be in this field."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An integer of a range."""
+
+    low: int = 0
+    high: int = MAX_COUNT
+
+    def plain(self, value: Any) -> Any:
+        """As int; floats are refused."""
+        return operator.index(value)
+
+    def is_legal(self, value: Any) -> bool:
+        """An int, not a bool, inside the range."""
+        return type(value) is int and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Yes or no."""
+
+    def plain(self, value: Any) -> Any:
+        """As bool."""
+        return bool(value)
+
+    def is_legal(self, value: Any) -> bool:
+        """Exactly a bool."""
+        return type(value) is bool
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A positive duration of at most a day."""
+
+    def plain(self, value: Any) -> Any:
+        """As float."""
+        return float(value)
+
+    def is_legal(self, value: Any) -> bool:
+        """A float in (0, 86400]; NaN is not."""
+        return type(value) is float and 0.0 < value <= 86_400.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string of limited length; `is_clipped` cuts what we send instead of refusing it."""
+
+    limit: int = 255
+    pattern: re.Pattern[str] | None = None
+    is_clipped: bool = False
+
+    def plain(self, value: Any) -> Any:
+        """The string, clipped where that is allowed."""
+        return value[: self.limit] if self.is_clipped else value
+
+    def is_legal(self, value: Any) -> bool:
+        """A str within the limit that matches the pattern."""
+        return (
+            type(value) is str and len(value) <= self.limit and (self.pattern is None or self.pattern.fullmatch(value) is not None)
+        )
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A small map from names to strings."""
+
+    limit: int = 128
+
+    def plain(self, value: Any) -> Any:
+        """As dict."""
+        return dict(value)
+
+    def is_legal(self, value: Any) -> bool:
+        """Few entries, short keys, strings within the limit."""
+        return _is_small_map(value) and all(type(inner) is str and len(inner) <= self.limit for inner in value.values())
+
+
+@dataclass(frozen=True)
+class Reals:
+    """A small map from names to finite numbers."""
+
+    def plain(self, value: Any) -> Any:
+        """As dict of floats."""
+        return {name: float(inner) for name, inner in value.items()}
+
+    def is_legal(self, value: Any) -> bool:
+        """Few entries, short keys, finite floats."""
+        return _is_small_map(value) and all(type(inner) is float and math.isfinite(inner) for inner in value.values())
+
+
+def _is_small_map(value: Any) -> bool:
+    return type(value) is dict and len(value) <= MAX_ENTRIES and all(type(name) is str and 0 < len(name) <= 64 for name in value)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A frame of its own behind the header: its one dtype and its greatest length."""
+
+    dtype: str
+    limit: int
+    is_optional: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything there is to know of one type of message."""
+
+    kind: type[Message]
+    fields: Mapping[str, Kind] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    header_limit: int = MAX_HEADER_BYTES
+    check: Callable[[Any], str] = lambda message: ""
+
+
+def _lease_fault(lease: Lease) -> str:
+    if not lease.start < lease.stop:
+        return f"the range {lease.start}..{lease.stop} is empty"
+    if lease.stop - lease.start > MAX_CANDIDATES:
+        return f"{lease.stop - lease.start} candidates are more than {MAX_CANDIDATES}"
+    return ""
+
+
+def _selection_fault(selection: Selection) -> str:
+    kept, chances = selection.kept, selection.keep_probability
+    if len(kept) != len(chances):
+        return f"{len(kept)} kept, {len(chances)} keep probabilities"
+    if not len(kept):
+        return ""
+    if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():
+        return "kept positions are not strictly increasing inside the scores"
+    # Comparisons with NaN are false, so NaN is refused too.
+    return "" if ((chances > 0) & (chances <= 1)).all() else "a keep probability is outside (0, 1]"
+
+
+def _chunk_fault(chunk: messages.Chunk) -> str:
+    num_bytes = memoryview(chunk.data).nbytes
+    return (
+        "" if 0 < num_bytes <= chunk.total_bytes - chunk.offset else f"{num_bytes} bytes at {chunk.offset} of {chunk.total_bytes}"
+    )
+
+
+_COUNT, _BYTES, _REASON = Whole(), Whole(0, MAX_SNAPSHOT_BYTES), Text(MAX_REASON, is_clipped=True)
+
+# By type code. Codes are never reused; 4 (Reject) and its one field never change.
+SHAPES: dict[int, Shape] = {
+    1: Shape(
+        messages.Hello,
+        {
+            "selector_id": Text(64, NAME),
+            "host": Text(),
+            "pid": _COUNT,
+            "device": Text(64),
+            "precision": Text(32),
+            "version": Text(64),
+        },
+    ),
+    2: Shape(
+        messages.Welcome,
+        {
+            "run": Text(1024),
+            "config": Text(MAX_CONFIG),
+            "shared_memory": Text(),
+            "manifest": Text(MAX_MANIFEST),
+            "heartbeat_s": Seconds(),
+            "lost_after_s": Seconds(),
+        },
+        header_limit=MAX_WELCOME_BYTES,
+    ),
+    3: Shape(messages.Ready, {"fingerprints": Texts()}),
+    4: Shape(messages.Reject, {"reason": _REASON}),
+    5: Shape(messages.Fenced),
+    6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": Reals()}),
+    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES}),
+    8: Shape(
+        Lease,
+        {
+            **dict.fromkeys(("lease_id", "epoch", "start", "stop"), _COUNT),
+            "most": Whole(1),
+            "version": _COUNT,
+            "exact": Flag(),
+            "keep_all": Flag(),
+        },
+        {"history": Array("<f4", MAX_HISTORY, is_optional=True)},
+        check=_lease_fault,
+    ),
+    9: Shape(
+        Selection,
+        {"lease_id": _COUNT, "version": _COUNT, "stats": Reals()},
+        {
+            "scores": Array("<f4", MAX_CANDIDATES),
+            "kept": Array("<i4", MAX_CANDIDATES),
+            "keep_probability": Array("<f4", MAX_CANDIDATES),
+        },
+        check=_selection_fault,
+    ),
+    10: Shape(messages.Goodbye, {"reason": _REASON}),
+    11: Shape(messages.Fetch, {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES)}),
+    12: Shape(
+        messages.Chunk,
+        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES},
+        {"data": Array("|u1", MAX_CHUNK_BYTES)},
+        check=_chunk_fault,
+    ),
+    13: Shape(messages.Gone, {"version": _COUNT}),
+}
+
+CODES: dict[type[Message], int] = {shape.kind: code for code, shape in SHAPES.items()}
+REJECT = CODES[messages.Reject]

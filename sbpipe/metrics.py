@@ -1,0 +1,95 @@
+"""Append-only JSONL events and spans: what every picture and summary is made from. Knows nothing of what it records."""
+
+import json
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class Spans:
+    """How long each named stage took: totals for the whole run, and (start, duration) of the current step for its event."""
+
+    def __init__(self) -> None:
+        self.total_s: defaultdict[str, float] = defaultdict(float)
+        self.count: defaultdict[str, int] = defaultdict(int)
+        self._recent: dict[str, list[float]] = {}
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Time one stage."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, begin, time.perf_counter() - begin)
+
+    def add(self, name: str, begin: float, duration_s: float) -> None:
+        """Record a stage that was timed elsewhere."""
+        self.total_s[name] += duration_s
+        self.count[name] += 1
+        self._recent[name] = [round(begin, 6), round(duration_s, 6)]
+
+    def take_recent(self) -> dict[str, list[float]]:
+        """The last (start, duration) of each stage since the last call; starts are on this machine's monotonic clock."""
+        recent, self._recent = self._recent, {}
+        return recent
+
+    def mean_ms(self, name: str) -> float | None:
+        """Mean duration of a stage, None if it never ran."""
+        return 1e3 * self.total_s[name] / self.count[name] if self.count[name] else None
+
+
+class EventLog:
+    """One JSON object per line, whole lines only, flushed as written so that a kill loses at most the line being written."""
+
+    def __init__(self, path: Path | None, role: str) -> None:
+        self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
+        self._lock = threading.Lock()
+        self._role = role
+        self.num_lost = 0
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one event, stamped with wall and monotonic time. A full disk loses events, never the run."""
+        if self._file is None:
+            return
+        stamp = {"t": round(time.time(), 4), "clock": round(time.perf_counter(), 6), "role": self._role, "kind": kind}
+        line = json.dumps(stamp | {name: _plain(value) for name, value in fields.items()}, separators=(",", ":"))
+        try:
+            with self._lock:
+                self._file.write(line + "\n")
+        except (OSError, ValueError):
+            self.num_lost += 1
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite is written as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a file that may still be growing; a cut last line is passed over."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(event, dict):
+                yield event

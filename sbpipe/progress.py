@@ -1,0 +1,131 @@
+"""What a person sees while a run goes on: one live line per role in a terminal, plain lines elsewhere. Reads events only."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+PLAIN_EVERY_S = 5.0
+_BAR = 24
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them."""
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if share is None else f"{100 * share:.1f}%"
+
+
+def trainer_line(event: Mapping[str, Any]) -> str:
+    """The trainer's progress event as one line."""
+    filled = round(_BAR * event["share"])
+    loss = "–" if event["loss"] is None else f"{event['loss']:.3f}"
+    staleness = "–" if event["staleness"] is None else f"{event['staleness']:.2f}"
+    return (
+        f"trainer  {'█' * filled}{'░' * (_BAR - filled)} {100 * event['share']:3.0f}%  step {event['step']}  loss {loss}  "
+        f"error {percent(event['error'])}  staleness {staleness}  idle {percent(event['idle'])}  left {duration(event['left_s'])}"
+    )
+
+
+def selector_line(event: Mapping[str, Any]) -> str:
+    """The selectors' side of a progress event as one line."""
+    return (
+        f"selector {event['selectors']} ready  keep {percent(event['keep_rate'])}  {event['candidates_per_s']:,.0f} candidates/s  "
+        f"idle {percent(event['selector_idle'])}"
+    )
+
+
+class Display:
+    """Shows progress events as they come; `say` prints a line that stays."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+        self._is_live = out.isatty()
+        self._num_live = 0
+        self._next_plain = 0.0
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """A progress event: redraw the live lines, or print a plain one now and then."""
+        lines = [trainer_line(event), selector_line(event)]
+        if self._is_live:
+            self._clear()
+            self._out.write("\n".join(lines) + "\n")
+            self._num_live = len(lines)
+            self._out.flush()
+        elif time.monotonic() >= self._next_plain or event["share"] >= 1.0:
+            self._next_plain = time.monotonic() + PLAIN_EVERY_S
+            self._out.write("  |  ".join(lines) + "\n")
+            self._out.flush()
+
+    def say(self, text: str) -> None:
+        """A line above the live ones."""
+        self._clear()
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def _clear(self) -> None:
+        if self._num_live:
+            self._out.write(f"\x1b[{self._num_live}A\x1b[J")
+            self._num_live = 0
+
+
+class Follower:
+    """Reads a growing events file a piece at a time; a line that is still being written waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Events since the last call; [] if there is no file yet."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole, newline, _ = data.rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        events = []
+        for line in whole.splitlines():
+            try:
+                events.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return [event for event in events if isinstance(event, dict)]
+
+
+TABLE: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("test error", "eval.error", percent),
+    ("wall time", "wall_s", duration),
+    ("steps", "steps", "{:,}".format),
+    ("candidates", "candidates", "{:,}".format),
+    ("keep rate", "keep_rate", percent),
+    ("trainer busy", "trainer.busy_ratio", percent),
+    ("trainer idle", "trainer.idle_ratio", percent),
+    ("selector busy", "selector.busy_ratio", percent),
+    ("staleness mean", "staleness.mean", "{:.2f} steps".format),
+    ("staleness max", "staleness.max", "{} steps".format),
+    ("score fidelity", "fidelity.spearman", "{:.3f} (Spearman, score against fresh loss)".format),
+    ("step", "trainer.step_ms", "{:.1f} ms".format),
+    ("publish", "sync.snapshot_ms", "{:.2f} ms".format),
+    ("trainer device", "device.trainer", str),
+    ("selector device", "device.selector", str),
+)
+
+
+def summary_table(summary: Mapping[str, Any]) -> str:
+    """The numbers a person asks for first."""
+    rows = [(label, form(summary[key])) for label, key, form in TABLE if summary.get(key) is not None]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"  {label:<{width}}  {value}" for label, value in rows)

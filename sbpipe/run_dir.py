@@ -1,0 +1,127 @@
+"""The run directory: who may write into it, and what every run leaves there. No torch at import; knows no role.
+
+config.json        the resolved settings            connection.json    where to reach the trainer
+environment.json   versions, devices, git commit    summary.json       the numbers of the run
+events-*.jsonl     what happened, one file a role   logs/              what was said, one file a role
+checkpoints/       what a resume needs              trainer.lock       held while a trainer works here
+"""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import Config, to_json
+from sbpipe.errors import RunDirError
+
+CONFIG = "config.json"
+LOGS = "logs"
+"""A supervisor opens the logs before the trainer claims the directory, so logs alone do not make it used."""
+SUMMARY = "summary.json"
+TRAINER_EVENTS = "events-trainer.jsonl"
+
+
+def default_path(mode: str) -> Path:
+    """A new directory under runs/, named by the time."""
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{mode}"
+    return next(path for k in range(1000) if not (path := base if k == 0 else base.with_name(f"{base.name}-{k}")).exists())
+
+
+def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
+    """Check that a run may be written here. Changes nothing."""
+    if path.exists() and not path.is_dir():
+        raise RunDirError(f"{path} is a file. Name a directory with --run-dir")
+    is_run = (path / CONFIG).exists()
+    if resume and not is_run:
+        raise RunDirError(f"{path} holds no run to resume ({CONFIG} is missing). Check --run-dir, or leave out --resume")
+    if path.is_dir() and any(entry.name != LOGS for entry in path.iterdir()) and not resume:
+        if not overwrite:
+            raise RunDirError(
+                f"{path} is not empty. Use --resume to go on with the run there, --overwrite to replace it, or another --run-dir"
+            )
+        if not is_run:
+            raise RunDirError(f"{path} is not empty and is no run directory ({CONFIG} is missing); --overwrite only replaces runs")
+    for parent in [path, *path.parents]:
+        if parent.exists():
+            if not os.access(parent, os.W_OK):
+                raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
+            break
+
+
+class RunDir:
+    """A claimed run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool, overwrite: bool) -> "RunDir":
+        """Claim the directory, make or clear it, and lock it against a second trainer."""
+        claim(path, resume=resume, overwrite=overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        run_dir = cls(path)
+        run_dir._lock()
+        if overwrite and not resume:
+            for entry in path.iterdir():
+                if entry.name not in ("trainer.lock", LOGS):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        return run_dir
+
+    def _lock(self) -> None:
+        self._lock_file = (self.path / "trainer.lock").open("w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunDirError(f"another trainer is working in {self.path}. Stop it, or choose another --run-dir") from None
+
+    def write_config(self, config: Config) -> None:
+        """Leave the resolved settings."""
+        write_atomically(self.path / CONFIG, to_json(config))
+
+    def write_environment(self, devices: dict[str, str]) -> None:
+        """Leave versions, devices and the git commit, if any."""
+        names = ("sbpipe", "torch", "torchvision", "numpy", "pyzmq", "msgpack")
+        facts = {
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in names}},
+            "devices": devices,
+            "host": platform.node(),
+            "platform": platform.platform(),
+            "cores": len(os.sched_getaffinity(0)),
+            "git_commit": _git_commit(),
+            "command": sys.argv,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        write_atomically(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Leave the numbers of the run."""
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.rename(path)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

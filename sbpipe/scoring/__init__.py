@@ -1,0 +1,5 @@
+"""Scoring candidates with a forward pass. Sees neither sockets nor policies."""
+
+from sbpipe.scoring.scorer import Scorer
+
+__all__ = ["Scorer"]

@@ -1,0 +1,86 @@
+"""The last scores, and the share of them strictly below a new one (the paper's Algorithm 2), without a loop over examples.
+
+Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a window that slides by one.
+A block of candidates is ranked at once: against the sorted window before the block, plus the block's own earlier scores, less
+what has slid out. The result equals the one-by-one loop exactly. This file knows nothing of policies.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Floats
+
+BLOCK = 128
+"""Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet near here."""
+
+
+class History:
+    """A window of the last `capacity` finite scores, oldest first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._scores: Floats = np.empty(0, np.float32)
+
+    def cdf(self, scores: Floats) -> Floats:
+        """The share of the window strictly below each score, each one added before it is looked up. Changes nothing.
+
+        A score that is not finite ranks lowest and takes no place in the window.
+        """
+        finite = np.isfinite(scores)
+        if finite.all():
+            return sliding_cdf(self._scores, scores, self.capacity)
+        shares = np.zeros(len(scores), np.float32)
+        shares[finite] = sliding_cdf(self._scores, scores[finite], self.capacity)
+        return shares
+
+    def push(self, scores: Floats) -> None:
+        """Remember these scores as the newest."""
+        finite = scores[np.isfinite(scores)]
+        self._scores = np.concatenate([self._scores, finite])[-self.capacity :]
+
+    def state(self) -> Floats:
+        """The window, oldest first."""
+        return self._scores
+
+    def restore(self, scores: Floats) -> None:
+        """Become the history another one was."""
+        self._scores = np.asarray(scores, np.float32)[-self.capacity :]
+
+
+def sliding_cdf(window: Floats, scores: Floats, capacity: int) -> Floats:
+    """`cdf` of each score in a window of `capacity` that it has just entered."""
+    series = np.concatenate([window, scores])
+    shares = np.empty(len(scores), np.float32)
+    block = min(BLOCK, capacity)
+    for first in range(0, len(scores), block):
+        last = min(first + block, len(scores))
+        now = len(window) + first
+        before = series[max(0, now - capacity) : now]
+        shares[first:last] = _block_cdf(before, scores[first:last], capacity)
+    return shares
+
+
+def _block_cdf(before: Floats, block: Floats, capacity: int) -> Floats:
+    entered = np.arange(1, len(block) + 1)
+    below = np.searchsorted(np.sort(before), block, side="left")
+    below += _count_below(block, block, 0)
+    most_gone = len(before) + len(block) - capacity
+    if most_gone > 0:
+        below -= _count_below(before[:most_gone], block, most_gone - len(block) + 1)
+    return (below / np.minimum(len(before) + entered, capacity)).astype(np.float32)
+
+
+def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]:
+    """For the i-th score of the block, how many of the first i + shift others are strictly below it; counts fit in a byte."""
+    is_below = np.less.outer(others, block)
+    is_below &= _first(len(others), len(block), shift)
+    counts: NDArray[np.uint8] = np.add.reduce(is_below.view(np.uint8), axis=0, dtype=np.uint8)
+    return counts
+
+
+@lru_cache(maxsize=16)
+def _first(num_others: int, num_block: int, shift: int) -> NDArray[np.bool_]:
+    """Entry (j, i) says whether j is one of the first i + shift."""
+    return np.arange(num_others)[:, None] < np.arange(num_block)[None, :] + shift

@@ -1,0 +1,48 @@
+"""What a policy is, and how its probabilities become a choice. Pure; sees neither sockets, models nor devices."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe import randomness
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Floats, Ids
+
+
+class Policy(Protocol):
+    """The rule from scores to keep probabilities."""
+
+    needs_scores: bool
+    """Whether candidates must be scored at all; if not, their scores travel as NaN."""
+
+    def __init__(self, config: SelectionConfig) -> None: ...
+
+    def keep_probability(self, scores: Floats) -> Floats:
+        """The chance of each of the next candidates, in order, to be kept. Changes nothing."""
+        ...
+
+    def consider(self, scores: Floats) -> None:
+        """Remember that these candidates were considered."""
+        ...
+
+    def state(self) -> Floats:
+        """What a new selector needs to go on from here."""
+        ...
+
+    def restore(self, state: Floats) -> None:
+        """Go on from another policy's state."""
+        ...
+
+
+def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
+    """One uniform number per candidate: whoever considers it, and whenever, tosses the same coin."""
+    return randomness.uniform(example_ids, randomness.key(seed, "coin", epoch))
+
+
+def choose(keep_probability: Floats, uniform: NDArray[np.float64], most: int) -> tuple[int, NDArray[np.int32]]:
+    """How many candidates are considered, and the positions of the kept ones: all of them, or up to the `most`-th kept."""
+    kept = np.flatnonzero(uniform < keep_probability).astype(np.int32)
+    if len(kept) < most:
+        return len(keep_probability), kept
+    return int(kept[most - 1]) + 1, kept[:most]

@@ -1,0 +1,38 @@
+"""`sb`: Selective-Backprop as in the paper (equation 1, Algorithm 2): keep probability = cdf(score)^beta."""
+
+import numpy as np
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Floats
+from sbpipe.selection.history import History
+
+
+class SelectiveBackprop:
+    """High scores are kept more often.
+
+    With scores spread evenly over the cdf the mean of cdf^beta is 1 / (beta + 1), so beta = 1/keep - 1 keeps a share `keep`.
+    """
+
+    needs_scores = True
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._beta = np.float32(1.0 / config.keep - 1.0)
+        self._history = History(config.history)
+
+    def keep_probability(self, scores: Floats) -> Floats:
+        """cdf^beta; a score that is not finite is never kept."""
+        probability: Floats = self._history.cdf(scores) ** self._beta
+        probability[~np.isfinite(scores)] = 0.0
+        return probability
+
+    def consider(self, scores: Floats) -> None:
+        """Add the scores to the history."""
+        self._history.push(scores)
+
+    def state(self) -> Floats:
+        """The history, oldest first."""
+        return self._history.state()
+
+    def restore(self, state: Floats) -> None:
+        """Take over a history."""
+        self._history.restore(state)

@@ -1,0 +1,115 @@
+"""From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
+
+import time
+
+import numpy as np
+
+from sbpipe.data import Order, Split
+from sbpipe.metrics import EventLog, Spans
+from sbpipe.records import Floats, Ids, Lease, Selection
+from sbpipe.scoring import Scorer
+from sbpipe.selection import Policy, choose, coins
+from sbpipe.weights.replica import Replica, WeightsSource
+
+WEIGHTS_DEADLINE_S = 60.0
+
+
+class Selector:
+    """Answers leases, one at a time, with the weights it is told to use."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        batch_size: int,
+        candidates: Split,
+        order: Order,
+        scorer: Scorer,
+        policy: Policy,
+        replica: Replica,
+        source: WeightsSource,
+        spans: Spans,
+        events: EventLog,
+    ) -> None:
+        self._seed = seed
+        self._batch_size = batch_size
+        self._candidates = candidates
+        self._order = order
+        self._scorer = scorer
+        self._policy = policy
+        self._replica = replica
+        self.source = source
+        self._spans = spans
+        self._events = events
+        self.progress = 0
+        self.num_scored = 0
+        self.num_applied = 0
+        self.slowest_chunk_s = 0.0
+
+    def answer(self, lease: Lease) -> Selection:
+        """Consider the lease's candidates in order until its range ends or `lease.most` are kept."""
+        if lease.history is not None:
+            self._policy.restore(lease.history)
+        if self._policy.needs_scores:
+            self._refresh(lease)
+        version = self._replica.version if self._policy.needs_scores else lease.version
+        scores, kept, probabilities, num_kept, num_considered = [], [], [], 0, 0
+        for start in range(lease.start, lease.stop, self._batch_size):
+            example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
+            chunk = self._score(example_ids, lease.epoch)
+            with self._spans.span("select"):
+                probability = np.ones_like(chunk) if lease.keep_all else self._policy.keep_probability(chunk)
+                considered, positions = choose(probability, coins(self._seed, lease.epoch, example_ids), lease.most - num_kept)
+                self._policy.consider(chunk[:considered])
+            scores.append(chunk[:considered])
+            kept.append(positions + np.int32(num_considered))
+            probabilities.append(probability[positions])
+            num_kept += len(positions)
+            num_considered += considered
+            self.progress += 1
+            if num_kept >= lease.most:
+                break
+        selection = Selection(
+            lease.lease_id, version, np.concatenate(scores), np.concatenate(kept), np.concatenate(probabilities), self.stats()
+        )
+        self._events.write(
+            "selection",
+            lease=lease.lease_id,
+            version=version,
+            candidates=num_considered,
+            kept=num_kept,
+            spans=self._spans.take_recent(),
+        )
+        return selection
+
+    def _refresh(self, lease: Lease) -> None:
+        begin = time.perf_counter()
+        if self.source.refresh(self._replica, lease.version, exact=lease.exact, deadline_s=WEIGHTS_DEADLINE_S):
+            self._spans.add("apply", begin, time.perf_counter() - begin)
+            self.num_applied += 1
+
+    def _score(self, example_ids: Ids, epoch: int) -> Floats:
+        if not self._policy.needs_scores:
+            return np.full(len(example_ids), np.nan, np.float32)
+        with self._spans.span("view"):
+            inputs, targets = self._candidates.batch(example_ids, epoch)
+        before = self._spans.total_s["score"]
+        with self._spans.span("score"):
+            scores = self._scorer.score(inputs, targets)
+        self.slowest_chunk_s = max(self.slowest_chunk_s, self._spans.total_s["score"] - before)
+        self.num_scored += len(scores)
+        return scores
+
+    def stats(self) -> dict[str, float]:
+        """What the trainer wants to know of this selector, as running totals."""
+        spans = self._spans
+        busy_s = spans.total_s["view"] + spans.total_s["score"] + spans.total_s["select"] + spans.total_s["apply"]
+        return {
+            "busy_s": busy_s,
+            "idle_s": spans.total_s["idle"],
+            "scored": float(self.num_scored),
+            "applied": float(self.num_applied),
+            "apply_ms": spans.mean_ms("apply") or 0.0,
+            "transfer_ms": spans.mean_ms("transfer") or 0.0,
+            "slowest_chunk_s": self.slowest_chunk_s,
+        }

@@ -1,0 +1,223 @@
+"""The selector's process: a thread that talks and a loop that scores. It waits for a lost trainer and outlives a restarted one.
+
+link thread   hello, heartbeats with progress, leases into the inbox, weights pulled piece by piece, selections out
+main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
+"""
+
+import logging
+import os
+import platform
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbpipe import __version__
+from sbpipe.config import LinkConfig
+from sbpipe.errors import PeerLost, PeerRejected, SbpipeError
+from sbpipe.link.messages import (
+    NO_SESSION,
+    Announce,
+    Chunk,
+    Fenced,
+    Fetch,
+    Gone,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Ready,
+    Reject,
+    Welcome,
+)
+from sbpipe.link.ports import OnePeerPort
+from sbpipe.metrics import Spans
+from sbpipe.records import Lease
+from sbpipe.selector.answer import Selector
+from sbpipe.weights.replica import PulledSource
+from sbpipe.weights.transfer import Pull
+
+log = logging.getLogger("sbpipe.selector")
+
+_POLL_S = 0.2
+_PULL_STALLED_S = 10.0
+
+
+def new_selector_id() -> str:
+    """A name no other selector has, readable in a log."""
+    return f"{platform.node()[:24]}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a welcome was turned into."""
+
+    selector: Selector
+    fingerprints: dict[str, str]
+    pulled: PulledSource | None
+    snapshot_bytes: int
+
+
+class SelectorService:
+    """Serves one trainer after another until it is told goodbye, is rejected, or has waited long enough."""
+
+    def __init__(self, port: OnePeerPort, hello: Hello, link: LinkConfig, build: Callable[[Welcome], Built], spans: Spans) -> None:
+        self._port = port
+        self._hello = hello
+        self._link = link
+        self._build = build
+        self._spans = spans
+        self._inbox: queue.Queue[Welcome | Lease | Goodbye | SbpipeError] = queue.Queue()
+        self._built: Built | None = None
+        self._pull: Pull | None = None
+        self._pull_began = 0.0
+        self._piece_at = 0.0
+        self._heard_at = time.monotonic()
+        self._was_welcomed = False
+        self._is_lost = False
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._talk, name="link", daemon=True)
+
+    # --- the main loop ------------------------------------------------------------------------------------------------------
+
+    def run(self, is_stopped: threading.Event) -> str:
+        """Answer leases until the end; the reason of the trainer's goodbye, or "stopped"."""
+        self._thread.start()
+        try:
+            while not is_stopped.is_set():
+                try:
+                    with self._spans.span("idle"):
+                        message = self._inbox.get(timeout=_POLL_S)
+                except queue.Empty:
+                    continue
+                if isinstance(message, Goodbye):
+                    return message.reason
+                if isinstance(message, SbpipeError):
+                    raise message
+                self._serve(message)
+            self._port.post(Goodbye("stopped"))
+            return "stopped"
+        except BaseException as error:
+            self._port.post(Goodbye(f"failed: {error}"[:200]))
+            raise
+        finally:
+            self._is_stopping.set()
+            self._port.wake()
+            self._thread.join(5.0)
+            self._port.close()
+
+    def _serve(self, message: Welcome | Lease) -> None:
+        if isinstance(message, Welcome):
+            self._built = None
+            built = self._build(message)
+            self._pull = Pull(built.snapshot_bytes, int(self._link.chunk_mib * 2**20)) if built.pulled else None
+            self._built = built
+            self._spans.total_s.clear()
+            self._port.post(Ready(built.fingerprints))
+        elif self._built is not None:
+            self._port.post(self._built.selector.answer(message))
+
+    # --- the link thread ----------------------------------------------------------------------------------------------------
+
+    def _talk(self) -> None:
+        try:
+            next_beat = 0.0
+            while not self._is_stopping.is_set():
+                for message in self._port.receive(self._link.heartbeat_s / 2):
+                    self._handle(message)
+                now = time.monotonic()
+                if now >= next_beat:
+                    next_beat = now + self._link.heartbeat_s
+                    self._beat()
+                    self._watch(now)
+            self._port.receive(0.0)
+        except SbpipeError as error:
+            self._inbox.put(error)
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: the main loop raises it again
+            self._inbox.put(_Bug(error))
+
+    def _beat(self) -> None:
+        if self._port.session == NO_SESSION:
+            self._port.send(self._hello)
+        else:
+            built = self._built
+            stats = built.selector.stats() if built else {}
+            self._port.send(Heartbeat(built.selector.progress if built else 0, stats))
+
+    def _watch(self, now: float) -> None:
+        silent_s = now - self._heard_at
+        patience_s = self._link.orphan_timeout_s if self._was_welcomed else self._link.wait_s
+        if silent_s > patience_s:
+            knob = "link.orphan_timeout_s" if self._was_welcomed else "link.wait_s"
+            raise PeerLost(f"no trainer at {self._link.connect} for {silent_s:.0f} s ({knob})")
+        if self._was_welcomed and silent_s > self._link.lost_after_s and not self._is_lost:
+            self._is_lost = True
+            log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
+            self._port.session = NO_SESSION
+        if self._pull is not None and self._pull.is_pulling and now - self._piece_at > _PULL_STALLED_S:
+            self._ask(self._pull.restart())
+
+    def _handle(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
+        if isinstance(message, Welcome):
+            self._is_lost, self._was_welcomed = False, True
+            self._drop_leases()
+            self._inbox.put(message)
+        elif isinstance(message, Lease):
+            if message.exact and self._pull is not None:
+                self._ask(self._pull.want(message.version))
+            self._inbox.put(message)
+        elif isinstance(message, Announce) and self._pull is not None:
+            self._ask(self._pull.want(message.version))
+        elif isinstance(message, Chunk) and self._pull is not None:
+            self._receive(message)
+        elif isinstance(message, Gone) and self._pull is not None and message.version == self._pull.version:
+            self._ask(self._pull.gone())
+        elif isinstance(message, Fenced):
+            log.info("the trainer started a new session: saying hello again")
+            self._port.session = NO_SESSION
+        elif isinstance(message, Reject):
+            raise PeerRejected(message.reason)
+        elif isinstance(message, Goodbye):
+            self._inbox.put(message)
+
+    def _drop_leases(self) -> None:
+        """Leases of an earlier session are worth nothing."""
+        while not self._inbox.empty():
+            self._inbox.get_nowait()
+
+    # --- weights over the wire ----------------------------------------------------------------------------------------------
+
+    def _ask(self, pieces: list[tuple[int, int, int]]) -> None:
+        for version, offset, num_bytes in pieces:
+            if offset == 0:
+                self._pull_began = time.perf_counter()
+            self._piece_at = time.monotonic()
+            self._port.send(Fetch(version, offset, num_bytes))
+
+    def _receive(self, chunk: Chunk) -> None:
+        built, pull = self._built, self._pull
+        if built is None or built.pulled is None or pull is None:
+            return
+        self._piece_at = time.monotonic()
+        began = self._pull_began
+        pieces, whole = pull.receive(chunk.version, chunk.offset, memoryview(chunk.data))
+        if whole is not None:
+            self._spans.add("transfer", began, time.perf_counter() - began)
+            built.pulled.offer(chunk.version, whole)
+        self._ask(pieces)
+
+
+class _Bug(SbpipeError):
+    """Carries an unexpected error from the link thread to the main loop, with its own traceback as the cause."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the link thread failed: {error!r}")
+        self.__cause__ = error
+
+
+def hello_of(selector_id: str, device: str, precision: str) -> Hello:
+    """How this process introduces itself."""
+    return Hello(selector_id, platform.node()[:255], os.getpid(), device, precision, __version__)

@@ -1,0 +1,160 @@
+"""The trainer's loop: receive, train step, publish, log. It is handed everything it uses and knows neither sockets nor selectors."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbpipe.config import Config, digest
+from sbpipe.errors import UserError
+from sbpipe.metrics import Spans
+from sbpipe.records import TrainBatch
+from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.trainer.dispatch import Dispatcher
+from sbpipe.trainer.evaluate import Evaluation
+from sbpipe.trainer.feed import Feed
+from sbpipe.trainer.step import TrainStep
+from sbpipe.trainer.telemetry import Telemetry
+from sbpipe.weights.publisher import Publisher
+
+log = logging.getLogger("sbpipe.trainer")
+
+QUIET_DEADLINE_S = 60.0
+
+
+class DivergedError(UserError):
+    """The loss is no longer a number."""
+
+
+@dataclass
+class Loop:
+    """One run of the trainer."""
+
+    config: Config
+    train_step: TrainStep
+    feed: Feed
+    dispatcher: Dispatcher
+    publisher: Publisher
+    telemetry: Telemetry
+    checkpoints: Checkpoints
+    spans: Spans
+    evaluate: Callable[[], Evaluation]
+    total_candidates: int | None
+    num_examples: int
+    is_stopped: threading.Event = field(default_factory=threading.Event)
+    _evaluated_at: int = 0
+
+    def run(self, first_step: int) -> str:
+        """Train until the end of the stream, the budget or a stop; how it ended."""
+        step = first_step
+        ending = "finished"
+        is_first = True
+        while True:
+            with self.spans.span("wait"):
+                prepared = self.feed.next(self.is_stopped)
+            if prepared is None:
+                ending = "stopped" if self.is_stopped.is_set() else "finished"
+                break
+            if is_first:
+                self.telemetry.begin()
+                is_first = False
+            batch = prepared.batch
+            share = self._progress(batch)
+            losses = self.train_step(step, share, prepared.inputs, prepared.targets)
+            step += 1
+            self._check_loss(step)
+            self._publish(step)
+            self.dispatcher.step_done()
+            with self.spans.span("log"):
+                self.telemetry.step(batch, losses, prepared.targets, self.train_step.rate)
+                self.telemetry.progress(share)
+            self._evaluate_if_due(step, batch.candidates)
+            self._checkpoint_if_due(step)
+            if self._is_over_budget():
+                break
+        self.telemetry.flush()
+        return ending
+
+    def _progress(self, batch: TrainBatch) -> float:
+        train = self.config.train
+        if train.steps:
+            return (batch.step + 0.5) / train.steps
+        if train.seconds:
+            return min(1.0, self.telemetry.elapsed_s / train.seconds)
+        assert self.total_candidates is not None
+        return batch.candidates / self.total_candidates
+
+    def _is_over_budget(self) -> bool:
+        return bool(self.config.train.seconds) and self.telemetry.elapsed_s >= self.config.train.seconds
+
+    def _publish(self, step: int) -> None:
+        if step % self.config.sync_interval == 0:
+            self.publisher.publish(step, must=self.config.is_clocked or bool(self.config.sync.max_staleness))
+
+    def _check_loss(self, step: int) -> None:
+        """Losses are read one step late; weights behind a bad one are not published."""
+        loss = self.telemetry.last_loss
+        if loss is not None and not math.isfinite(loss):
+            raise DivergedError(
+                f"the training loss was {loss} at step {step - 2}: the run has diverged. Lower optim.lr, or resume from an earlier checkpoint"
+            )
+
+    def _evaluate_if_due(self, step: int, candidates: int) -> None:
+        every = self.config.eval.every * self.num_examples
+        if every and candidates // every > self._evaluated_at // every:
+            self._evaluated_at = candidates
+            self.run_evaluation(step, candidates)
+
+    def run_evaluation(self, step: int, candidates: int) -> None:
+        """Measure the test error now."""
+        with self.spans.span("evaluate"):
+            self.telemetry.evaluated(self.evaluate(), step, candidates)
+
+    def _checkpoint_if_due(self, step: int) -> None:
+        if self.config.checkpoint.every and step % self.config.checkpoint.every == 0:
+            with self.spans.span("checkpoint"):
+                self.save_checkpoint(step)
+
+    def save_checkpoint(self, step: int) -> None:
+        """Everything a resume needs, taken at a step boundary."""
+        self.checkpoints.save(step, self.state(step))
+
+    def state(self, step: int) -> dict[str, Any]:
+        """A copy of the run's state."""
+        model = {name: tensor.detach().cpu().clone() for name, tensor in self.train_step.model.state_dict().items()}
+        published, flat = self.publisher.newest()
+        state = {
+            "digest": digest(self.config),
+            "model": model,
+            "optimizer": _cloned(self.train_step.optimizer.state_dict()),
+            "scaler": self.train_step.scaler.state_dict(),
+            "stream": self.dispatcher.state(QUIET_DEADLINE_S),
+            "telemetry": self.telemetry.state(),
+            "evaluated_at": self._evaluated_at,
+        }
+        if self.config.is_clocked and published != step:
+            state["published"] = {"version": published, "flat": flat}
+        return state
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Take over the loop's own part of a checkpoint."""
+        self.train_step.model.load_state_dict(state["model"])
+        self.train_step.optimizer.load_state_dict(state["optimizer"])
+        self.train_step.scaler.load_state_dict(state["scaler"])
+        self.telemetry.restore(state["telemetry"])
+        self._evaluated_at = state["evaluated_at"]
+        if "published" in state:
+            self.publisher.publish_flat(state["published"]["version"], state["published"]["flat"])
+        else:
+            self.publisher.publish(state["step"], must=True)
+
+
+def _cloned(value: Any) -> Any:
+    """A deep copy with tensors on the CPU."""
+    if hasattr(value, "detach"):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {name: _cloned(inner) for name, inner in value.items()}
+    return [_cloned(inner) for inner in value] if isinstance(value, list) else value

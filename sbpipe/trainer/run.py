@@ -1,0 +1,232 @@
+"""One run of the trainer, wired: from its parts and a port to a summary. Owns everything, decides little."""
+
+import contextlib
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sbpipe import devices
+from sbpipe.config import Config, digest, to_json
+from sbpipe.errors import RunDirError
+from sbpipe.link.messages import Welcome
+from sbpipe.link.ports import Port
+from sbpipe.metrics import EventLog, Spans
+from sbpipe.run_dir import TRAINER_EVENTS, RunDir
+from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.trainer.dispatch import Dispatcher
+from sbpipe.trainer.evaluate import Evaluation, evaluate
+from sbpipe.trainer.feed import Feed
+from sbpipe.trainer.loop import Loop
+from sbpipe.trainer.peers import Roster
+from sbpipe.trainer.reception import Reception
+from sbpipe.trainer.setup import Setup
+from sbpipe.trainer.stream import Stream
+from sbpipe.trainer.telemetry import Telemetry
+from sbpipe.weights import layout
+from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.slots import Slots, sweep
+
+log = logging.getLogger("sbpipe.trainer")
+
+
+def make_slots(setup: Setup, session: bytes, *, shared: bool) -> Slots:
+    """Slots for snapshots: in shared memory where there is some, else private, and selectors pull.
+
+    Under a logical clock a selector may still need the version of `lag` steps ago, so there are as many more slots.
+    """
+    num_slots = 3 + setup.config.lag
+    num_bytes = setup.manifest.num_bytes
+    for name in sweep():
+        log.info("removed %s from shared memory: its trainer is gone", name)
+    if shared and setup.config.sync.shared_memory:
+        try:
+            return Slots.create(num_bytes, num_slots=num_slots, name=session.hex())
+        except OSError as error:
+            log.warning("no shared memory (%s): selectors will pull weights over the wire", error)
+    return Slots.create(num_bytes, num_slots=num_slots)
+
+
+class TrainerRun:
+    """A trainer from the first lease to the summary."""
+
+    def __init__(self, setup: Setup, run_dir: RunDir, slots: Slots, port: Port, *, began: float) -> None:
+        config = setup.config
+        self._setup = setup
+        self._run_dir = run_dir
+        self._slots = slots
+        self._port = port
+        self._began = began
+        self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
+        self.stream = Stream(config, setup.data.train.num_examples)
+        is_inline = config.mode == "inline"
+        patience_s = math.inf if is_inline else config.link.lost_after_s
+        self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
+        self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
+        self.reception = Reception(
+            port=port,
+            roster=self.roster,
+            welcome=self._welcome(),
+            fingerprints=setup.fingerprints,
+            publisher=self._publisher,
+            slots=slots,
+            events=self.events,
+        )
+        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events)
+        self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, num_classes=setup.data.num_classes)
+        self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
+        self.loop = self._loop(config, setup.spans)
+
+    def _welcome(self) -> Welcome:
+        setup = self._setup
+        return Welcome(
+            run=str(self._run_dir.path),
+            config=to_json(setup.config),
+            shared_memory=self._slots.path.name if self._slots.path else "",
+            manifest=layout.manifest_to_json(setup.manifest),
+            heartbeat_s=setup.config.link.heartbeat_s,
+            lost_after_s=setup.config.link.lost_after_s,
+        )
+
+    def _loop(self, config: Config, spans: Spans) -> Loop:
+        setup = self._setup
+
+        def measure() -> Evaluation:
+            return evaluate(
+                setup.train_step.model,
+                setup.loss,
+                setup.data.test,
+                batch_size=config.eval.batch_size,
+                num_classes=setup.data.num_classes,
+            )
+
+        return Loop(
+            config=config,
+            train_step=setup.train_step,
+            feed=Feed(self.dispatcher, setup.data.train, spans),
+            dispatcher=self.dispatcher,
+            publisher=self._publisher,
+            telemetry=self._telemetry,
+            checkpoints=self._checkpoints,
+            spans=spans,
+            evaluate=measure,
+            total_candidates=self.stream.ledger.limit,
+            num_examples=setup.data.train.num_examples,
+        )
+
+    def _on_commit(self, version: int) -> None:
+        self.dispatcher.version_published(version)
+
+    def run(self, *, resume: bool) -> dict[str, Any]:
+        """Train to the end and leave a summary; a stop leaves a checkpoint too."""
+        config = self._setup.config
+        self.events.write(
+            "start",
+            mode=config.mode,
+            digest=digest(config),
+            total_candidates=self.stream.ledger.limit,
+            total_steps=config.train.steps or None,
+            num_examples=self.stream.ledger.num_examples,
+        )
+        try:
+            first_step = self._resume() if resume else self._begin()
+            self.dispatcher.start()
+            self.loop.feed.start()
+            with _stop_on_signal(self.loop.is_stopped):
+                ending = self.loop.run(first_step)
+            return self._finish(ending)
+        except BaseException as error:
+            self.events.write("failed", error=str(error) or type(error).__name__)
+            self.dispatcher.stop(f"the trainer failed: {error}"[:200])
+            raise
+        finally:
+            self.loop.feed.stop()
+            self._checkpoints.wait()
+            self._publisher.close()
+            self._port.close()
+            self._slots.close()
+            for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
+                split.close()
+            self.events.close()
+
+    def _begin(self) -> int:
+        self._publisher.publish(0, must=True)
+        return 0
+
+    def _resume(self) -> int:
+        state = self._checkpoints.load_newest()
+        if state is None:
+            log.info("no checkpoint yet in %s: starting from step 0", self._run_dir.path)
+            return self._begin()
+        if state["digest"] != digest(self._setup.config):
+            raise RunDirError(
+                f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without changing them"
+            )
+        self.stream.restore(state["stream"])
+        self.loop.resume(state)
+        self.events.write("resumed", step=state["step"])
+        log.info("resumed from step %d", state["step"])
+        return int(state["step"])
+
+    def _finish(self, ending: str) -> dict[str, Any]:
+        step = self.stream.steps_done
+        if ending == "stopped":
+            self.loop.save_checkpoint(step)
+            log.info("stopped at step %d; a checkpoint is in %s", step, self._run_dir.path / "checkpoints")
+        self.loop.feed.stop()
+        self.dispatcher.stop(ending)
+        summary = self._summary(ending)
+        self._telemetry.progress(1.0 if ending == "finished" else 0.0, now=True)
+        self._run_dir.write_summary(summary)
+        self.events.write("summary", **summary)
+        return summary
+
+    def _summary(self, ending: str) -> dict[str, Any]:
+        numbers = self._telemetry.summary()
+        if ending == "finished":
+            self.loop.run_evaluation(self.stream.steps_done, self.stream.ledger.num_considered)
+            numbers |= self._telemetry.evaluation_numbers()
+        publisher, spans = self._publisher, self._setup.spans
+        return {
+            "status": ending,
+            "mode": self._setup.config.mode,
+            "wall_s": time.monotonic() - self._began,
+            "train_s": self._telemetry.elapsed_s,
+            **numbers,
+            "sync.published": publisher.num_published,
+            "sync.skipped": publisher.num_skipped,
+            "sync.snapshot_ms": spans.mean_ms("publish"),
+            "weights.digest": layout.digest(self._setup.train_step.model),
+            "weights.bytes": self._setup.manifest.num_bytes,
+            "lease.fenced": self.dispatcher.num_fenced,
+            "lease.fallback": self.dispatcher.num_fallback,
+            "link.dropped": sum(self._port.dropped.values()),
+            "checkpoint.failed": self._checkpoints.num_failed,
+            "events.lost": self.events.num_lost,
+            "device.trainer": devices.describe(self._setup.device),
+            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
+        }
+
+
+@contextlib.contextmanager
+def _stop_on_signal(is_stopped: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM end the loop at the next step boundary; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: object) -> None:
+        if is_stopped.is_set():
+            raise KeyboardInterrupt
+        log.info("%s: stopping at the next step boundary", signal.Signals(number).name)
+        is_stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

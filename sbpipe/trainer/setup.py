@@ -1,0 +1,62 @@
+"""Everything a run needs that can be wrong, built and tried before anything is written or any selector is let in."""
+
+import gc
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sbpipe import devices
+from sbpipe.config import Config
+from sbpipe.data import Data, load_data
+from sbpipe.errors import DeviceError
+from sbpipe.losses import PerExampleLoss, build_loss
+from sbpipe.metrics import Spans
+from sbpipe.models import build_model, parts_of
+from sbpipe.records import Manifest
+from sbpipe.trainer.optim import build_optimizer
+from sbpipe.trainer.step import TrainStep
+from sbpipe.weights import layout
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts that both the trainer's loop and its selectors depend on."""
+
+    config: Config
+    device: torch.device
+    data: Data
+    loss: PerExampleLoss
+    train_step: TrainStep
+    manifest: Manifest
+    spans: Spans
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What a selector must agree on."""
+        return {"data": self.data.fingerprint, "model": self.manifest.digest}
+
+
+def prepare(config: Config) -> Setup:
+    """Build data, model, loss and optimizer, and rehearse one step."""
+    device = devices.resolve("train.device", devices.plan(config.train.device, config.selector.device)[0])
+    devices.use(device)
+    spans = Spans()
+    data = load_data(config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size)
+    try:
+        model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
+        manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
+        loss = build_loss(config.loss)
+        model = model.to(device)
+        train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
+        train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
+    except (RuntimeError, MemoryError) as error:
+        data.train.close()
+        if not devices.is_out_of_memory(error):
+            raise
+        gc.collect()
+        raise DeviceError(
+            f"train.device = '{device}': out of memory with train.batch_size = {config.train.batch_size} and model.name = "
+            f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
+        ) from None
+    return Setup(config, device, data, loss, train_step, manifest, spans)

@@ -1,0 +1,66 @@
+"""One optimizer step, and the trial of everything it needs before the run begins. Knows nothing of where batches come from."""
+
+import torch
+from torch import nn
+
+from sbpipe import randomness
+from sbpipe.config import Config
+from sbpipe.layout import laid_out
+from sbpipe.losses import PerExampleLoss, check_loss
+from sbpipe.metrics import Spans
+from sbpipe.trainer.schedule import rate_factor, set_rate
+
+AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TrainStep:
+    """Forward, backward, optimizer; returns the fresh loss of each example."""
+
+    def __init__(
+        self, config: Config, model: nn.Module, loss: PerExampleLoss, optimizer: torch.optim.Optimizer, spans: Spans
+    ) -> None:
+        self._config = config
+        self.model = model
+        self._loss = loss
+        self.optimizer = optimizer
+        self._spans = spans
+        self.rate = config.optim.lr
+        self._device = next(model.parameters()).device
+        self._amp_dtype = AMP_DTYPES.get(config.train.amp)
+        self.scaler = torch.amp.GradScaler(self._device.type, enabled=config.train.amp == "fp16")
+
+    def __call__(self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Train on one batch; dropout draws from a generator seeded by the step, so a resumed run repeats it."""
+        factor = rate_factor(self._config.schedule, progress)
+        self.rate = self._config.optim.lr * factor
+        set_rate(self.optimizer, self._config.optim.lr, factor)
+        torch.manual_seed(randomness.key(self._config.seed, "step", step) & (2**63 - 1))
+        self.model.train()
+        with self._spans.span("forward"):
+            losses = self._losses(inputs, targets)
+        with self._spans.span("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(self.scaler.scale(losses.mean()))
+        with self._spans.span("optimizer"):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return losses.detach()
+
+    def _losses(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
+            outputs = self.model(laid_out(inputs))
+        return self._loss(outputs, targets)
+
+    def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before the run, not in it."""
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        devices = [] if self._device.type == "cpu" else [self._device]
+        self.model.train()
+        with torch.random.fork_rng(devices, device_type=self._device.type if devices else "cuda"):
+            with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
+                outputs = self.model(laid_out(inputs))
+            torch.autograd.backward(check_loss(self._loss, outputs, targets).mean())
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(buffers[name])

@@ -1,0 +1,259 @@
+"""The stream of train batches: what to lease now, which answers count, what to train next. No thread, no socket, no model.
+
+The ledger, the assembler and the score table meet here. In pipelined mode leases are sized by credit; under a logical clock
+(lockstep, fixed-lag, inline) one lease at a time fills one train batch with one exact version.
+"""
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from sbpipe.config import Config
+from sbpipe.data import Order
+from sbpipe.records import Ids, Lease, Selection, TrainBatch
+from sbpipe.selection import POLICIES
+from sbpipe.trainer import credit
+from sbpipe.trainer.assembler import Assembler, Kept
+from sbpipe.trainer.ledger import Ledger
+from sbpipe.trainer.peers import Peer
+from sbpipe.trainer.scores import ScoreTable
+
+CLOCKED_SLACK = 1.25
+"""Under a logical clock a lease ends behind its last kept example anyway; a little more than expected saves a second one."""
+
+
+class Stream:
+    """Everything between the epoch order and the next train batch."""
+
+    def __init__(self, config: Config, num_examples: int) -> None:
+        self._config = config
+        self._batch_size = config.train.batch_size
+        limit = None if config.train.steps or config.train.seconds else math.ceil(config.train.epochs * num_examples)
+        self.ledger = Ledger(num_examples, limit)
+        self.order = Order(num_examples, config.seed)
+        self.table = ScoreTable(num_examples, config.selection.history)
+        self._assembler = Assembler(self._batch_size)
+        self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
+        self._leases: dict[int, Lease] = {}
+        self._active = ""
+        self.ready: deque[TrainBatch] = deque()
+        self.num_assembled = 0
+        self.num_started = 0
+        self.steps_done = 0
+        self.published = -1
+        self.is_waiting = False
+        self.num_kept = 0
+        self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
+
+    # --- leases ------------------------------------------------------------------------------------------------------------
+
+    def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        """The leases to send now, given the peers that are ready."""
+        if not peers or self._has_enough_batches() or self.published < 0:
+            return []
+        return self._grant_clocked(peers) if self._config.is_clocked else self._grant_pipelined(peers)
+
+    def _has_enough_batches(self) -> bool:
+        return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
+
+    def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        config, batch = self._config, self.num_assembled
+        version = credit.clock_version(batch, lag=config.lag, interval=config.sync_interval)
+        if self.ledger.out or batch > self.steps_done + config.lag or version > self.published:
+            return []
+        peer = next((peer for peer in peers if peer.name == self._active), peers[0])
+        peer.needs_history |= peer.name != self._active
+        self._active = peer.name
+        need = self._batch_size - len(self._assembler)
+        candidates = credit.candidates_for(math.ceil(CLOCKED_SLACK * need), self._rate_at(self.ledger.next_place))
+        whole_chunks = -(-candidates // config.score_batch_size) * config.score_batch_size
+        return self._lease(peer, whole_chunks, need, version, exact=True)
+
+    def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        config = self._config
+        granted: list[tuple[Peer, Lease]] = []
+        idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
+        for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
+            on_hand = len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
+            expected = sum(grant.expected_kept for grant in self.ledger.out.values())
+            room = config.sync.depth * self._batch_size - on_hand - sum(grant.most for grant in self.ledger.out.values())
+            rate = self._rate_at(self.ledger.next_place)
+            kept = credit.kept_to_lease(
+                batch_size=self._batch_size,
+                depth=config.sync.depth,
+                on_hand=on_hand,
+                expected=expected,
+                is_waiting=self.is_waiting,
+                keep_rate=rate,
+            )
+            share = math.ceil(kept / max(1, len(idle) - len(granted)))
+            if share < 1 or room < 1:
+                break
+            most = min(room, max(2 * share, share + credit.margin(self._batch_size, rate)))
+            granted += self._lease(
+                peer, credit.candidates_for(min(share, most), rate), most, self._least_version(peer), exact=False
+            )
+        return granted
+
+    def _least_version(self, peer: Peer) -> int:
+        if not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores:
+            return self.published
+        bound = self._config.sync.max_staleness
+        return max(0, self.steps_done + self._config.sync.depth - bound) if bound else 0
+
+    def _lease(self, peer: Peer, candidates: int, most: int, version: int, *, exact: bool) -> list[tuple[Peer, Lease]]:
+        first = self.ledger.next_place
+        boundary = next((place for place in self._boundaries() if place > first), None)
+        expected = candidates * self._rate_at(first)
+        grant = self.ledger.grant(peer.name, candidates, step=self.steps_done, expected_kept=expected, most=most, stop_at=boundary)
+        if grant is None:
+            return []
+        epoch, start = divmod(grant.first, self.ledger.num_examples)
+        history = self.table.recent if peer.needs_history else None
+        peer.needs_history = False
+        stop = start + grant.last - grant.first
+        lease = Lease(grant.lease_id, epoch, start, stop, most, version, exact, self._keeps_all(grant.first), history)
+        self._leases[grant.lease_id] = lease
+        return [(peer, lease)]
+
+    # --- warm-up and anneal: whole-number boundaries in the line of candidates ----------------------------------------------
+
+    def _boundaries(self) -> list[int]:
+        selection, limit = self._config.selection, self.ledger.limit
+        warmup = selection.history if selection.warmup < 0 else selection.warmup
+        return [warmup] if limit is None else sorted([warmup, limit - math.floor(selection.anneal * limit)])
+
+    def _keeps_all(self, place: int) -> bool:
+        selection = self._config.selection
+        if place < (selection.history if selection.warmup < 0 else selection.warmup):
+            return True
+        if self.ledger.limit is not None:
+            return place >= self.ledger.limit - math.floor(selection.anneal * self.ledger.limit)
+        return bool(self._config.train.steps) and self.num_assembled >= math.ceil(
+            (1.0 - selection.anneal) * self._config.train.steps
+        )
+
+    def _rate_at(self, place: int) -> float:
+        return 1.0 if self._keeps_all(place) else self.keep_rate
+
+    # --- answers -----------------------------------------------------------------------------------------------------------
+
+    def accept(self, selection: Selection, versions: Ids | None = None) -> str:
+        """Take a selection into the stream; "" if it counts, else why it does not. `versions` per kept example, if they differ."""
+        lease = self._leases.get(selection.lease_id)
+        if lease is None or selection.lease_id not in self.ledger.out:
+            return "the lease is not out"
+        considered, kept = len(selection.scores), selection.kept
+        if lease.exact and selection.version != lease.version:
+            self.expire(selection.lease_id)
+            return f"scored with version {selection.version}, not {lease.version}"
+        bound = self._config.sync.max_staleness
+        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
+        if bound and versions is None and last_step - selection.version > bound:
+            self.expire(selection.lease_id)
+            return f"would be trained {last_step - selection.version} steps after scoring, the bound is {bound}"
+        before = self.ledger.num_considered
+        if self.ledger.select(selection.lease_id, considered, len(kept)) is None:
+            return "does not fit the lease"
+        del self._leases[selection.lease_id]
+        example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
+        self.table.record(example_ids, selection.scores, selection.version)
+        self._count(considered, len(kept), is_selected=not lease.keep_all)
+        if len(kept):
+            self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
+        self._assemble()
+        return ""
+
+    def _kept(self, lease: Lease, selection: Selection, example_ids: Ids, before: int, versions: Ids | None) -> Kept:
+        count = len(selection.kept)
+        return Kept(
+            example_ids=example_ids[selection.kept],
+            epochs=np.full(count, lease.epoch),
+            scores=selection.scores[selection.kept],
+            keep_probability=selection.keep_probability,
+            version=np.full(count, selection.version) if versions is None else versions,
+            arrived_at_step=np.full(count, self.steps_done),
+            lease_ids=np.full(count, lease.lease_id),
+            ordinal=before + selection.kept.astype(np.int64) + 1,
+        )
+
+    def _count(self, considered: int, kept: int, *, is_selected: bool) -> None:
+        self.num_kept += kept
+        if is_selected:
+            weight = min(0.5, considered / 2000.0)
+            self.keep_rate += weight * (kept / considered - self.keep_rate)
+
+    def expire(self, lease_id: int) -> None:
+        """Take a lease back."""
+        self.ledger.expire(lease_id)
+        del self._leases[lease_id]
+
+    def expire_peer(self, name: str) -> int:
+        """Take back all leases of a peer; how many."""
+        grants = self.ledger.leases_of(name)
+        for grant in grants:
+            self.expire(grant.lease_id)
+        return len(grants)
+
+    # --- batches -----------------------------------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        while not self._has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None:
+            self._untrained.append(taken)
+            self.ready.append(taken[0])
+            self.num_assembled += 1
+
+    def start(self) -> None:
+        """The loop has begun to train the next batch."""
+        self.num_started += 1
+
+    def finish_step(self) -> None:
+        """The oldest batch was trained."""
+        self.steps_done += 1
+        _, lease_ids = self._untrained.popleft()
+        for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
+            self.ledger.train(int(lease_id), int(count))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no further batch will come."""
+        return not self.ready and (self._has_enough_batches() or self.ledger.is_exhausted)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Under a logical clock: nothing is out and nothing can be granted before the next step."""
+        version = credit.clock_version(self.num_assembled, lag=self._config.lag, interval=self._config.sync_interval)
+        blocked = self.num_assembled > self.steps_done + self._config.lag or version > self.published
+        return not self.ledger.out and (blocked or self._has_enough_batches() or self.ledger.is_exhausted)
+
+    @property
+    def leftover(self) -> int:
+        """Kept examples that do not fill a batch."""
+        return len(self._assembler)
+
+    # --- checkpoint --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: batches not yet trained count as waiting, leases that are out as pending."""
+        waiting = Assembler(self._batch_size)
+        waiting.restore(self._assembler.state())
+        waiting.put_back(list(self._untrained))
+        return {
+            "steps_done": self.steps_done,
+            "num_kept": self.num_kept,
+            "keep_rate": self.keep_rate,
+            "ledger": self.ledger.state(),
+            "waiting": waiting.state(),
+            "table": self.table.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.steps_done = self.num_assembled = self.num_started = state["steps_done"]
+        self.num_kept, self.keep_rate = state["num_kept"], state["keep_rate"]
+        self.ledger.restore(state["ledger"])
+        self.table.restore(state["table"])
+        self._assembler.restore(state["waiting"])
+        self._assemble()

@@ -1,0 +1,242 @@
+"""What a run tells of itself: an event per step, a progress event now and then, and the summary. Reads; never steers."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sbpipe.metrics import EventLog, Spans
+from sbpipe.records import TrainBatch
+from sbpipe.trainer.evaluate import Evaluation
+from sbpipe.trainer.fidelity import mean_error, spearman
+from sbpipe.trainer.peers import Roster
+from sbpipe.trainer.stream import Stream
+
+PROGRESS_EVERY_S = 0.5
+BUSY = ("forward", "backward", "optimizer")
+APART = ("evaluate", "checkpoint")
+"""Stages the loop steps out of training for; ratios are of the rest of its time."""
+
+
+@dataclass
+class Tally:
+    """Running totals that survive a resume."""
+
+    staleness: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
+    age_sum: float = 0.0
+    queue_sum: float = 0.0
+    fidelity_sum: float = 0.0
+    fidelity_count: int = 0
+    error_sum: float = 0.0
+    elapsed_s: float = 0.0
+
+
+class _OnItsWay:
+    """A tensor on its way from the device to the CPU; waiting for it waits for nothing that was queued later."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: torch.Event | None = None
+        self._tensor = tensor
+        if tensor.device.type != "cpu":
+            self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+            self._event = torch.accelerator.current_stream(tensor.device).record_event()
+
+    def arrived(self) -> torch.Tensor:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensor
+
+
+class Telemetry:
+    """Measures the loop from outside it: losses are read one step late, so that logging never waits for the device."""
+
+    def __init__(self, events: EventLog, spans: Spans, stream: Stream, roster: Roster, *, num_classes: int) -> None:
+        self._events = events
+        self._spans = spans
+        self._stream = stream
+        self._roster = roster
+        self._num_classes = num_classes
+        self._begin = time.perf_counter()
+        self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float] | None = None
+        self._next_progress = 0.0
+        self.tally = Tally()
+        self.evaluation: Evaluation | None = None
+        self.last_loss: float | None = None
+
+    def begin(self) -> None:
+        """The first step is about to be taken: ratios count from here."""
+        self._begin = time.perf_counter()
+        self._spans.total_s.clear()
+        self._spans.count.clear()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, over all resumes."""
+        return self.tally.elapsed_s + time.perf_counter() - self._begin
+
+    # --- per step -----------------------------------------------------------------------------------------------------------
+
+    def step(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
+        """Note a step; what is written now is the step before, whose losses have arrived by now."""
+        self.flush()
+        self._last = (batch, _OnItsWay(losses), _OnItsWay(targets), rate)
+
+    def flush(self) -> None:
+        """Write the event of the last step."""
+        if self._last is None:
+            return
+        batch, losses_on_way, targets_on_way, rate = self._last
+        self._last = None
+        losses, targets = losses_on_way.arrived().float().numpy(), targets_on_way.arrived()
+        self.last_loss = float(losses.mean())
+        staleness = batch.step - batch.version
+        self._count_staleness(staleness, batch)
+        agreement = spearman(batch.scores, losses)
+        if np.isfinite(agreement):
+            self.tally.fidelity_sum += agreement
+            self.tally.fidelity_count += 1
+            self.tally.error_sum += mean_error(batch.scores, losses)
+        is_classes = targets.ndim == 1 and not targets.is_floating_point()
+        shares = np.bincount(targets.numpy(), minlength=self._num_classes) if is_classes else np.empty(0, np.int64)
+        self._events.write(
+            "step",
+            step=batch.step,
+            candidates=batch.candidates,
+            loss=round(self.last_loss, 6),
+            rate=rate,
+            keep_probability=float(batch.keep_probability.mean()),
+            staleness_mean=float(staleness.mean()),
+            staleness_max=int(staleness.max()),
+            age_mean=float((batch.arrived_at_step - batch.version).mean()),
+            queue_mean=float((batch.step - batch.arrived_at_step).mean()),
+            spearman=agreement,
+            score_error=mean_error(batch.scores, losses),
+            class_counts=shares.tolist(),
+            spans=self._spans.take_recent(),
+        )
+
+    def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
+        counts = np.bincount(np.maximum(staleness, 0))
+        if len(counts) > len(self.tally.staleness):
+            self.tally.staleness = np.pad(self.tally.staleness, (0, len(counts) - len(self.tally.staleness)))
+        self.tally.staleness[: len(counts)] += counts
+        self.tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
+        self.tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
+
+    def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
+        """Note a test error."""
+        self.evaluation = evaluation
+        self._events.write(
+            "eval",
+            step=step,
+            candidates=candidates,
+            elapsed_s=self.elapsed_s,
+            error=evaluation.error,
+            loss=evaluation.loss,
+            class_errors=evaluation.class_errors,
+        )
+
+    def progress(self, share: float, *, now: bool = False) -> None:
+        """Twice a second, an event that a terminal can show."""
+        if not now and time.perf_counter() < self._next_progress:
+            return
+        self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
+        elapsed = self.elapsed_s
+        current_s = max(1e-9, time.perf_counter() - self._begin)
+        self._events.write(
+            "progress",
+            share=share,
+            step=self._stream.steps_done,
+            candidates=self._stream.ledger.num_considered,
+            loss=self.last_loss,
+            error=self.evaluation.error if self.evaluation else None,
+            keep_rate=self._stream.num_kept / max(1, self._stream.ledger.num_considered),
+            staleness=self._staleness()["mean"],
+            idle=self._ratio("wait"),
+            selector_idle=1.0 - self._selector_busy(current_s),
+            selectors=len(self._roster.ready()),
+            candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
+            elapsed_s=elapsed,
+            left_s=elapsed * (1.0 - share) / share if share > 0 else None,
+        )
+
+    # --- summary ------------------------------------------------------------------------------------------------------------
+
+    def _loop_s(self) -> float:
+        return max(1e-9, time.perf_counter() - self._begin - sum(self._spans.total_s[name] for name in APART))
+
+    def _ratio(self, *names: str) -> float:
+        return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
+
+    def _selector_busy(self, elapsed_s: float) -> float:
+        devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
+        return min(1.0, self._roster.total("busy_s") / (elapsed_s * devices))
+
+    def _staleness(self) -> dict[str, float | None]:
+        counts = self.tally.staleness
+        total = int(counts.sum())
+        if not total:
+            return {"mean": None, "p95": None, "max": None}
+        steps = np.arange(len(counts))
+        return {
+            "mean": float((counts * steps).sum() / total),
+            "p95": int(np.searchsorted(np.cumsum(counts), 0.95 * total)),
+            "max": int(np.flatnonzero(counts)[-1]),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the run under their stable names; those of publishing and the run itself are added by the loop."""
+        stream, tally, staleness = self._stream, self.tally, self._staleness()
+        trained = max(1, int(tally.staleness.sum()))
+        loop_s = self._loop_s()
+        overhead = sum(self._spans.total_s[name] for name in ("log", "publish", "take"))
+        return {
+            "steps": stream.steps_done,
+            "candidates": stream.ledger.num_considered,
+            "kept": stream.num_kept,
+            "leftover": stream.leftover,
+            "keep_rate": stream.num_kept / max(1, stream.ledger.num_considered),
+            "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
+            "trainer.busy_ratio": self._ratio(*BUSY),
+            "trainer.idle_ratio": self._ratio("wait"),
+            "trainer.overhead_ratio": min(1.0, overhead / loop_s),
+            "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
+            "trainer.view_ms": self._spans.mean_ms("view"),
+            "selector.busy_ratio": self._selector_busy(loop_s),
+            "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
+            "staleness.mean": staleness["mean"],
+            "staleness.p95": staleness["p95"],
+            "staleness.max": staleness["max"],
+            "staleness.age_mean": tally.age_sum / trained,
+            "staleness.queue_mean": tally.queue_sum / trained,
+            "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
+            "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
+            "sync.applied": int(self._roster.total("applied")),
+            "sync.apply_ms": self._mean_over_peers("apply_ms"),
+            "sync.transfer_ms": self._mean_over_peers("transfer_ms"),
+            "selector.scored": int(self._roster.total("scored")),
+            "selector.lost": self._roster.num_lost,
+            "lease.selected": stream.ledger.num_selected,
+            "lease.trained": stream.ledger.num_trained,
+            "lease.expired": stream.ledger.num_expired,
+            **self.evaluation_numbers(),
+        }
+
+    def evaluation_numbers(self) -> dict[str, float | None]:
+        """The last test error and loss."""
+        found = self.evaluation
+        return {"eval.error": found.error if found else None, "eval.loss": found.loss if found else None}
+
+    def _mean_over_peers(self, name: str) -> float | None:
+        values = [peer.stats[name] for peer in [*self._roster.gone, *self._roster.peers.values()] if peer.stats.get(name)]
+        return float(np.mean(values)) if values else None
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {**vars(self.tally), "elapsed_s": self.elapsed_s}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.tally = Tally(**state)

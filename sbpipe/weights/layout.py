@@ -1,0 +1,77 @@
+"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows nothing of where the bytes live."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from sbpipe.records import Manifest, TensorSpec
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FAST_PARTS = ("norm", "bias", "head")
+_ALIGNMENT = 64
+
+
+def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32") -> Manifest:
+    """Lay out every parameter and persistent buffer, fast parts first; only parameters take the wire's `dtype`.
+
+    Buffers keep theirs: running variances overflow in fp16.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    state = model.state_dict()
+    specs: list[TensorSpec] = []
+    offset = fast_bytes = 0
+    for name in sorted(state, key=lambda name: parts[name] not in FAST_PARTS):
+        tensor = state[name]
+        wire = DTYPES[dtype] if name in parameters and tensor.is_floating_point() else tensor.dtype
+        num_bytes = tensor.numel() * wire.itemsize
+        specs.append(TensorSpec(name, str(wire).removeprefix("torch."), tuple(tensor.shape), offset, num_bytes, parts[name]))
+        offset += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        fast_bytes = offset if parts[name] in FAST_PARTS else fast_bytes
+    text = json.dumps([asdict(spec) for spec in specs])
+    return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def manifest_to_json(manifest: Manifest) -> str:
+    """The form that travels."""
+    return json.dumps(asdict(manifest))
+
+
+def manifest_from_json(text: str) -> Manifest:
+    """The inverse of `manifest_to_json`."""
+    fields = json.loads(text)
+    specs = tuple(TensorSpec(**(spec | {"shape": tuple(spec["shape"])})) for spec in fields.pop("tensors"))
+    return Manifest(tensors=specs, **fields)
+
+
+def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
+    """Views into flat bytes, one per tensor of the layout."""
+    views = []
+    for spec in manifest.tensors:
+        raw = flat[spec.offset : spec.offset + spec.num_bytes]
+        views.append(raw.view(getattr(torch, spec.dtype)).view(spec.shape))
+    return views
+
+
+def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
+    """The model's live tensors in the order of the layout."""
+    state = model.state_dict()
+    return [state[spec.name] for spec in manifest.tensors]
+
+
+@torch.no_grad()
+def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
+    """Copy tensor by tensor, casting where types differ, in as few kernels as the device allows."""
+    torch._foreach_copy_(into, source)
+
+
+def digest(model: nn.Module) -> str:
+    """A fingerprint of all parameters and buffers, bit for bit."""
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()[:32]

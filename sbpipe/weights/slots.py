@@ -1,0 +1,168 @@
+"""Slots of memory through which snapshots pass: one writer (the trainer), any number of readers, no lock between processes.
+
+    header   magic, nonce, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
+    slots    slot 0 | slot 1 | slot 2 ...
+
+The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even, and only then names it
+the newest. A reader copies a slot out and looks at its sequence again: if it moved, the copy is torn and is read anew. So a reader
+never delays the writer, and a snapshot is seen whole or not at all. In a file under /dev/shm both roles of a host map the same slots;
+the writer holds a lock on that file, so whoever finds it unlocked knows that its owner is gone and removes it.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "sbpipe-"
+_MAGIC = 0x5B_91_9E_01
+_PAGE = 4096
+_NEWEST = 4
+_FIRST = 8
+MAX_SLOTS = (_PAGE // 8 - _FIRST) // 2
+
+
+class Slots:
+    """The mapped memory: header and slots. `Slots.create` is the writer's, `Slots.attach` a reader's."""
+
+    def __init__(self, memory: mmap.mmap, num_slots: int, slot_bytes: int, path: Path | None, lock_fd: int | None) -> None:
+        self.num_slots = num_slots
+        self.slot_bytes = slot_bytes
+        self.path = path
+        self._lock_fd = lock_fd
+        self._header = np.frombuffer(memory, np.int64, _PAGE // 8)
+        flat = torch.frombuffer(memory, dtype=torch.uint8)
+        stride = _round_up(slot_bytes)
+        self._slots = [flat[_PAGE + k * stride :][:slot_bytes] for k in range(num_slots)]
+        self._fence = threading.Lock()
+
+    @classmethod
+    def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "") -> "Slots":
+        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is short."""
+        size = _PAGE + num_slots * _round_up(slot_bytes)
+        path = SHARED_MEMORY / f"{PREFIX}{name}" if name else None
+        memory, lock_fd = (mmap.mmap(-1, size), None) if path is None else _map_new(path, size)
+        slots = cls(memory, num_slots, slot_bytes, path, lock_fd)
+        slots._header[_FIRST : _FIRST + 2 * num_slots].reshape(-1, 2)[:, 1] = -1
+        slots._header[:_NEWEST] = [_MAGIC, 0, num_slots, slot_bytes]
+        for slot in slots._slots:
+            slot.zero_()  # touched now, so that the first publishes do not pay for page faults
+        return slots
+
+    @classmethod
+    def attach(cls, name: str) -> "Slots":
+        """Map slots that another process made. Raises OSError when they are not there, or are not slots."""
+        path = SHARED_MEMORY / name
+        if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
+            raise OSError(f"{name} is not a name of sbpipe's slots")
+        fd = os.open(path, os.O_RDWR)
+        try:
+            memory = mmap.mmap(fd, 0)
+        finally:
+            os.close(fd)
+        header = np.frombuffer(memory, np.int64, _FIRST)
+        magic, _, num_slots, slot_bytes = (int(word) for word in header[:_NEWEST])
+        if magic != _MAGIC or len(memory) != _PAGE + num_slots * _round_up(slot_bytes):
+            raise OSError(f"{path} does not hold sbpipe's slots")
+        return cls(memory, num_slots, slot_bytes, None, None)
+
+    def slot(self, index: int) -> torch.Tensor:
+        """The flat bytes of one slot."""
+        return self._slots[index]
+
+    def version(self, index: int) -> int:
+        """The version a slot holds; -1 before the first."""
+        return int(self._header[_FIRST + 2 * index + 1])
+
+    def sequence(self, index: int) -> int:
+        """The slot's sequence: odd while it is being written."""
+        with self._fence:  # a lock is a memory barrier: what follows is not read before the sequence is
+            return int(self._header[_FIRST + 2 * index])
+
+    @property
+    def newest(self) -> int:
+        """Index of the slot written last."""
+        return int(self._header[_NEWEST])
+
+    def begin(self, index: int) -> None:
+        """Mark a slot as being written; it holds no version until it is whole again."""
+        self._header[_FIRST + 2 * index] += 1
+        self._header[_FIRST + 2 * index + 1] = -1
+        with self._fence:
+            pass
+
+    def commit(self, index: int, version: int) -> None:
+        """Mark a slot as whole, and the newest."""
+        with self._fence:
+            self._header[_FIRST + 2 * index + 1] = version
+        self._header[_FIRST + 2 * index] += 1
+        with self._fence:
+            self._header[_NEWEST] = index
+
+    def find(self, version: int, *, exact: bool) -> int | None:
+        """The slot that holds exactly this version, or the newest if that is not older."""
+        if not exact:
+            return self.newest if self.version(self.newest) >= version else None
+        return next((k for k in range(self.num_slots) if self.version(k) == version), None)
+
+    def read(self, index: int, copy_out: Callable[[torch.Tensor], None]) -> int | None:
+        """Copy a slot out; its version if the copy is whole, None if the writer came in between."""
+        before = self.sequence(index)
+        version = self.version(index)
+        if before % 2:
+            return None
+        copy_out(self._slots[index])
+        return version if self.sequence(index) == before else None
+
+    def close(self) -> None:
+        """The writer's end: nothing stays behind in shared memory."""
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+            self.path = None
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def _map_new(path: Path, size: int) -> tuple[mmap.mmap, int]:
+    """A new file in shared memory, its pages promised and its lock held."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size), fd
+    except OSError:
+        os.close(fd)
+        path.unlink()
+        raise
+
+
+def sweep() -> list[str]:
+    """Remove what killed trainers left in shared memory: slots that no living process holds the lock of."""
+    removed = []
+    for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path.name)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+    return removed
+
+
+def _round_up(num_bytes: int) -> int:
+    return -(-num_bytes // _PAGE) * _PAGE
