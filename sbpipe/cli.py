@@ -90,7 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; without one, the defaults")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated"
+    )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")
     parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16 (fp32)")
@@ -125,7 +127,9 @@ def resumed_settings(args: argparse.Namespace, given: dict[str, Any]) -> Config:
     if digest(before) != digest(after):
         old, new = flatten(to_dict(before)), flatten(to_dict(after))
         key = next(key for key in given if old[key] != new[key])
-        raise ConfigError(key, new[key], f"the run in {args.run_dir} was started with {old[key]!r}", "Leave it out, or start a new run")
+        raise ConfigError(
+            key, new[key], f"the run in {args.run_dir} was started with {old[key]!r}", "Leave it out, or start a new run"
+        )
     return after
 
 

@@ -421,7 +421,7 @@ def toml_value(value: Any) -> str:
         return "{" + ", ".join(f"{name} = {toml_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 # What each role may choose for itself without changing what is trained.

@@ -50,9 +50,9 @@ def use(device: torch.device) -> None:
     """Make the device current and let this process's CPU work keep to the threads it was given."""
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index)
-    threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
-    if threads:
-        torch.set_num_threads(threads)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads):
+        torch.set_num_threads(int(threads))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -17,8 +17,10 @@ from typing import Any
 
 from sbpipe.config import toml_value
 from sbpipe.errors import SbpipeError, UserError
+from sbpipe.link.connection import FILE_NAME as CONNECTION
 from sbpipe.progress import Display, Follower
 from sbpipe.run_dir import CONFIG, TRAINER_EVENTS
+from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2
 _GRACE_S = 20.0
@@ -53,8 +55,13 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=_die_with_parent, env={**os.environ, SUPERVISED: "1"}
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                env={**os.environ, SUPERVISED: "1"},
             )
 
     @property
@@ -90,6 +97,7 @@ def role_command(role: str, *arguments: str) -> list[str]:
 def run_both(given: dict[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool) -> bool:
     """Start and supervise both roles of one run; whether it finished. A run that never began leaves nothing behind."""
     is_new = not path.exists()
+    (path / CONNECTION).unlink(missing_ok=True)
     settings = [part for key, value in given.items() for part in ("--set", f"{key}={toml_value(value)}")]
     where = ["--run-dir", str(path), *(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
     logs = path / "logs"
@@ -135,6 +143,7 @@ def supervise(trainer: Child, selectors: list[Child], run_dir: Path, display: Di
             trainer.wait(_GRACE_S)
             for selector in selectors:
                 selector.wait(2.0 if trainer.code == 0 else 0.0)
+            sweep()
     if trainer.code != 0 and not is_stopping.count:
         assert trainer.code is not None
         raise ChildFailed("trainer", trainer.code, trainer.log)

@@ -11,17 +11,16 @@ from typing import Any
 
 from sbpipe import devices
 from sbpipe.config import Config, warnings_of
-from sbpipe.errors import PeerLost
-from sbpipe.link.connection import NotThereYet, connection_of, write_connection
+from sbpipe.link.connection import connection_of, remove_connection, write_connection
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Message
-from sbpipe.link.opening import open_selector_port, open_trainer_port
-from sbpipe.link.sockets import SelectorPort
+from sbpipe.link.opening import open_trainer_port
 from sbpipe.metrics import Spans
 from sbpipe.records import Lease
 from sbpipe.run_dir import RunDir, claim
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.build import Builder, assemble
+from sbpipe.selector.finding import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.setup import prepare
@@ -38,10 +37,14 @@ def run_trainer(config: Config, path: Path, *, resume: bool, overwrite: bool, on
     port = open_trainer_port(config.link)
     run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
     run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
-    write_connection(run_dir.path, connection_of(port.endpoints, port.session, config.link.keys))
+    connection = connection_of(port.endpoints, port.session, config.link.keys)
+    write_connection(run_dir.path, connection)
     log.info("listening at %s; a selector connects with: sbpipe selector --connect %s", port.endpoints.control, run_dir.path)
     run = TrainerRun(setup, run_dir, make_slots(setup, port.session, shared=True), port, began=began)
-    return run.run(resume=resume)
+    try:
+        return run.run(resume=resume)
+    finally:
+        remove_connection(run_dir.path, connection)
 
 
 def run_inline(config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]) -> dict[str, Any]:
@@ -80,30 +83,14 @@ def run_selector(config: Config, given: Mapping[str, Any]) -> str:
     is_stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_stopped.set())
-    port = _find_trainer(config, selector_id, is_stopped)
+    finder = Finder(config.link, selector_id)
+    port = finder.find(is_stopped)
     if port is None:
         return "stopped"
     spans = Spans()
     builder = Builder(selector_id, given, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
     try:
-        return SelectorService(port, hello, config.link, builder, spans).run(is_stopped)
+        return SelectorService(port, hello, config.link, builder, spans, finder.moved).run(is_stopped)
     finally:
         builder.close()
-
-
-def _find_trainer(config: Config, selector_id: str, is_stopped: threading.Event) -> SelectorPort | None:
-    """Open the port; a run directory whose trainer has not started yet is waited for."""
-    give_up = time.monotonic() + config.link.wait_s
-    is_said = False
-    while not is_stopped.is_set():
-        try:
-            return open_selector_port(config.link, selector_id)
-        except NotThereYet as error:
-            if time.monotonic() > give_up:
-                raise PeerLost(f"{error} (waited {config.link.wait_s:.0f} s, link.wait_s)") from None
-            if not is_said:
-                log.info("waiting for a trainer in %s", config.link.connect)
-                is_said = True
-            is_stopped.wait(0.1)
-    return None

@@ -50,6 +50,8 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
             raise RunDirError(f"{path} is not empty and is no run directory ({CONFIG} is missing); --overwrite only replaces runs")
     for parent in [path, *path.parents]:
         if parent.exists():
+            if not parent.is_dir():
+                raise RunDirError(f"{parent} is a file, not a folder. Choose another place with --run-dir")
             if not os.access(parent, os.W_OK):
                 raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
             break
@@ -79,7 +81,12 @@ class RunDir:
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock_file.close()
             raise RunDirError(f"another trainer is working in {self.path}. Stop it, or choose another --run-dir") from None
+
+    def close(self) -> None:
+        """Let another trainer in."""
+        self._lock_file.close()
 
     def write_config(self, config: Config) -> None:
         """Leave the resolved settings."""

@@ -1,9 +1,14 @@
 """The port of one process, and the port that misbehaves."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
+from sbpipe import link
 from sbpipe.link.faults import MAX_DELAY, FaultyPort
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Announce, Goodbye, Heartbeat, Hello, Message
@@ -73,6 +78,20 @@ def test_a_closed_port_sends_and_receives_nothing() -> None:
     port.wake()
     assert port.receive(0.0) == []
     assert not port.send("s1", Announce(2, 1))
+
+
+def test_the_link_loads_without_torch_and_zmq_and_msgpack_have_one_owner_each() -> None:
+    files = list(Path(link.__path__[0]).glob("*.py"))
+    owners = {
+        name: [path.name for path in files if re.search(rf"^\s*(import|from) {name}\b", path.read_text(), re.M)]
+        for name in ("zmq", "msgpack")
+    }
+    assert owners == {"zmq": ["sockets.py"], "msgpack": ["frames.py"]}
+    modules = ", ".join(f"sbpipe.link.{path.stem}" for path in files)
+    names = "{'torch', 'sbpipe.trainer', 'sbpipe.selector', 'sbpipe.selection', 'sbpipe.models'}"
+    subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; sys.exit(bool({names} & set(sys.modules)))"], check=True, timeout=20
+    )
 
 
 def test_without_faults_the_faulty_port_changes_nothing() -> None:

@@ -92,7 +92,7 @@ class ArraySource:
 
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
         """All inputs, and where among them these ids are: the view gathers."""
-        targets = self._targets.index_select(0, torch.tensor(example_ids).to(self._targets.device))
+        targets = self._targets.index_select(0, torch.from_numpy(example_ids).to(self._targets.device))
         return Fetched(self._inputs, example_ids, targets)
 
     def labels_of(self, example_ids: Ids) -> Ids:
@@ -110,7 +110,9 @@ def array_content(inputs: NDArray[Any], labels: NDArray[Any], *, name: str, num_
     """
     x, y = f"x_{name}", f"y_{name}"
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"{y}: labels must be one whole number per example, not {labels.dtype} of shape {labels.shape}. Store class numbers")
+        raise DataError(
+            f"{y}: labels must be one whole number per example, not {labels.dtype} of shape {labels.shape}. Store class numbers"
+        )
     if inputs.ndim == 0 or len(inputs) != len(labels):
         raise DataError(f"{x} has shape {inputs.shape} but {y} has {len(labels)} labels. Give every example exactly one label")
     if not len(inputs):
@@ -132,7 +134,9 @@ def _as_nchw(images: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
     if images.ndim == 3:
         return images[:, None]
     if images.ndim != 4 or 0 in images.shape:
-        raise DataError(f"{name} is uint8 of shape {images.shape}: images must have axes NCHW, NHWC or NHW. Reshape it, or store float32")
+        raise DataError(
+            f"{name} is uint8 of shape {images.shape}: images must have axes NCHW, NHWC or NHW. Reshape it, or store float32"
+        )
     return images.transpose(0, 3, 1, 2) if images.shape[3] < images.shape[1] else images
 
 
@@ -140,7 +144,9 @@ def _check_finite(inputs: NDArray[np.float32], name: str) -> None:
     is_finite = np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
     if not is_finite.all():
         first = int(np.argmin(is_finite))
-        raise DataError(f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Mend or leave out these examples")
+        raise DataError(
+            f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Mend or leave out these examples"
+        )
 
 
 def _mean_and_deviation(counts: NDArray[np.int64]) -> tuple[float, float]:
@@ -149,4 +155,3 @@ def _mean_and_deviation(counts: NDArray[np.int64]) -> tuple[float, float]:
     first = sum(value * number for value, number in enumerate(numbers))
     second = sum(value * value * number for value, number in enumerate(numbers))
     return first / total, float(np.sqrt((total * second - first * first) / (total * total)))
-

@@ -33,7 +33,7 @@ def cached_arrays(name: str, make: Callable[[], Arrays], fits: Callable[[Arrays]
     arrays = make()
     try:
         with replacing(path) as partial:
-            np.savez(partial, **arrays)
+            np.savez(partial, allow_pickle=False, **arrays)
     except OSError as error:
         warnings.warn(f"not cached, so it will be made again next time: {path} ({error.strerror or error})", stacklevel=2)
     return arrays

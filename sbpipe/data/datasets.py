@@ -40,6 +40,8 @@ class DatasetContent:
         self.num_classes = num_classes
         self.num_workers = num_workers
         self.labels = labels
+        if labels is not None:
+            check_labels(labels, num_classes, f"{name} targets")
         self.first = self._example(0)
 
     @property
@@ -79,7 +81,7 @@ class DatasetContent:
             check_labels(targets.numpy(), self.num_classes, f"{self.name} targets", example_ids)
 
     def _example(self, example_id: int) -> Example:
-        (items,) = Workers(KeyedDataset(self.dataset, seed=0, name=self.name), 0).load([(example_id, 0)])
+        items = KeyedDataset(self.dataset, seed=0, name=self.name).items([(example_id, 0)])
         self.check_targets(items.targets, np.array([example_id]))
         return Example(items.inputs[0], items.targets[0])
 

@@ -11,13 +11,15 @@ from sbpipe import randomness
 from sbpipe.config import DataConfig
 from sbpipe.data.arrays import ArrayContent
 from sbpipe.data.cache import Arrays, cached_arrays
-from sbpipe.data.content import Contents
+from sbpipe.data.content import Contents, check_labels
 from sbpipe.data.glyphs import NUM_DIGITS
 from sbpipe.data.painter import SIDE, Painter
 from sbpipe.records import Ids
 
 # Part of the cache file's name: raise it when what is drawn changes.
-_FORMAT = 1
+_FORMAT = 2
+# Painted again and compared with a cache file, in case someone forgot.
+_NUM_PROBES = 64
 # Drawn at once: as many as keep the planes of pixels in a core's cache.
 _AT_ONCE = 128
 
@@ -25,8 +27,10 @@ _AT_ONCE = 128
 def read_embedded(data: DataConfig) -> Contents:
     """Both splits, drawn or from the cache, with `data.label_noise` of the training labels wrong."""
     train, test = (_split(name, number, data.seed) for name, number in (("train", data.examples), ("test", data.test_examples)))
+    num_classes = data.classes or NUM_DIGITS
+    check_labels(train.labels, num_classes, "y_train")
     noisy = noisy_labels(train.labels, share=data.label_noise, seed=data.seed)
-    return Contents(ArrayContent(train.inputs, noisy), test, max(data.classes, NUM_DIGITS))
+    return Contents(ArrayContent(train.inputs, noisy), test, num_classes)
 
 
 def noisy_labels(labels: Ids, *, share: float, seed: int) -> Ids:
@@ -50,8 +54,13 @@ def draw(split: str, num_examples: int, seed: int) -> Arrays:
 
 def _split(name: str, num_examples: int, seed: int) -> ArrayContent:
     def fits(arrays: Arrays) -> bool:
-        images, labels = arrays["images"], arrays["labels"]
-        return images.dtype == np.uint8 and images.shape == (num_examples, 3, SIDE, SIDE) and labels.shape == (num_examples,)
+        probes = draw(name, min(_NUM_PROBES, num_examples), seed)
+        return all(
+            arrays[key].dtype == probe.dtype
+            and arrays[key].shape == (num_examples, *probe.shape[1:])
+            and np.array_equal(arrays[key][: len(probe)], probe)
+            for key, probe in probes.items()
+        )
 
     file_name = f"embedded-v{_FORMAT}-{name}-{num_examples}-seed{seed}.npz"
     arrays = cached_arrays(file_name, lambda: draw(name, num_examples, seed), fits, ("images", "labels"))

@@ -48,8 +48,10 @@ def glyph_fields() -> NDArray[np.float32]:
     Cutting it lower or higher gives bolder or thinner strokes, cutting it softly gives blurred ones.
     """
     faces = [[line.split() for line in face.split("\n") if line.strip()] for face in _FACES]
-    dots = np.array([[[[dot == "#" for dot in face[y][digit]] for y in range(7)] for digit in range(10)] for face in faces], np.int64)
+    dots = np.array(
+        [[[[dot == "#" for dot in face[y][digit]] for y in range(7)] for digit in range(10)] for face in faces], np.int64
+    )
     fields = np.pad(dots.repeat(DOT, axis=2).repeat(DOT, axis=3), ((0, 0), (0, 0), (2 * DOT, 2 * DOT), (2 * DOT, 2 * DOT)))
     for axis in (2, 3, 2, 3):
-        fields = sum(np.roll(fields, shift, axis) for shift in range(-DOT // 2, DOT // 2 + 1))
+        fields = np.sum([np.roll(fields, shift, axis) for shift in range(-DOT // 2, DOT // 2 + 1)], axis=0)
     return (fields / (DOT + 1) ** 4).astype(np.float32)

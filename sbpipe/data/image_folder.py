@@ -44,7 +44,9 @@ class FolderImages:
                 image.draft("RGB", side)  # lets a JPEG be decoded at a fraction of its size
                 pixels = np.array(ImageOps.fit(image.convert("RGB"), side, Image.Resampling.BILINEAR))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"image {self.paths[example_id]!r} cannot be read ({error}). Mend it or remove it from the folder") from None
+            raise DataError(
+                f"image {self.paths[example_id]!r} cannot be read ({error}). Mend it or remove it from the folder"
+            ) from None
         return torch.from_numpy(pixels).permute(2, 0, 1), int(self.labels[example_id])
 
 
@@ -61,10 +63,12 @@ def read_image_folder(data: DataConfig) -> Contents:
     if train.classes != test.classes:
         names = ", ".join(sorted(set(train.classes) ^ set(test.classes))[:5])
         reason = f"train/ and {test_folder.name}/ differ in their class folders ({names})"
-        raise data_error("data.path", data.path, reason, "Give both the same class folders: a class's number is its place in the sorted list")
+        raise data_error(
+            "data.path", data.path, reason, "Give both the same class folders: a class's number is its place among them"
+        )
     num_classes = data.classes or len(train.classes)
-    contents = (
-        DatasetContent(images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels)
-        for name, images in (("train", train), ("test", test))
-    )
-    return Contents(*contents, num_classes)
+
+    def content(name: str, images: FolderImages) -> DatasetContent:
+        return DatasetContent(images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels)
+
+    return Contents(content("train", train), content("test", test), num_classes)

@@ -5,6 +5,7 @@ after. It must not know how requests reach it nor where the tensors go.
 """
 
 import random
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -42,26 +43,21 @@ class KeyedDataset:
         self.name = name
         self.like = like
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitems__(self, wanted: Sequence[tuple[int, int]]) -> Items | DataError | None:
-        """The examples of some (example_id, epoch); an error in the data is an answer too, None that to an empty request."""
-        try:
-            with own_generators():
-                examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
-            return self._stacked(examples, [example_id for example_id, _ in wanted]) if examples else None
-        except DataError as error:
-            return error
+    def items(self, wanted: Sequence[tuple[int, int]]) -> Items:
+        """The examples of some (example_id, epoch) pairs, at least one."""
+        with own_generators():
+            examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
+        return self._stacked(examples, [example_id for example_id, _ in wanted])
 
     def _example(self, example_id: int, epoch: int) -> Example:
         seed_generators(randomness.key(self.seed, "data.transform", epoch, example_id))
+        name = f"{self.name} example {example_id}"
         try:
-            item = self.dataset[example_id]
-        except Exception as error:
-            error.add_note(f"while reading example {example_id} of the {self.name} data set")
+            return as_example(self.dataset[example_id], name)
+        except DataError:
             raise
-        return as_example(item, f"{self.name} example {example_id}")
+        except Exception as error:
+            raise DataError(f"{name} could not be read by the data set itself:\n{traceback.format_exc()}") from error
 
     def _stacked(self, examples: Sequence[Example], example_ids: Sequence[int]) -> Items:
         like = self.like or examples[0]
@@ -127,7 +123,9 @@ def _as_chw(image: torch.Tensor, name: str) -> torch.Tensor:
     if image.ndim == 2:
         return image[None]
     if image.ndim != 3 or 0 in image.shape:
-        raise DataError(f"{name} has the input {_description(image)}: uint8 inputs are images. Give them the shape CHW, or make them float32")
+        raise DataError(
+            f"{name} has the input {_description(image)}: uint8 inputs are images. Give them the shape CHW, or make them float32"
+        )
     return image.permute(2, 0, 1) if image.shape[2] < image.shape[0] else image
 
 

@@ -20,19 +20,28 @@ BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyErro
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The named arrays of a file; never unpickles. Raises one of BROKEN, KeyError for a missing key."""
-    with np.load(path, allow_pickle=False) as archive:
+    # Opened here, because np.load leaves a broken file open.
+    with open(path, "rb") as file:
+        archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("a single array, not an archive of several")
+            raise ValueError("one array, not an archive of several")
         return {key: archive[key] for key in keys}
 
 
 def read_arrays(data: DataConfig) -> Contents:
     """The contents of the file `data.path`."""
     if not data.path:
-        raise data_error("data.path", data.path, "the data set 'arrays' is one file", f"Set data.path to an .npz file of {', '.join(KEYS)}")
+        raise data_error(
+            "data.path", data.path, "the data set 'arrays' is one file", f"Set data.path to an .npz file of {', '.join(KEYS)}"
+        )
     path = Path(data.path).expanduser()
     if not path.is_file():
-        raise data_error("data.path", data.path, "there is no such file", f"Make it with numpy.savez(path, {', '.join(f'{key}=...' for key in KEYS)})")
+        raise data_error(
+            "data.path",
+            data.path,
+            "there is no such file",
+            f"Make it with numpy.savez(path, {', '.join(f'{key}=...' for key in KEYS)})",
+        )
     arrays = _read(path, data.path)
     try:
         train = array_content(arrays["x_train"], arrays["y_train"], name="train", num_classes=data.classes)

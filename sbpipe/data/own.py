@@ -20,22 +20,21 @@ def read_own(data: DataConfig) -> Contents:
     """
     train, test = _splits(_function(data.name)(), data.name)
     num_classes = data.classes or _declared_classes(train)
-    contents = [
-        DatasetContent(dataset, name=name, num_classes=num_classes, num_workers=data.workers)
-        for name, dataset in (("train", train), ("test", test))
-    ]
-    target = contents[0].first.target
+    train_content = DatasetContent(train, name="train", num_classes=num_classes, num_workers=data.workers)
+    test_content = DatasetContent(test, name="test", num_classes=num_classes, num_workers=data.workers)
+    target = train_content.first.target
     if not num_classes and not target.is_floating_point():
-        raise data_error(
-            "data.name", data.name, "how many classes it has is not known", "Set data.classes, or give the training data set num_classes"
-        )
-    return Contents(*contents, num_classes or target.numel())
+        way_out = "Set data.classes, or give the training data set an attribute num_classes"
+        raise data_error("data.name", data.name, "how many classes it has is not known", way_out)
+    return Contents(train_content, test_content, num_classes or target.numel())
 
 
 def _function(name: str) -> Any:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise data_error("data.name", name, "is not of the form module:function", "For instance data.name='mydata:load' for load() of mydata.py")
+        raise data_error(
+            "data.name", name, "is not of the form module:function", "For instance data.name='mydata:load' for load() of mydata.py"
+        )
     if os.getcwd() not in sys.path:
         # An installed command does not look for modules where it is called; at the end, so that nothing is hidden.
         sys.path.append(os.getcwd())
@@ -45,7 +44,9 @@ def _function(name: str) -> Any:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             way_out = "Check the spelling, or start sbpipe in the folder of the file, or set PYTHONPATH"
             raise data_error("data.name", name, f"there is no module {module_name!r}", way_out) from None
-        raise data_error("data.name", name, f"module {module_name!r} needs {error.name!r}, which is missing", f"Install {error.name}") from None
+        raise data_error(
+            "data.name", name, f"module {module_name!r} needs {error.name!r}, which is missing", f"Install {error.name}"
+        ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
         raise data_error("data.name", name, f"module {module_name!r} has no function {function_name!r}", _FORM)

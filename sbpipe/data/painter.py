@@ -39,7 +39,10 @@ class Painter:
         difficulty = draws.difficulty()
         ink = self._ink(draws, difficulty, digits)
         stroke = self._stroke(draws, difficulty)
-        shade = draws.spread("shade.x", 0.002 + 0.014 * difficulty) * self._x + draws.spread("shade.y", 0.002 + 0.014 * difficulty) * self._y
+        shade = (
+            draws.spread("shade.x", 0.002 + 0.014 * difficulty) * self._x
+            + draws.spread("shade.y", 0.002 + 0.014 * difficulty) * self._y
+        )
         noise = self._noise[draws.whole("noise", _NOISE_LENGTH)].reshape(-1, 3, SIDE, SIDE)
         noise_size = 0.01 + 0.06 * difficulty
         contrast = draws.between("contrast", 0.75 - 0.5 * difficulty, 0.85 - 0.3 * difficulty)
@@ -68,7 +71,8 @@ class Painter:
             np.maximum(field, neighbour * is_crowded, out=field)
         cut = draws.between("cut", 0.38 - 0.12 * difficulty, 0.42 + 0.1 * difficulty)
         sharpness = draws.between("sharpness", 3.5 - 2.0 * difficulty, 5.0 - 2.0 * difficulty)
-        return np.clip((field - cut) * sharpness + np.float32(0.5), 0, 1)
+        ink: Plane = np.clip((field - cut) * sharpness + np.float32(0.5), 0, 1)
+        return ink
 
     def _glyph_coordinates(self, draws: "Draws", difficulty: Property) -> tuple[Plane, Plane]:
         """Where in its glyph's field each pixel lies: turned, slanted, stretched and moved."""
@@ -98,7 +102,9 @@ class Painter:
         half_turn = draws.spread("stroke.turn", 1.0)
         across, along = 2 * half_turn / (1 + half_turn * half_turn), (1 - half_turn * half_turn) / (1 + half_turn * half_turn)
         distance = np.abs(across * self._x + (along * self._y - draws.spread("stroke.place", 10.0)))
-        return np.clip(draws.between("stroke.width", 0.6, 1.2 + 0.8 * difficulty) - distance + np.float32(0.5), 0, 1) * is_there
+        width = draws.between("stroke.width", 0.6, 1.2 + 0.8 * difficulty)
+        stroke: Plane = np.clip(width - distance + np.float32(0.5), 0, 1) * is_there
+        return stroke
 
 
 class Draws:

@@ -34,7 +34,7 @@ class Split:
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
         """The examples of these ids, in that order, as they look in the epoch; `epochs` may be an array, one for each example."""
-        example_ids = np.asarray(example_ids, np.int64)
+        example_ids = np.array(example_ids, np.int64)  # a copy: torch takes no reversed or read-only arrays
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
             raise IndexError(f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to {example_ids.max()}")
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)

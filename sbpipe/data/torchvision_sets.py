@@ -22,12 +22,12 @@ except ImportError:  # Windows
 
 
 class Known(NamedTuple):
-    """How torchvision calls a data set and its two splits, where the labels are, and what else must be installed."""
+    """How torchvision calls a data set, the argument for each split and its labels, and what else must be installed."""
 
     class_name: str
     num_classes: int
-    train: dict[str, Any] = {"train": True}  # noqa: RUF012
-    test: dict[str, Any] = {"train": False}  # noqa: RUF012
+    train: tuple[str, Any] = ("train", True)
+    test: tuple[str, Any] = ("train", False)
     labels: str = "targets"
     needs: str = ""
 
@@ -35,7 +35,7 @@ class Known(NamedTuple):
 KNOWN = {
     "cifar10": Known("CIFAR10", 10),
     "cifar100": Known("CIFAR100", 100),
-    "svhn": Known("SVHN", 10, {"split": "train"}, {"split": "test"}, "labels", "scipy"),
+    "svhn": Known("SVHN", 10, ("split", "train"), ("split", "test"), "labels", "scipy"),
     "mnist": Known("MNIST", 10),
     "fashion_mnist": Known("FashionMNIST", 10),
 }
@@ -49,28 +49,36 @@ def reader(name: str) -> Callable[[DataConfig], Contents]:
 def read_torchvision(data: DataConfig, known: Known) -> Contents:
     """The contents of the folder `data.path` (by default one in the cache), downloaded if the config says so."""
     if known.needs and importlib.util.find_spec(known.needs) is None:
-        raise data_error("data.name", data.name, f"torchvision needs {known.needs} to read it", f"Install it: pip install {known.needs}")
+        raise data_error(
+            "data.name", data.name, f"torchvision needs {known.needs} to read it", f"Install it: pip install {known.needs}"
+        )
     root = Path(data.path).expanduser() if data.path else cache_folder() / "datasets"
     num_classes = data.classes or known.num_classes
     try:
         with _alone(root) if data.download else nullcontext():
             train, test = (_arrays(known, root, split, data.download) for split in (known.train, known.test))
     except (RuntimeError, OSError, ValueError, EOFError, KeyError, AssertionError) as error:
-        way_out = "Check the network, or put the files there by hand" if data.download else "Set data.path to where it lies, or --set data.download=true"
+        way_out = (
+            "Check the network, or put the files there by hand"
+            if data.download
+            else "Set data.path to where it lies, or --set data.download=true"
+        )
         raise data_error("data.name", data.name, f"not readable in {str(root)!r} ({error})", way_out) from None
     return Contents(
-        array_content(*train, name="train", num_classes=num_classes), array_content(*test, name="test", num_classes=num_classes), num_classes
+        array_content(*train, name="train", num_classes=num_classes),
+        array_content(*test, name="test", num_classes=num_classes),
+        num_classes,
     )
 
 
-def _arrays(known: Known, root: Path, split: dict[str, Any], download: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _arrays(known: Known, root: Path, split: tuple[str, Any], download: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     # Imported here, as torchvision takes a second that other data sets need not pay.
     import torchvision  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
         # The official CIFAR files were pickled by a NumPy whose habits the present one warns of.
         warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-        dataset = getattr(torchvision.datasets, known.class_name)(str(root), download=download, **split)
+        dataset = getattr(torchvision.datasets, known.class_name)(str(root), download=download, **dict([split]))
     return np.asarray(dataset.data), np.asarray(getattr(dataset, known.labels))
 
 

@@ -43,10 +43,20 @@ class ImageView:
     """
 
     def __init__(
-        self, config: ViewConfig, shape: tuple[int, ...], stats: ChannelStats, device: torch.device, *, margin: int, seed: int, is_clean: bool
+        self,
+        config: ViewConfig,
+        shape: tuple[int, ...],
+        stats: ChannelStats,
+        device: torch.device,
+        *,
+        margin: int,
+        seed: int,
+        is_clean: bool,
     ) -> None:
         self.seed, self.margin, self.device = seed, margin, device
-        self.crops, self.flips, self.cuts = (wanted and not is_clean for wanted in (config.crop > 0, config.flip, config.cutout > 0))
+        self.crops, self.flips, self.cuts = (
+            wanted and not is_clean for wanted in (config.crop > 0, config.flip, config.cutout > 0)
+        )
         self.channels, self.height, self.width = shape
         self.full_width = self.width + 2 * margin
         self.num_full_pixels = (self.height + 2 * margin) * self.full_width
@@ -72,10 +82,12 @@ class ImageView:
     def _windows(self, fetched: Fetched, draws: "_Draws") -> torch.Tensor:
         if not self.margin:
             return fetched.inputs.index_select(0, _on(self.device, fetched.rows))
-        top = left = self.margin
+        corners = fetched.rows * (self.channels * self.num_full_pixels)
         if self.crops:
-            top, left = (draws.below(f"view.crop.{axis}", 2 * self.margin + 1) for axis in "yx")
-        corners = fetched.rows * (self.channels * self.num_full_pixels) + top * self.full_width + left
+            num_places = 2 * self.margin + 1
+            corners += draws.below("view.crop.y", num_places) * self.full_width + draws.below("view.crop.x", num_places)
+        else:
+            corners += self.margin * self.full_width + self.margin
         # A window is copied line by line; every line that one could begin with is a row of a strided view, which costs nothing.
         every_line = fetched.inputs.as_strided((fetched.inputs.numel() - self.width + 1, self.width), (1, 1))
         lines = every_line.index_select(0, (_on(self.device, corners)[:, None] + self._lines_of_image).flatten())
@@ -127,5 +139,4 @@ def _per_channel(device: torch.device, values: NDArray[np.float64]) -> torch.Ten
 
 
 def _on(device: torch.device, values: NDArray[np.int64] | NDArray[np.float32]) -> torch.Tensor:
-    # A copy, because ids that came over the wire are read-only, and torch warns of memory it could write to by mistake.
-    return torch.tensor(values).to(device)
+    return torch.from_numpy(values).to(device)

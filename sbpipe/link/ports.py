@@ -1,6 +1,7 @@
 """What the loops may ask of their channel, whatever carries it: sockets, one process, or a test that loses messages.
 
-A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any.
+A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any. That a message was sent means that
+it was handed over, not that it arrived: it can still be lost with the connection, and only an answer proves the contrary.
 """
 
 from collections import Counter

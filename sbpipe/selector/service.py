@@ -63,11 +63,20 @@ class Built:
 class SelectorService:
     """Serves one trainer after another until it is told goodbye, is rejected, or has waited long enough."""
 
-    def __init__(self, port: OnePeerPort, hello: Hello, link: LinkConfig, build: Callable[[Welcome], Built], spans: Spans) -> None:
+    def __init__(
+        self,
+        port: OnePeerPort,
+        hello: Hello,
+        link: LinkConfig,
+        build: Callable[[Welcome], Built],
+        spans: Spans,
+        moved: Callable[[], OnePeerPort | None] = lambda: None,
+    ) -> None:
         self._port = port
         self._hello = hello
         self._link = link
         self._build = build
+        self._moved = moved
         self._spans = spans
         self._inbox: queue.Queue[Welcome | Lease | Goodbye | SbpipeError] = queue.Queue()
         self._built: Built | None = None
@@ -156,8 +165,16 @@ class SelectorService:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
             self._port.session = NO_SESSION
+        if silent_s > self._link.lost_after_s:
+            self._look_elsewhere()
         if self._pull is not None and self._pull.is_pulling and now - self._piece_at > _PULL_STALLED_S:
             self._ask(self._pull.restart())
+
+    def _look_elsewhere(self) -> None:
+        port = self._moved()
+        if port is not None:
+            self._port, old = port, self._port
+            old.close()
 
     def _handle(self, message: Message) -> None:
         self._heard_at = time.monotonic()

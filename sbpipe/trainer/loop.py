@@ -123,6 +123,7 @@ class Loop:
 
     def state(self, step: int) -> dict[str, Any]:
         """A copy of the run's state."""
+        self.telemetry.flush()
         model = {name: tensor.detach().cpu().clone() for name, tensor in self.train_step.model.state_dict().items()}
         published, flat = self.publisher.newest()
         state = {

@@ -27,8 +27,9 @@ from sbpipe.trainer.setup import Setup
 from sbpipe.trainer.stream import Stream
 from sbpipe.trainer.telemetry import Telemetry
 from sbpipe.weights import layout
+from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.publisher import Publisher
-from sbpipe.weights.slots import Slots, sweep
+from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.trainer")
 
@@ -151,6 +152,7 @@ class TrainerRun:
             for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
                 split.close()
             self.events.close()
+            self._run_dir.close()
 
     def _begin(self) -> int:
         self._publisher.publish(0, must=True)

@@ -88,7 +88,8 @@ class Stream:
                 is_waiting=self.is_waiting,
                 keep_rate=rate,
             )
-            share = math.ceil(kept / max(1, len(idle) - len(granted)))
+            others = max(1, len(idle) - len(granted))
+            share, room = math.ceil(kept / others), room // others
             if share < 1 or room < 1:
                 break
             most = min(room, max(2 * share, share + credit.margin(self._batch_size, rate)))

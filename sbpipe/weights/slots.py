@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "sbpipe-"
+from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY
+
 _MAGIC = 0x5B_91_9E_01
 _PAGE = 4096
 _NEWEST = 4
@@ -143,25 +143,6 @@ def _map_new(path: Path, size: int) -> tuple[mmap.mmap, int]:
         os.close(fd)
         path.unlink()
         raise
-
-
-def sweep() -> list[str]:
-    """Remove what killed trainers left in shared memory: slots that no living process holds the lock of."""
-    removed = []
-    for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            removed.append(path.name)
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
-    return removed
 
 
 def _round_up(num_bytes: int) -> int:

@@ -1,0 +1,35 @@
+"""What killed trainers left in shared memory. No torch: the supervisor, which knows none, clears up too."""
+
+import fcntl
+import os
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "sbpipe-"
+
+
+def leftovers() -> list[Path]:
+    """Slots whose owner is gone: it held their lock while it lived."""
+    found = []
+    for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_size:  # an empty one was just made, and its owner is about to lock it
+                found.append(path)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+    return found
+
+
+def sweep() -> list[str]:
+    """Remove them; their names."""
+    removed = leftovers()
+    for path in removed:
+        path.unlink(missing_ok=True)
+    return [path.name for path in removed]
