@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
     bench = commands.add_parser("bench", help="measure what the README claims, side by side on this machine", formatter_class=form)
-    bench.add_argument("what", nargs="*", metavar="WHAT", help="selection, views, link, publish, overhead, pipeline, startup (all)")
+    bench.add_argument("what", nargs="*", metavar="WHAT", help="selection, views, link, publish, startup, pipeline (all)")
     bench.add_argument("--json", action="store_true", help="as JSON")
 
     keys = commands.add_parser("keys", help="make CURVE keys for roles on different hosts", formatter_class=form)

@@ -228,7 +228,9 @@ class Config:
         return 1 if self.mode in ("lockstep", "inline") else self.sync.interval
 
 
-SECTIONS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Config).items() if dataclasses.is_dataclass(kind)}
+SECTIONS: dict[str, type[Any]] = {
+    name: kind for name, kind in get_type_hints(Config).items() if hasattr(kind, "__dataclass_fields__")
+}
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ Floats = NDArray[np.float32]
 class Lease:
     """A range of an epoch's order, granted to one selector: the unit of credit and of recovery.
 
-    The selector considers the candidates in order and stops behind the `most`-th kept one; `version` is the least weights version
-    it may score with, and `exact` forbids a newer one. `history` (scores, oldest first) is sent when the selector's own is not the
+    The selector considers the candidates in order, a scoring batch at a time, until `enough` are kept, and never keeps more than
+    `most`: the keep rate swings while weights move, so the range is generous and the yield is what is fixed. `version` is the least
+    weights version it may score with, and `exact` forbids a newer one. `history` (scores, oldest first) is sent when the selector's own is not the
     run's; `keep_all` suspends selection (warm-up, anneal).
     """
 
@@ -22,6 +23,7 @@ class Lease:
     epoch: int
     start: int
     stop: int
+    enough: int
     most: int
     version: int
     exact: bool = False

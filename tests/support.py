@@ -43,7 +43,9 @@ def settings(**changes: Any) -> list[str]:
 
 def sbpipe(*arguments: str, timeout_s: float = 90.0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run([sys.executable, "-m", "sbpipe", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **kwargs)
+    return subprocess.run(
+        [sys.executable, "-m", "sbpipe", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **kwargs
+    )
 
 
 def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
@@ -83,12 +85,9 @@ def has_steps(path: Path, count: int) -> Callable[[], bool]:
 
 
 def answer_all(lease: Lease, *, keep_every: int = 3, version: int | None = None) -> Selection:
-    """A selection that keeps every n-th candidate of a lease, up to its limit, with scores 0, 1, 2, ..."""
-    kept = np.arange(0, lease.num_candidates, keep_every, dtype=np.int32)
-    considered = lease.num_candidates
-    if len(kept) >= lease.most:
-        kept = kept[: lease.most]
-        considered = int(kept[-1]) + 1
+    """A selection that keeps every n-th candidate of a lease until it has enough, with scores 0, 1, 2, ..."""
+    kept = np.arange(0, lease.num_candidates, keep_every, dtype=np.int32)[: lease.enough]
+    considered = int(kept[-1]) + 1 if len(kept) == lease.enough else lease.num_candidates
     scores = np.arange(considered, dtype=np.float32)
     probability = np.full(len(kept), 1 / keep_every, np.float32)
     return Selection(lease.lease_id, lease.version if version is None else version, scores, kept, probability)

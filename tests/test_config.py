@@ -65,13 +65,18 @@ def test_the_command_line_takes_toml_values_and_bare_words() -> None:
         parse_assignment("selection.keep")
 
 
-@given(st.fixed_dictionaries({}, optional={
-    "seed": st.integers(0, 2**40),
-    "selection.keep": st.floats(0.01, 1.0),
-    "data.path": st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=30),
-    "schedule.milestones": st.lists(st.floats(0, 1), max_size=4),
-    "model.options": st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.integers(0, 9), max_size=3),
-}))
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "seed": st.integers(0, 2**40),
+            "selection.keep": st.floats(0.01, 1.0),
+            "data.path": st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=30),
+            "schedule.milestones": st.lists(st.floats(0, 1), max_size=4),
+            "model.options": st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.integers(0, 9), max_size=3),
+        },
+    )
+)
 def test_printed_settings_read_back_the_same(values: dict[str, object]) -> None:
     config = resolve(values)
     assert resolve(flatten(tomllib.loads(to_toml(config)))) == config

@@ -45,7 +45,7 @@ def selection(**changes: Any) -> Selection:
 
 
 def lease(**changes: Any) -> Lease:
-    return dataclasses.replace(Lease(1, 0, 128, 512, 128, 9, history=np.linspace(0, 1, 5, dtype=np.float32)), **changes)
+    return dataclasses.replace(Lease(1, 0, 128, 512, 128, 128, 9, history=np.linspace(0, 1, 5, dtype=np.float32)), **changes)
 
 
 EXAMPLES: list[tuple[Message, int]] = [
@@ -293,7 +293,17 @@ seconds = st.floats(0, 86_400, exclude_min=True)
 def leases(draw: st.DrawFn) -> Lease:
     start, length = draw(counts.filter(lambda n: n < 1 << 52)), draw(st.integers(1, limits.MAX_CANDIDATES))
     flags, history = (draw(st.booleans()), draw(st.booleans())), draw(st.none() | scores)
-    return Lease(draw(counts), draw(counts), start, start + length, draw(st.integers(1, 1 << 20)), draw(counts), *flags, history)
+    return Lease(
+        draw(counts),
+        draw(counts),
+        start,
+        start + length,
+        draw(st.integers(1, 1 << 20)),
+        draw(st.integers(1, 1 << 20)),
+        draw(counts),
+        *flags,
+        history,
+    )
 
 
 @st.composite

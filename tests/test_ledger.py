@@ -7,7 +7,7 @@ from sbpipe.trainer.ledger import Ledger
 
 
 def grant(ledger: Ledger, count: int = 10, most: int = 10, peer: str = "a"):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    return ledger.grant(peer, count, step=0, expected_kept=3.0, most=most)
+    return ledger.grant(peer, count, expected_kept=3.0, most=most)
 
 
 @settings(deadline=None)

@@ -28,11 +28,32 @@ from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.setup import prepare
 from sbpipe.weights.replica import SlotSource
 
-NAMES = (
-    "wall_s steps candidates kept keep_rate trainer.busy_ratio trainer.idle_ratio selector.busy_ratio selector.idle_ratio staleness.mean "
-    "staleness.p95 staleness.max sync.published sync.applied sync.skipped sync.snapshot_ms sync.transfer_ms sync.apply_ms fidelity.spearman "
-    "eval.error eval.loss weights.digest device.trainer device.selector"
-).split()
+NAMES = [
+    "wall_s",
+    "steps",
+    "candidates",
+    "kept",
+    "keep_rate",
+    "trainer.busy_ratio",
+    "trainer.idle_ratio",
+    "selector.busy_ratio",
+    "selector.idle_ratio",
+    "staleness.mean",
+    "staleness.p95",
+    "staleness.max",
+    "sync.published",
+    "sync.applied",
+    "sync.skipped",
+    "sync.snapshot_ms",
+    "sync.transfer_ms",
+    "sync.apply_ms",
+    "fidelity.spearman",
+    "eval.error",
+    "eval.loss",
+    "weights.digest",
+    "device.trainer",
+    "device.selector",
+]
 
 
 def test_a_run_leaves_its_settings_versions_events_and_summary(run_path: Path) -> None:
@@ -52,7 +73,9 @@ def test_class_counts_of_every_batch_are_events(run_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
-    digests = [train_inline(small(mode="inline", seed=seed), tmp_path / str(k))["weights.digest"] for k, seed in enumerate((1, 1, 2))]
+    digests = [
+        train_inline(small(mode="inline", seed=seed), tmp_path / str(k))["weights.digest"] for k, seed in enumerate((1, 1, 2))
+    ]
     assert digests[0] == digests[1] != digests[2]
 
 

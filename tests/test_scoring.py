@@ -61,5 +61,7 @@ def test_a_narrow_precision_ranks_like_fp32(precision: str) -> None:
 def test_spearman_agrees_with_the_textbook_formula_and_ignores_what_is_not_finite() -> None:
     a, b = np.array([1, 2, 3, 4, 5], np.float32), np.array([5, 6, 7, 8, 7], np.float32)
     assert spearman(a, b) == pytest.approx(0.8207826816681233)
-    assert spearman(np.append(a, np.nan).astype(np.float32), np.append(b, 1).astype(np.float32)) == pytest.approx(0.8207826816681233)
+    assert spearman(np.append(a, np.nan).astype(np.float32), np.append(b, 1).astype(np.float32)) == pytest.approx(
+        0.8207826816681233
+    )
     assert np.isnan(spearman(a, np.ones(5, np.float32)))

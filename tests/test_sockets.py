@@ -148,8 +148,8 @@ def test_every_message_travels_over_every_kind_of_address(scene: Scene, address:
         pytest.skip("no IPv6 here")
     trainer, selector = scene.pair(LinkConfig(bind=f"ipc://{tmp_path}/link" if address == "ipc" else address))
     assert selector.session == trainer.session
-    assert trainer.send("s1", Lease(1, 0, 0, 3, 2, 0))
-    assert take_one(selector) == Lease(1, 0, 0, 3, 2, 0)
+    assert trainer.send("s1", Lease(1, 0, 0, 3, enough=2, most=2, version=0))
+    assert take_one(selector) == Lease(1, 0, 0, 3, enough=2, most=2, version=0)
     assert selector.send(Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(1, np.float32)))
     peer, answer = take(trainer)
     assert isinstance(answer, Selection)

@@ -11,7 +11,9 @@ from sbpipe.trainer.peers import Peer
 from sbpipe.trainer.stream import Stream
 
 
-def drive(config: Config, num_examples: int = 600, peers: tuple[str, ...] = ("a",), steps: int = 30) -> tuple[Stream, list[TrainBatch]]:
+def drive(
+    config: Config, num_examples: int = 600, peers: tuple[str, ...] = ("a",), steps: int = 30
+) -> tuple[Stream, list[TrainBatch]]:
     """Run a stream by hand: grant, answer at once with the newest weights, train, publish every interval."""
     stream, batches = Stream(config, num_examples), []
     crew = [Peer(name, "cpu", is_ready=True) for name in peers]
@@ -81,7 +83,7 @@ def test_scores_stay_with_the_examples_that_were_scored() -> None:
     config = small(train__steps=0, train__epochs=2.0)
     stream = Stream(config, 600)
     stream.published = 0
-    (_, lease), = stream.grant([Peer("a", "cpu", is_ready=True)])
+    ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     stream.accept(answer_all(lease))
     ids = stream.order.ids(0, lease.start, lease.stop)
     batch = stream.ready[0]
@@ -113,9 +115,9 @@ def test_a_selection_that_would_be_trained_too_late_is_refused_and_its_lease_gra
     config = small(train__steps=0, train__epochs=9.0, sync__max_staleness=2)
     stream, _ = drive(config, steps=10)
     stream.start()
-    (_, lease), = stream.grant([Peer("a", "cpu", is_ready=True)])
+    ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert "the bound is 2" in stream.accept(answer_all(lease, version=5))
-    (_, again), = stream.grant([Peer("a", "cpu", is_ready=True)])
+    ((_, again),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert (again.epoch, again.start) == (lease.epoch, lease.start)
     assert again.lease_id != lease.lease_id
 
@@ -123,7 +125,7 @@ def test_a_selection_that_would_be_trained_too_late_is_refused_and_its_lease_gra
 def test_under_a_clock_a_selection_of_another_version_is_refused() -> None:
     stream = Stream(small(mode="lockstep"), 600)
     stream.published = 0
-    (_, lease), = stream.grant([Peer("a", "cpu", is_ready=True)])
+    ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert "scored with version 7" in stream.accept(answer_all(lease, version=7))
     assert stream.ledger.num_expired == 1
 
@@ -146,7 +148,9 @@ def leases_of_a_run(config: Config) -> list[Lease]:
 
 def test_warm_up_and_anneal_begin_and_end_at_whole_candidates() -> None:
     config = small(train__steps=0, train__epochs=2.0, selection__warmup=100, selection__anneal=0.25)
-    places = {lease.epoch * 600 + place: lease.keep_all for lease in leases_of_a_run(config) for place in range(lease.start, lease.stop)}
+    places = {
+        lease.epoch * 600 + place: lease.keep_all for lease in leases_of_a_run(config) for place in range(lease.start, lease.stop)
+    }
     assert [place for place in range(1200) if places[place]] == [*range(100), *range(900, 1200)]
 
 
@@ -174,9 +178,9 @@ def test_the_clock_names_the_version_of_each_batch() -> None:
 
 def test_nothing_is_leased_while_enough_is_on_its_way() -> None:
     def lease(on_hand: int, expected: float) -> int:
-        return credit.kept_to_lease(batch_size=128, depth=2, on_hand=on_hand, expected=expected, is_waiting=False, keep_rate=1 / 3)
+        return credit.kept_to_lease(batch_size=128, depth=2, on_hand=on_hand, expected=expected, is_waiting=False)
 
-    assert lease(0, 0.0) == 128 + credit.margin(128, 1 / 3)
+    assert lease(0, 0.0) == 128
     assert lease(0, 128.0) == 0
     assert lease(140, 0.0) == 0
     assert lease(100, 0.0) > 0  # the next batch would be short

@@ -20,7 +20,7 @@ _MAX_FILE_BYTES = 1 << 16
 _KEY = "link.connect"
 
 
-class NotThereYet(ConfigError):  # noqa: N818
+class NotThereYet(ConfigError):
     """The run directory has no connection.json: the trainer has not started, or this is another directory. Worth another try."""
 
 

@@ -1,9 +1,10 @@
-"""The port of one process: a function answers instead of a peer. No socket, no thread, no waiting.
+"""The port of one process: a function answers instead of a peer. No socket, no thread.
 
 It is what `mode = inline` runs on, and what tests of the trainer's loop run on. It must not know what the handler does.
 """
 
 import secrets
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
@@ -23,6 +24,7 @@ class InlinePort:
         self._peer = peer
         self._greeting = list(greeting)
         self._queue: deque[Message] = deque()
+        self._news = threading.Event()
         self._is_refused = False
         self._is_closed = False
 
@@ -32,6 +34,7 @@ class InlinePort:
             self.dropped["unreachable"] += 1
             return False
         self._queue.append(message)
+        self._news.set()
         return True
 
     def post(self, peer: str, message: Message) -> bool:
@@ -39,7 +42,10 @@ class InlinePort:
         return self.send(peer, message)
 
     def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
-        """The greeting, then the replies to one queued message; [] at once if nothing is queued, whatever the timeout."""
+        """The greeting, then the replies to one queued message; waits for one like a socket does."""
+        if not self._greeting and not self._queue:
+            self._news.wait(timeout_s)
+        self._news.clear()
         if self._greeting:
             replies, self._greeting = self._greeting, []
         else:
@@ -50,7 +56,8 @@ class InlinePort:
         return [(self._peer, reply) for reply in replies]
 
     def wake(self) -> None:
-        """Nothing to do: `receive` never waits."""
+        """Let the present or next `receive` return."""
+        self._news.set()
 
     def refuse(self, peer: str) -> None:
         """Drop the replies from now on."""

@@ -32,7 +32,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
 
 
-class BadFrame(FrameError):  # noqa: N818
+class BadFrame(FrameError):
     """A message that is refused; `reason` is the one word it is counted under."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -226,6 +226,7 @@ SHAPES: dict[int, Shape] = {
         Lease,
         {
             **dict.fromkeys(("lease_id", "epoch", "start", "stop"), _COUNT),
+            "enough": Whole(1),
             "most": Whole(1),
             "version": _COUNT,
             "exact": Flag(),

@@ -47,7 +47,7 @@ class Selector:
         self.slowest_chunk_s = 0.0
 
     def answer(self, lease: Lease) -> Selection:
-        """Consider the lease's candidates in order until its range ends or `lease.most` are kept."""
+        """Consider the lease's candidates in order until its range ends or enough are kept."""
         if lease.history is not None:
             self._policy.restore(lease.history)
         if self._policy.needs_scores:
@@ -67,7 +67,7 @@ class Selector:
             num_kept += len(positions)
             num_considered += considered
             self.progress += 1
-            if num_kept >= lease.most:
+            if num_kept >= lease.enough:
                 break
         selection = Selection(
             lease.lease_id, version, np.concatenate(scores), np.concatenate(kept), np.concatenate(probabilities), self.stats()

@@ -12,7 +12,7 @@ from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Announce, Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.metrics import EventLog
+from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Selection, TrainBatch
 from sbpipe.trainer.fallback import PEER as FALLBACK
 from sbpipe.trainer.fallback import Fallback
@@ -24,13 +24,14 @@ from sbpipe.trainer.stream import Stream
 class Dispatcher:
     """Runs the stream against the port; the loop and the loader call it from their threads."""
 
-    def __init__(self, config: Config, stream: Stream, port: Port, reception: Reception, events: EventLog) -> None:
+    def __init__(self, config: Config, stream: Stream, port: Port, reception: Reception, events: EventLog, spans: Spans) -> None:
         self._config = config
         self._stream = stream
         self._port = port
         self._reception = reception
         self._roster = reception.roster
         self._events = events
+        self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -109,7 +110,7 @@ class Dispatcher:
             while not self._is_stopping:
                 messages = self._port.receive(self._config.link.heartbeat_s / 2)
                 now = time.monotonic()
-                with self._changed:
+                with self._changed, self._spans.span("dispatch"):
                     for name, message in messages:
                         self._handle(name, message, now)
                     self._watch(now)

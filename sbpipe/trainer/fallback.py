@@ -35,7 +35,7 @@ class Fallback:
         probability[blind] = 1.0 if self._config.selection.policy == "full" else self._config.selection.keep
         if lease.keep_all:
             probability[:] = 1.0
-        considered, kept = choose(probability, coins(self._config.seed, lease.epoch, example_ids), lease.most)
+        considered, kept = choose(probability, coins(self._config.seed, lease.epoch, example_ids), lease.enough)
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
         return Selection(lease.lease_id, step, unscored, kept, probability[kept]), versions[kept]

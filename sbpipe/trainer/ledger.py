@@ -18,7 +18,6 @@ class Grant:
     peer: str
     first: int
     last: int
-    granted_at_step: int
     expected_kept: float
     most: int
 
@@ -49,9 +48,7 @@ class Ledger:
         """Whether no candidate is left to lease or is out."""
         return not self.out and not self._returned and self.limit is not None and self._next_place >= self.limit
 
-    def grant(
-        self, peer: str, count: int, *, step: int, expected_kept: float, most: int, stop_at: int | None = None
-    ) -> Grant | None:
+    def grant(self, peer: str, count: int, *, expected_kept: float, most: int, stop_at: int | None = None) -> Grant | None:
         """Lease up to `count` candidates, never across an epoch's end or the place `stop_at`; None when none are left."""
         first = self.next_place
         if self._returned:
@@ -64,7 +61,7 @@ class Ledger:
         if last <= first:
             return None
         self._take(first, last)
-        grant = Grant(self._next_lease_id, peer, first, last, step, expected_kept * (last - first) / count, most)
+        grant = Grant(self._next_lease_id, peer, first, last, expected_kept, most)
         self.out[grant.lease_id] = grant
         self._next_lease_id += 1
         return grant
@@ -84,7 +81,7 @@ class Ledger:
             return None
         del self.out[lease_id]
         if considered < grant.last - grant.first:
-            heapq.heappush(self._returned, (grant.first + considered, grant.last))
+            self._give_back(grant.first + considered, grant.last)
         self.num_considered += considered
         self.num_selected += 1
         if kept:
@@ -92,6 +89,12 @@ class Ledger:
         else:
             self.num_trained += 1
         return grant
+
+    def _give_back(self, first: int, last: int) -> None:
+        if last == self._next_place:
+            self._next_place = first  # the line simply has not come that far
+        else:
+            heapq.heappush(self._returned, (first, last))
 
     def train(self, lease_id: int, count: int) -> None:
         """`count` kept examples of a lease were trained on; the lease is done with its last one."""
@@ -103,7 +106,7 @@ class Ledger:
     def expire(self, lease_id: int) -> None:
         """Take a lease back, whole; it will be granted again under another id."""
         grant = self.out.pop(lease_id)
-        heapq.heappush(self._returned, (grant.first, grant.last))
+        self._give_back(grant.first, grant.last)
         self.num_expired += 1
 
     def leases_of(self, peer: str) -> list[Grant]:

@@ -76,7 +76,7 @@ class TrainerRun:
             slots=slots,
             events=self.events,
         )
-        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events)
+        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
         self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, num_classes=setup.data.num_classes)
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
         self.loop = self._loop(config, setup.spans)

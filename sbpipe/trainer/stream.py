@@ -20,9 +20,6 @@ from sbpipe.trainer.ledger import Ledger
 from sbpipe.trainer.peers import Peer
 from sbpipe.trainer.scores import ScoreTable
 
-CLOCKED_SLACK = 1.25
-"""Under a logical clock a lease ends behind its last kept example anyway; a little more than expected saves a second one."""
-
 
 class Stream:
     """Everything between the epoch order and the next train batch."""
@@ -67,9 +64,7 @@ class Stream:
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
         need = self._batch_size - len(self._assembler)
-        candidates = credit.candidates_for(math.ceil(CLOCKED_SLACK * need), self._rate_at(self.ledger.next_place))
-        whole_chunks = -(-candidates // config.score_batch_size) * config.score_batch_size
-        return self._lease(peer, whole_chunks, need, version, exact=True)
+        return self._lease(peer, need, need, version, exact=True)
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         config = self._config
@@ -77,25 +72,20 @@ class Stream:
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
         for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
             on_hand = len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
-            expected = sum(grant.expected_kept for grant in self.ledger.out.values())
-            room = config.sync.depth * self._batch_size - on_hand - sum(grant.most for grant in self.ledger.out.values())
-            rate = self._rate_at(self.ledger.next_place)
             kept = credit.kept_to_lease(
                 batch_size=self._batch_size,
                 depth=config.sync.depth,
                 on_hand=on_hand,
-                expected=expected,
+                expected=sum(grant.expected_kept for grant in self.ledger.out.values()),
                 is_waiting=self.is_waiting,
-                keep_rate=rate,
             )
+            room = config.sync.depth * self._batch_size - on_hand - sum(grant.most for grant in self.ledger.out.values())
             others = max(1, len(idle) - len(granted))
             share, room = math.ceil(kept / others), room // others
             if share < 1 or room < 1:
                 break
-            most = min(room, max(2 * share, share + credit.margin(self._batch_size, rate)))
-            granted += self._lease(
-                peer, credit.candidates_for(min(share, most), rate), most, self._least_version(peer), exact=False
-            )
+            most = min(room, share + config.score_batch_size)
+            granted += self._lease(peer, min(share, most), most, self._least_version(peer), exact=False)
         return granted
 
     def _least_version(self, peer: Peer) -> int:
@@ -104,18 +94,20 @@ class Stream:
         bound = self._config.sync.max_staleness
         return max(0, self.steps_done + self._config.sync.depth - bound) if bound else 0
 
-    def _lease(self, peer: Peer, candidates: int, most: int, version: int, *, exact: bool) -> list[tuple[Peer, Lease]]:
+    def _lease(self, peer: Peer, enough: int, most: int, version: int, *, exact: bool) -> list[tuple[Peer, Lease]]:
         first = self.ledger.next_place
+        rate = 1.0 if self._keeps_all(first) else self.keep_rate
+        candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
         boundary = next((place for place in self._boundaries() if place > first), None)
-        expected = candidates * self._rate_at(first)
-        grant = self.ledger.grant(peer.name, candidates, step=self.steps_done, expected_kept=expected, most=most, stop_at=boundary)
+        grant = self.ledger.grant(peer.name, candidates, expected_kept=enough, most=most, stop_at=boundary)
         if grant is None:
             return []
+        grant.expected_kept = min(enough, rate * (grant.last - grant.first))
         epoch, start = divmod(grant.first, self.ledger.num_examples)
         history = self.table.recent if peer.needs_history else None
         peer.needs_history = False
         stop = start + grant.last - grant.first
-        lease = Lease(grant.lease_id, epoch, start, stop, most, version, exact, self._keeps_all(grant.first), history)
+        lease = Lease(grant.lease_id, epoch, start, stop, enough, most, version, exact, self._keeps_all(grant.first), history)
         self._leases[grant.lease_id] = lease
         return [(peer, lease)]
 
@@ -135,9 +127,6 @@ class Stream:
         return bool(self._config.train.steps) and self.num_assembled >= math.ceil(
             (1.0 - selection.anneal) * self._config.train.steps
         )
-
-    def _rate_at(self, place: int) -> float:
-        return 1.0 if self._keeps_all(place) else self.keep_rate
 
     # --- answers -----------------------------------------------------------------------------------------------------------
 

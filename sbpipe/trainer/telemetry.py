@@ -191,7 +191,6 @@ class Telemetry:
         stream, tally, staleness = self._stream, self.tally, self._staleness()
         trained = max(1, int(tally.staleness.sum()))
         loop_s = self._loop_s()
-        overhead = sum(self._spans.total_s[name] for name in ("log", "publish", "take"))
         return {
             "steps": stream.steps_done,
             "candidates": stream.ledger.num_considered,
@@ -201,9 +200,10 @@ class Telemetry:
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
             "trainer.busy_ratio": self._ratio(*BUSY),
             "trainer.idle_ratio": self._ratio("wait"),
-            "trainer.overhead_ratio": min(1.0, overhead / loop_s),
             "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
             "trainer.view_ms": self._spans.mean_ms("view"),
+            "trainer.dispatch_ms": 1e3 * self._spans.total_s["dispatch"] / max(1, stream.steps_done),
+            "trainer.log_ms": self._spans.mean_ms("log"),
             "selector.busy_ratio": self._selector_busy(loop_s),
             "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
             "staleness.mean": staleness["mean"],

@@ -1,0 +1,71 @@
+"""`sbpipe bench`: what the README claims, measured side by side on this machine. A timing is a ratio or a rate, never a test's assertion.
+
+Each file measures one thing and returns rows; this one runs them and prints the table. Nothing else imports this room.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+
+from sbpipe.bench.rows import Row, table
+from sbpipe.errors import ConfigError
+
+
+def _selection() -> list[Row]:
+    from sbpipe.bench.selection import measure
+
+    return measure()
+
+
+def _views() -> list[Row]:
+    from sbpipe.bench.views import measure
+
+    return measure()
+
+
+def _link() -> list[Row]:
+    from sbpipe.bench.link import measure
+
+    return measure()
+
+
+def _publish() -> list[Row]:
+    from sbpipe.bench.publish import measure
+
+    return measure()
+
+
+def _pipeline() -> list[Row]:
+    from sbpipe.bench.pipeline import measure
+
+    return measure()
+
+
+def _startup() -> list[Row]:
+    from sbpipe.bench.startup import measure
+
+    return measure()
+
+
+BENCHES: dict[str, Callable[[], list[Row]]] = {
+    "selection": _selection,
+    "views": _views,
+    "link": _link,
+    "publish": _publish,
+    "startup": _startup,
+    "pipeline": _pipeline,
+}
+
+
+def main(what: list[str], *, as_json: bool) -> int:
+    """Run the named benches, or all; 0 if every bar is met, 1 if one is missed."""
+    for name in what:
+        if name not in BENCHES:
+            raise ConfigError("bench", name, "unknown", f"It is one of {', '.join(BENCHES)}")
+    rows: list[Row] = []
+    for name in what or BENCHES:
+        sys.stderr.write(f"measuring {name} ...\n")
+        rows += BENCHES[name]()
+    text = json.dumps([row.to_dict() for row in rows], indent=2) if as_json else table(rows)
+    sys.stdout.write(text + "\n")
+    return 0 if all(row.is_met is not False for row in rows) else 1

@@ -1,0 +1,48 @@
+"""Publishing ResNet-18 (44.7 MB): how long the loop is held, against a plain copy of as many bytes, in one run on one core."""
+
+import torch
+
+from sbpipe.bench.rows import Row, one_core, seconds_per_call
+from sbpipe.config import ModelConfig
+from sbpipe.metrics import Spans
+from sbpipe.models import build_model, parts_of
+from sbpipe.weights import layout
+from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.replica import Replica, SlotSource
+from sbpipe.weights.slots import Slots
+
+
+def measure() -> list[Row]:
+    """Publish and apply, each as a ratio to the plain copy."""
+    model, other = (
+        build_model(ModelConfig(name="resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=seed) for seed in (0, 1)
+    )
+    manifest = layout.build_manifest(model, parts_of(model))
+    slots = Slots.create(manifest.num_bytes, name="bench")
+    publisher = Publisher(model, manifest, slots, Spans(), lambda version: None)
+    replica, source = Replica(other, manifest), SlotSource(slots)
+    version = 0
+
+    def publish() -> None:
+        nonlocal version
+        version += 1
+        publisher.publish(version)
+
+    def publish_and_apply() -> None:
+        publish()
+        source.refresh(replica, version, exact=False, deadline_s=1.0)
+
+    one, two = (torch.zeros(manifest.num_bytes, dtype=torch.uint8) for _ in range(2))
+    try:
+        with one_core():
+            plain_s = seconds_per_call(lambda: two.copy_(one))
+            publish_s = seconds_per_call(publish)
+            both_s = seconds_per_call(publish_and_apply)
+    finally:
+        slots.close()
+    return [
+        Row("publish", f"plain copy of {manifest.num_bytes / 1e6:.1f} MB", plain_s * 1e3, "ms"),
+        Row("publish", "snapshot of ResNet-18 into shared memory", publish_s * 1e3, "ms"),
+        Row("publish", "the loop is held, against the plain copy", publish_s / plain_s, "×", at_most=1.5),
+        Row("publish", "apply by the selector, against the plain copy", (both_s - publish_s) / plain_s, "×"),
+    ]
