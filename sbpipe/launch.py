@@ -31,7 +31,7 @@ SUPERVISED = "SBPIPE_SUPERVISED"
 """In a child's environment: the supervisor shows its progress and keeps its log."""
 
 
-class ChildFailed(SbpipeError):  # noqa: N818 - a state, not a mistake
+class ChildFailed(SbpipeError):
     """A role ended badly; its exit code becomes ours."""
 
     def __init__(self, role: str, code: int, log: Path) -> None:

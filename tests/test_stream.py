@@ -5,10 +5,10 @@ import pytest
 from support import answer_all, small
 
 from sbpipe.config import Config
-from sbpipe.records import Lease, TrainBatch
+from sbpipe.records import Lease, Selection, TrainBatch
 from sbpipe.trainer import credit
 from sbpipe.trainer.peers import Peer
-from sbpipe.trainer.stream import Stream
+from sbpipe.trainer.stream import StarvedError, Stream
 
 
 def drive(
@@ -184,3 +184,19 @@ def test_nothing_is_leased_while_enough_is_on_its_way() -> None:
     assert lease(0, 128.0) == 0
     assert lease(140, 0.0) == 0
     assert lease(100, 0.0) > 0  # the next batch would be short
+
+
+def test_a_stream_that_keeps_nothing_any_more_is_an_error_not_a_hang() -> None:
+    stream = Stream(small(train__steps=0, train__seconds=60.0), 600)
+    stream.published = 0
+    peer = Peer("a", "cpu", is_ready=True)
+    nothing = np.empty(0, np.int32)
+
+    def starve() -> None:
+        while True:
+            for _, lease in stream.grant([peer]):
+                scores = np.full(lease.num_candidates, np.nan, np.float32)
+                stream.accept(Selection(lease.lease_id, 0, scores, nothing, np.empty(0, np.float32)))
+
+    with pytest.raises(StarvedError, match="scores are not finite"):
+        starve()

@@ -37,9 +37,14 @@ class Feed:
         """Begin to prepare batches."""
         self._thread.start()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether `next` would wait."""
+        return self._queue.empty()
+
     def next(self, is_stopped: threading.Event) -> Prepared | None:
         """The next prepared batch; None when there are no more or the run was stopped."""
-        if self._queue.empty():
+        if self.is_empty:
             self._dispatcher.set_waiting(True)
         while not is_stopped.is_set():
             try:

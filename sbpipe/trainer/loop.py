@@ -14,7 +14,7 @@ from sbpipe.records import TrainBatch
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
 from sbpipe.trainer.evaluate import Evaluation
-from sbpipe.trainer.feed import Feed
+from sbpipe.trainer.feed import Feed, Prepared
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.telemetry import Telemetry
 from sbpipe.weights.publisher import Publisher
@@ -52,8 +52,7 @@ class Loop:
         ending = "finished"
         is_first = True
         while True:
-            with self.spans.span("wait"):
-                prepared = self.feed.next(self.is_stopped)
+            prepared = self._receive(step)
             if prepared is None:
                 ending = "stopped" if self.is_stopped.is_set() else "finished"
                 break
@@ -76,6 +75,14 @@ class Loop:
                 break
         self.telemetry.flush()
         return ending
+
+    def _receive(self, step: int) -> Prepared | None:
+        """The next batch; if it is not there yet, the time is used to look at the last step's losses."""
+        if self.feed.is_empty:
+            self.telemetry.flush()
+            self._check_loss(step + 1)
+        with self.spans.span("wait"):
+            return self.feed.next(self.is_stopped)
 
     def _progress(self, batch: TrainBatch) -> float:
         train = self.config.train

@@ -12,6 +12,7 @@ import numpy as np
 
 from sbpipe.config import Config
 from sbpipe.data import Order
+from sbpipe.errors import UserError
 from sbpipe.records import Ids, Lease, Selection, TrainBatch
 from sbpipe.selection import POLICIES
 from sbpipe.trainer import credit
@@ -19,6 +20,13 @@ from sbpipe.trainer.assembler import Assembler, Kept
 from sbpipe.trainer.ledger import Ledger
 from sbpipe.trainer.peers import Peer
 from sbpipe.trainer.scores import ScoreTable
+
+STARVED_AFTER = 100
+"""Kept examples that the keep rate should have brought before their absence is an error, and at least a whole epoch of candidates."""
+
+
+class StarvedError(UserError):
+    """Selection keeps nothing any more, so no train batch will ever be whole."""
 
 
 class Stream:
@@ -42,6 +50,7 @@ class Stream:
         self.published = -1
         self.is_waiting = False
         self.num_kept = 0
+        self._since_kept = 0
         self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
 
     # --- leases ------------------------------------------------------------------------------------------------------------
@@ -171,6 +180,12 @@ class Stream:
 
     def _count(self, considered: int, kept: int, *, is_selected: bool) -> None:
         self.num_kept += kept
+        self._since_kept = 0 if kept else self._since_kept + considered
+        if self._since_kept > max(self.ledger.num_examples, STARVED_AFTER / self._config.selection.keep):
+            raise StarvedError(
+                f"none of the last {self._since_kept} candidates was kept: their scores are not finite, or all alike. "
+                "Check the data, lower optim.lr, or score in fp32 (selector.precision)"
+            )
         if is_selected:
             weight = min(0.5, considered / 2000.0)
             self.keep_rate += weight * (kept / considered - self.keep_rate)
