@@ -75,7 +75,7 @@ class Display:
 
     def _clear(self) -> None:
         if self._num_live:
-            self._out.write(f"\x1b[{self._num_live}A\x1b[J")
+            self._out.write(f"\r\x1b[{self._num_live}A\x1b[J")
             self._num_live = 0
 
 

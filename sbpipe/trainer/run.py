@@ -178,10 +178,10 @@ class TrainerRun:
         if ending == "stopped":
             self.loop.save_checkpoint(step)
             log.info("stopped at step %d; a checkpoint is in %s", step, self._run_dir.path / "checkpoints")
-        self.loop.feed.stop()
         self.dispatcher.stop(ending)
+        self.loop.feed.stop()
         summary = self._summary(ending)
-        self._telemetry.progress(1.0 if ending == "finished" else 0.0, now=True)
+        self._telemetry.progress(1.0 if ending == "finished" else None, now=True)
         self._run_dir.write_summary(summary)
         self.events.write("summary", **summary)
         return summary

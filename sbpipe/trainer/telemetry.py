@@ -59,8 +59,9 @@ class Telemetry:
         self._roster = roster
         self._num_classes = num_classes
         self._begin = time.perf_counter()
-        self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float] | None = None
+        self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
+        self._share = 0.0
         self.tally = Tally()
         self.evaluation: Evaluation | None = None
         self.last_loss: float | None = None
@@ -81,13 +82,13 @@ class Telemetry:
     def step(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
         self.flush()
-        self._last = (batch, _OnItsWay(losses), _OnItsWay(targets), rate)
+        self._last = (batch, _OnItsWay(losses), _OnItsWay(targets), rate, self._spans.take_recent())
 
     def flush(self) -> None:
         """Write the event of the last step."""
         if self._last is None:
             return
-        batch, losses_on_way, targets_on_way, rate = self._last
+        batch, losses_on_way, targets_on_way, rate, spans = self._last
         self._last = None
         losses, targets = losses_on_way.arrived().float().numpy(), targets_on_way.arrived()
         self.last_loss = float(losses.mean())
@@ -114,7 +115,7 @@ class Telemetry:
             spearman=agreement,
             score_error=mean_error(batch.scores, losses),
             class_counts=shares.tolist(),
-            spans=self._spans.take_recent(),
+            spans=spans,
         )
 
     def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
@@ -138,8 +139,9 @@ class Telemetry:
             class_errors=evaluation.class_errors,
         )
 
-    def progress(self, share: float, *, now: bool = False) -> None:
-        """Twice a second, an event that a terminal can show."""
+    def progress(self, share: float | None, *, now: bool = False) -> None:
+        """Twice a second, an event that a terminal can show; the share done stays as it was if none is given."""
+        share = self._share = self._share if share is None else share
         if not now and time.perf_counter() < self._next_progress:
             return
         self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
