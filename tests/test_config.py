@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import train_inline
 
 from sbpipe.config import (
     check_together,
@@ -129,3 +130,10 @@ def test_every_key_has_a_meaning() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_config_in_the_tree_loads(path: Path) -> None:
     resolve(read_toml(path))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_config_in_the_tree_runs_a_step(path: Path, tmp_path: Path) -> None:
+    tiny = {"data.name": "embedded", "data.examples": 64, "data.test_examples": 16, "train.batch_size": 4, "train.steps": 1}
+    config = resolve(read_toml(path), tiny, {"mode": "inline", "schedule.by": "auto", "checkpoint.every": 0})
+    assert train_inline(config, tmp_path / "run")["steps"] == 1
