@@ -6,15 +6,17 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sbpipe import __version__, cores, launch
-from sbpipe.config import Config, digest, flatten, from_dict, parse_assignment, read_toml, resolve, to_dict, to_toml
+from sbpipe import cores, launch
+from sbpipe.config import Config, digest, flatten, from_dict, parse_assignment, read_toml, resolve, to_dict, to_toml, warnings_of
 from sbpipe.errors import ConfigError, SbpipeError
-from sbpipe.progress import Display, Follower, summary_table
+from sbpipe.progress import Display, Follower, lone_selector_line, summary_table
 from sbpipe.run_dir import CONFIG, SUMMARY, TRAINER_EVENTS, RunDir, claim, default_path
+from sbpipe.version import __version__
 
 DESCRIPTION = """\
 Train with Selective-Backprop on two devices at once: a selector on a cheap
@@ -216,7 +218,13 @@ def _selector(args: argparse.Namespace) -> int:
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     from sbpipe import roles
 
-    reason = roles.run_selector(config, given)
+    display, begin = Display(), time.monotonic()
+    is_supervised = bool(os.environ.get(launch.SUPERVISED))
+
+    def show(stats: dict[str, float]) -> None:
+        display.lines([lone_selector_line(stats, time.monotonic() - begin)])
+
+    reason = roles.run_selector(config, given, None if is_supervised else show)
     logging.getLogger("sbpipe").info("done: %s", reason)
     return 130 if reason == "stopped" else 0
 
@@ -228,6 +236,8 @@ def _run(args: argparse.Namespace) -> int:
     if config.mode == "inline":
         return _trainer(args)
     path = args.run_dir or default_path(config.mode)
+    for warning in warnings_of(config):
+        print(f"warning: {warning}", file=sys.stderr)
     claim(path, resume=args.resume, overwrite=args.overwrite)
     is_finished = launch.run_both(given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite)
     _report(path, _read_summary(path))

@@ -126,7 +126,7 @@ class SelectionConfig:
 
     policy: str = setting("sb", "the rule from scores to keep probabilities", choices=("full", "random", "sb"))
     keep: float = setting(1 / 3, "target share of candidates kept; sb's beta = 1/keep - 1", above=0.0, high=1.0)
-    history: int = setting(1024, "number of last scores the cdf is taken over", low=1)
+    history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
     fallback: str = setting(

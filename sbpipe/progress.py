@@ -45,6 +45,17 @@ def selector_line(event: Mapping[str, Any]) -> str:
     )
 
 
+def lone_selector_line(stats: Mapping[str, float], elapsed_s: float) -> str:
+    """What a selector in a terminal of its own says of itself."""
+    if not stats:
+        return "selector waiting for a trainer"
+    known_s = max(1e-9, stats["busy_s"] + stats["idle_s"])
+    return (
+        f"selector weights version {stats['version']:.0f}  {stats['scored']:,.0f} candidates scored  "
+        f"{stats['scored'] / max(1e-9, elapsed_s):,.0f} candidates/s  idle {percent(stats['idle_s'] / known_s)}"
+    )
+
+
 class Display:
     """Shows progress events as they come; `say` prints a line that stays."""
 
@@ -56,13 +67,16 @@ class Display:
 
     def show(self, event: Mapping[str, Any]) -> None:
         """A progress event: redraw the live lines, or print a plain one now and then."""
-        lines = [trainer_line(event), selector_line(event)]
+        self.lines([trainer_line(event), selector_line(event)], is_last=event["share"] >= 1.0)
+
+    def lines(self, lines: list[str], *, is_last: bool = False) -> None:
+        """Redraw the live lines, or print them as a plain one now and then."""
         if self._is_live:
             self._clear()
             self._out.write("\n".join(lines) + "\n")
             self._num_live = len(lines)
             self._out.flush()
-        elif time.monotonic() >= self._next_plain or event["share"] >= 1.0:
+        elif time.monotonic() >= self._next_plain or is_last:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
             self._out.write("  |  ".join(lines) + "\n")
             self._out.flush()

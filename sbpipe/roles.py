@@ -24,6 +24,7 @@ from sbpipe.selector.finding import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.setup import prepare
+from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.replica import SlotSource
 
 log = logging.getLogger("sbpipe")
@@ -75,8 +76,8 @@ def _open_run_dir(config: Config, path: Path, *, resume: bool, overwrite: bool, 
     return run_dir
 
 
-def run_selector(config: Config, given: Mapping[str, Any]) -> str:
-    """Serve the trainer at `link.connect`; how it ended."""
+def run_selector(config: Config, given: Mapping[str, Any], show: Callable[[dict[str, float]], None] | None = None) -> str:
+    """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a second."""
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
     devices.use(device)
     selector_id = new_selector_id()
@@ -90,7 +91,18 @@ def run_selector(config: Config, given: Mapping[str, Any]) -> str:
     spans = Spans()
     builder = Builder(selector_id, given, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
+    service = SelectorService(port, hello, config.link, builder, spans, finder.moved)
+    is_over = threading.Event()
+    if show is not None:
+        threading.Thread(target=_show_status, args=(service, show, is_over), name="progress", daemon=True).start()
     try:
-        return SelectorService(port, hello, config.link, builder, spans, finder.moved).run(is_stopped)
+        return service.run(is_stopped)
     finally:
+        is_over.set()
         builder.close()
+        sweep()
+
+
+def _show_status(service: SelectorService, show: Callable[[dict[str, float]], None], is_over: threading.Event) -> None:
+    while not is_over.wait(0.5):
+        show(service.status())

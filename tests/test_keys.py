@@ -126,7 +126,7 @@ def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_ar
     opened += [trainer, selector]
     selector.send(hello("s1"))
     assert trainer.receive(DEADLINE_S) == [("s1", hello("s1"))]
-    trainer.send("s1", Welcome("run", "{}", "", "{}", 0.5, 4.0))
+    trainer.send("s1", Welcome("run", "{}", "", 0.5, 4.0))
     assert len(selector.receive(DEADLINE_S)) == 1
     selector.send(Fetch(1, 0, 4))
     assert trainer.receive(DEADLINE_S) == [("s1", Fetch(1, 0, 4))]

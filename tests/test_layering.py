@@ -9,11 +9,11 @@ ROOT = Path(__file__).parent.parent / "sbpipe"
 
 # From the ground up: a room may import itself and what stands before it.
 LAYERS = [
-    ["errors", "records", "config", "randomness", "metrics", "cores", "devices", "plugins", "run_dir", "layout"],
+    ["errors", "records", "config", "randomness", "metrics", "cores", "devices", "plugins", "run_dir", "layout", "version"],
     ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress"],
     ["selector", "trainer"],
     ["roles", "launch", "doctor", "bench"],
-    ["cli"],
+    ["cli", "api"],
 ]
 FORBIDDEN = {
     "selection": {"link", "models", "data", "weights", "scoring"},
@@ -26,7 +26,7 @@ FORBIDDEN = {
     "selector": {"trainer"},
 }
 OWNERS = {"zmq": {"link/sockets.py"}, "msgpack": {"link/frames.py"}}
-TORCH_FREE = ("cli", "config", "errors", "records", "metrics", "cores", "run_dir", "progress", "launch", "link", "selection")
+TORCH_FREE = ("cli", "config", "errors", "records", "metrics", "cores", "run_dir", "progress", "launch", "api", "link", "selection")
 
 
 def imports_of(path: Path) -> set[str]:

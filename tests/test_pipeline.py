@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import events_of, small, summary_of, train_inline
+from support import SMALL, events_of, small, summary_of, train_inline
 
+import sbpipe
 from sbpipe.config import Config, from_dict
 from sbpipe.data import load_data
 from sbpipe.errors import ModelError
@@ -169,3 +170,19 @@ def test_the_rehearsal_leaves_no_trace_in_weights_or_buffers() -> None:
     setup = prepare(config)
     fresh = build_model(config.model, num_classes=10, input_shape=(3, 32, 32), seed=config.seed)
     assert layout.digest(setup.train_step.model) == layout.digest(fresh)
+
+
+def test_mixed_precision_trains(run_path: Path) -> None:
+    summary = train_inline(small(mode="inline", train__amp="bf16"), run_path)
+    assert summary["steps"] == 12
+    assert np.isfinite(summary["eval.loss"])
+
+
+def test_a_run_from_python_returns_its_summary(run_path: Path) -> None:
+    summary = sbpipe.train(SMALL | {"mode": "inline", "train.steps": 3}, run_path)
+    assert summary == summary_of(run_path)
+
+
+def test_score_and_train_may_use_different_views(run_path: Path) -> None:
+    summary = train_inline(small(mode="inline", view__score="clean", view__crop=4), run_path)
+    assert summary["fidelity.mean_error"] > 0

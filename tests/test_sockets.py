@@ -43,7 +43,7 @@ from sbpipe.link.sockets import SelectorPort, TrainerPort
 from sbpipe.records import Lease, Selection
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
-WELCOME = Welcome("run", "{}", "", "{}", 0.5, 4.0)
+WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
 DEADLINE_S = 10.0
 pytestmark = pytest.mark.timeout(30)
 

@@ -2,7 +2,7 @@
 
 selector                                trainer
    │ ── Hello ───────────────────────────▶ │   who I am
-   │ ◀────────────────────────── Welcome ── │   the run, its settings, how a snapshot is laid out   (or Reject: why not)
+   │ ◀────────────────────────── Welcome ── │   the run and its settings                             (or Reject: why not)
    │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it               (or Reject: both sides)
    │ ◀──────────────── Announce, Lease ──── │   a newer snapshot; a range of candidates
    │ ── Selection ───────────────────────▶ │   the answer to one lease
@@ -37,13 +37,12 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `config` and `manifest` are JSON; `shared_memory` names the block the snapshots lie in, "" = fetch them.
+    `config` is JSON; `shared_memory` names the block the snapshots lie in, "" = fetch them.
     """
 
     run: str
     config: str
     shared_memory: str
-    manifest: str
     heartbeat_s: float
     lost_after_s: float
 

@@ -46,6 +46,11 @@ class Selector:
         self.num_applied = 0
         self.slowest_chunk_s = 0.0
 
+    @property
+    def version(self) -> int:
+        """The weights version it scores with; -1 before the first."""
+        return self._replica.version
+
     def answer(self, lease: Lease) -> Selection:
         """Consider the lease's candidates in order until its range ends or enough are kept."""
         if lease.history is not None:

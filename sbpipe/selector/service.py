@@ -8,13 +8,13 @@ import logging
 import os
 import platform
 import queue
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbpipe import __version__
 from sbpipe.config import LinkConfig
 from sbpipe.errors import PeerLost, PeerRejected, SbpipeError
 from sbpipe.link.messages import (
@@ -36,6 +36,7 @@ from sbpipe.link.ports import OnePeerPort
 from sbpipe.metrics import Spans
 from sbpipe.records import Lease
 from sbpipe.selector.answer import Selector
+from sbpipe.version import __version__
 from sbpipe.weights.replica import PulledSource
 from sbpipe.weights.transfer import Pull
 
@@ -47,7 +48,8 @@ _PULL_STALLED_S = 10.0
 
 def new_selector_id() -> str:
     """A name no other selector has, readable in a log."""
-    return f"{platform.node()[:24]}-{os.getpid()}-{secrets.token_hex(3)}"
+    host = re.sub(r"[^A-Za-z0-9]+", "-", platform.node())[:24].strip("-") or "selector"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class SelectorService:
         self._moved = moved
         self._spans = spans
         self._inbox: queue.Queue[Welcome | Lease | Goodbye | SbpipeError] = queue.Queue()
+        self._heartbeat_s = link.heartbeat_s
+        self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
         self._pull: Pull | None = None
         self._pull_began = 0.0
@@ -128,17 +132,22 @@ class SelectorService:
         elif self._built is not None:
             self._port.post(self._built.selector.answer(message))
 
+    def status(self) -> dict[str, float]:
+        """What a terminal may show: version in use, candidates scored, idle and busy seconds."""
+        built = self._built
+        return built.selector.stats() | {"version": float(built.selector.version)} if built else {}
+
     # --- the link thread ----------------------------------------------------------------------------------------------------
 
     def _talk(self) -> None:
         try:
             next_beat = 0.0
             while not self._is_stopping.is_set():
-                for message in self._port.receive(self._link.heartbeat_s / 2):
+                for message in self._port.receive(self._heartbeat_s / 2):
                     self._handle(message)
                 now = time.monotonic()
                 if now >= next_beat:
-                    next_beat = now + self._link.heartbeat_s
+                    next_beat = now + self._heartbeat_s
                     self._beat()
                     self._watch(now)
             self._port.receive(0.0)
@@ -161,11 +170,11 @@ class SelectorService:
         if silent_s > patience_s:
             knob = "link.orphan_timeout_s" if self._was_welcomed else "link.wait_s"
             raise PeerLost(f"no trainer at {self._link.connect} for {silent_s:.0f} s ({knob})")
-        if self._was_welcomed and silent_s > self._link.lost_after_s and not self._is_lost:
+        if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
             self._port.session = NO_SESSION
-        if silent_s > self._link.lost_after_s:
+        if silent_s > self._lost_after_s:
             self._look_elsewhere()
         if self._pull is not None and self._pull.is_pulling and now - self._piece_at > _PULL_STALLED_S:
             self._ask(self._pull.restart())
@@ -180,6 +189,7 @@ class SelectorService:
         self._heard_at = time.monotonic()
         if isinstance(message, Welcome):
             self._is_lost, self._was_welcomed = False, True
+            self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
             self._drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
@@ -237,4 +247,4 @@ class _Bug(SbpipeError):
 
 def hello_of(selector_id: str, device: str, precision: str) -> Hello:
     """How this process introduces itself."""
-    return Hello(selector_id, platform.node()[:255], os.getpid(), device, precision, __version__)
+    return Hello(selector_id, platform.node()[:255], os.getpid(), device[:64], precision, __version__)

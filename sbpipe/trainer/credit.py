@@ -17,6 +17,9 @@ import math
 GENEROSITY = 3.0
 """How many times the expected number of candidates a lease offers."""
 
+LONGEST = 2**20
+"""Candidates in a lease at the most: what one message may carry scores of."""
+
 
 def kept_to_lease(*, batch_size: int, depth: int, on_hand: int, expected: float, is_waiting: bool) -> int:
     """Kept examples to lease for now: 0, or about a batch; less only to complete the batch that is next.
@@ -32,7 +35,7 @@ def kept_to_lease(*, batch_size: int, depth: int, on_hand: int, expected: float,
 def candidates_for(kept: int, keep_rate: float, chunk: int) -> int:
     """The length of a lease that shall yield `kept`, in whole scoring batches."""
     candidates = GENEROSITY * kept / max(keep_rate, 1e-3) if keep_rate < 1.0 else kept
-    return max(1, math.ceil(candidates / chunk)) * chunk
+    return min(LONGEST, max(1, math.ceil(candidates / chunk)) * chunk)
 
 
 def clock_version(batch: int, *, lag: int, interval: int) -> int:

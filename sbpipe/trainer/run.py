@@ -87,7 +87,6 @@ class TrainerRun:
             run=str(self._run_dir.path),
             config=to_json(setup.config),
             shared_memory=self._slots.path.name if self._slots.path else "",
-            manifest=layout.manifest_to_json(setup.manifest),
             heartbeat_s=setup.config.link.heartbeat_s,
             lost_after_s=setup.config.link.lost_after_s,
         )

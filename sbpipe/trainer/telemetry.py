@@ -217,7 +217,7 @@ class Telemetry:
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
             "sync.applied": int(self._roster.total("applied")),
             "sync.apply_ms": self._mean_over_peers("apply_ms"),
-            "sync.transfer_ms": self._mean_over_peers("transfer_ms"),
+            "sync.transfer_ms": self._mean_over_peers("transfer_ms") or 0.0,
             "selector.scored": int(self._roster.total("scored")),
             "selector.lost": self._roster.num_lost,
             "lease.selected": stream.ledger.num_selected,

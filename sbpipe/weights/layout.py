@@ -35,18 +35,6 @@ def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp3
     return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def manifest_to_json(manifest: Manifest) -> str:
-    """The form that travels."""
-    return json.dumps(asdict(manifest))
-
-
-def manifest_from_json(text: str) -> Manifest:
-    """The inverse of `manifest_to_json`."""
-    fields = json.loads(text)
-    specs = tuple(TensorSpec(**(spec | {"shape": tuple(spec["shape"])})) for spec in fields.pop("tensors"))
-    return Manifest(tensors=specs, **fields)
-
-
 def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
     """Views into flat bytes, one per tensor of the layout."""
     views = []
