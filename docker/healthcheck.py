@@ -145,7 +145,7 @@ def main() -> None:
         sys.exit("usage: sbpipe-health trainer|selector")
     run = Path("/runs") / os.environ["SBPIPE_RUN"]
     verdict = check(role, run, float(os.environ.get("SBPIPE_HEALTH_MAX_AGE_S") or 60))
-    print(f"{role}: {verdict.reason}")
+    sys.stdout.write(f"{role}: {verdict.reason}\n")
     sys.exit(0 if verdict.is_well else 1)
 
 
