@@ -80,15 +80,14 @@ class Stream:
         granted: list[tuple[Peer, Lease]] = []
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
         for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
-            on_hand = len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
             kept = credit.kept_to_lease(
                 batch_size=self._batch_size,
                 depth=config.sync.depth,
-                on_hand=on_hand,
+                on_hand=self.on_hand,
                 expected=sum(grant.expected_kept for grant in self.ledger.out.values()),
                 is_waiting=self.is_waiting,
             )
-            room = config.sync.depth * self._batch_size - on_hand - sum(grant.most for grant in self.ledger.out.values())
+            room = config.sync.depth * self._batch_size - self.on_hand - sum(grant.most for grant in self.ledger.out.values())
             others = max(1, len(idle) - len(granted))
             share, room = math.ceil(kept / others), room // others
             if share < 1 or room < 1:
@@ -232,6 +231,11 @@ class Stream:
         version = credit.clock_version(self.num_assembled, lag=self._config.lag, interval=self._config.sync_interval)
         blocked = self.num_assembled > self.steps_done + self._config.lag or version > self.published
         return not self.ledger.out and (blocked or self._has_enough_batches() or self.ledger.is_exhausted)
+
+    @property
+    def on_hand(self) -> int:
+        """Kept examples that wait to be trained: the queue."""
+        return len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
 
     @property
     def leftover(self) -> int:

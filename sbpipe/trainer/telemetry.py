@@ -159,6 +159,7 @@ class Telemetry:
             idle=self._ratio("wait"),
             selector_idle=1.0 - self._selector_busy(current_s),
             selectors=len(self._roster.ready()),
+            queue=self._stream.on_hand,
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
             elapsed_s=elapsed,
             left_s=elapsed * (1.0 - share) / share if share > 0 else None,
