@@ -23,7 +23,7 @@ def one_by_one(window: deque[float], scores: Floats) -> Floats:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 300), st.lists(st.integers(1, 2 * BLOCK + 40), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 300), st.lists(st.integers(1, 3 * BLOCK + 40), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_the_cdf_equals_the_one_by_one_loop_exactly(capacity: int, lengths: list[int], seed: int) -> None:
     random, history, window = np.random.default_rng(seed), History(capacity), deque[float](maxlen=capacity)
     for length in lengths:
@@ -32,6 +32,14 @@ def test_the_cdf_equals_the_one_by_one_loop_exactly(capacity: int, lengths: list
         history.push(scores)
         assert np.array_equal(shares, one_by_one(window, scores))
     assert history.state().tolist() == list(window)
+
+
+def test_the_cdf_of_a_long_lease_equals_the_one_by_one_loop_too() -> None:
+    for capacity in (7, 300, 2000):
+        scores = np.random.default_rng(capacity).random(1500).astype(np.float32)
+        history = History(capacity)
+        history.push(scores[:50])
+        assert np.array_equal(history.cdf(scores[50:]), one_by_one(deque(scores[:50].tolist(), maxlen=capacity), scores[50:]))
 
 
 def test_a_score_that_is_not_finite_is_never_kept_and_leaves_no_trace() -> None:

@@ -1,8 +1,8 @@
 """The last scores, and the share of them strictly below a new one (the paper's Algorithm 2), without a loop over examples.
 
 Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a window that slides by one.
-A block of candidates is ranked at once: against the sorted window before the block, plus the block's own earlier scores, less
-what has slid out. The result equals the one-by-one loop exactly. This file knows nothing of policies.
+A block of candidates is ranked at once: against the sorted window before it, plus its own earlier scores, less what has slid
+out. The result equals the one-by-one loop exactly. This file knows nothing of policies.
 """
 
 from functools import lru_cache
@@ -52,24 +52,22 @@ class History:
 def sliding_cdf(window: Floats, scores: Floats, capacity: int) -> Floats:
     """`cdf` of each score in a window of `capacity` that it has just entered."""
     series = np.concatenate([window, scores])
-    shares = np.empty(len(scores), np.float32)
+    below = np.empty(len(scores), np.intp)
     block = min(BLOCK, capacity)
     for first in range(0, len(scores), block):
-        last = min(first + block, len(scores))
         now = len(window) + first
-        before = series[max(0, now - capacity) : now]
-        shares[first:last] = _block_cdf(before, scores[first:last], capacity)
-    return shares
+        _count_block(series[max(0, now - capacity) : now], scores[first : first + block], capacity, below[first : first + block])
+    size = np.minimum(np.arange(len(window) + 1, len(series) + 1), capacity)
+    return (below / size).astype(np.float32)
 
 
-def _block_cdf(before: Floats, block: Floats, capacity: int) -> Floats:
-    entered = np.arange(1, len(block) + 1)
-    below = np.searchsorted(np.sort(before), block, side="left")
+def _count_block(before: Floats, block: Floats, capacity: int, below: NDArray[np.intp]) -> None:
+    """How much of its window is strictly below each score of a block, given the window before the block."""
+    below[:] = np.searchsorted(np.sort(before), block, side="left")
     below += _count_below(block, block, 0)
     most_gone = len(before) + len(block) - capacity
     if most_gone > 0:
         below -= _count_below(before[:most_gone], block, most_gone - len(block) + 1)
-    return (below / np.minimum(len(before) + entered, capacity)).astype(np.float32)
 
 
 def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]:
