@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sbpipe import cores, launch
 from sbpipe.config import Config, digest, flatten, from_dict, parse_assignment, read_toml, resolve, to_dict, to_toml, warnings_of
@@ -146,7 +146,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    sys.exit(code)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit without the interpreter's tear-down once torch was loaded: its threads may still run then, and now and then abort it."""
+    if "torch" not in sys.modules:
+        sys.exit(code)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:

@@ -23,7 +23,8 @@ from sbpipe.errors import RunDirError
 
 CONFIG = "config.json"
 LOGS = "logs"
-"""A supervisor opens the logs before the trainer claims the directory, so logs alone do not make it used."""
+LOCK = "trainer.lock"
+"""Logs and lock are there before a run has begun, so they alone do not make a directory used."""
 SUMMARY = "summary.json"
 TRAINER_EVENTS = "events-trainer.jsonl"
 
@@ -41,7 +42,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
     is_run = (path / CONFIG).exists()
     if resume and not is_run:
         raise RunDirError(f"{path} holds no run to resume ({CONFIG} is missing). Check --run-dir, or leave out --resume")
-    if path.is_dir() and any(entry.name != LOGS for entry in path.iterdir()) and not resume:
+    if path.is_dir() and any(entry.name not in (LOGS, LOCK) for entry in path.iterdir()) and not resume:
         if not overwrite:
             raise RunDirError(
                 f"{path} is not empty. Use --resume to go on with the run there, --overwrite to replace it, or another --run-dir"
@@ -72,12 +73,12 @@ class RunDir:
         run_dir._lock()
         if overwrite and not resume:
             for entry in path.iterdir():
-                if entry.name not in ("trainer.lock", LOGS):
+                if entry.name not in (LOCK, LOGS):
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         return run_dir
 
     def _lock(self) -> None:
-        self._lock_file = (self.path / "trainer.lock").open("w")
+        self._lock_file = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

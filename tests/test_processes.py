@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +217,25 @@ def test_every_event_is_a_line_of_json(run_path: Path) -> None:
     assert sbpipe("run", "--run-dir", str(run_path), *settings()).returncode == 0
     for path in run_path.glob("events-*.jsonl"):
         assert all(json.loads(line)["kind"] for line in path.read_text().splitlines())
+
+
+def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_path: Path) -> None:
+    run_path.mkdir()
+    address = f"ipc://{run_path}/link"
+    selector = start("selector", "--connect", address)
+    time.sleep(3)  # several hellos queue up, and the trainer will answer every one of them
+    trainer = sbpipe(
+        "trainer", "--bind", address, "--run-dir", str(run_path / "run"), *settings(sync__shared_memory=False), timeout_s=40
+    )
+    assert trainer.returncode == 0, trainer.stdout + trainer.stderr
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 0, output
+
+
+def test_a_selector_whose_trainer_failed_says_so_by_its_exit_code(run_path: Path) -> None:
+    selector = start("selector", "--connect", str(run_path))
+    trainer = sbpipe("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(optim__lr=1e30, train__steps=100))
+    assert trainer.returncode == 2
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 3
+    assert "the trainer failed" in output

@@ -89,6 +89,7 @@ class SelectorService:
         self._piece_at = 0.0
         self._heard_at = time.monotonic()
         self._was_welcomed = False
+        self._said_hello = False
         self._is_lost = False
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._talk, name="link", daemon=True)
@@ -106,6 +107,8 @@ class SelectorService:
                 except queue.Empty:
                     continue
                 if isinstance(message, Goodbye):
+                    if message.reason not in ("finished", "stopped"):
+                        raise PeerLost(message.reason)
                     return message.reason
                 if isinstance(message, SbpipeError):
                     raise message
@@ -158,6 +161,7 @@ class SelectorService:
 
     def _beat(self) -> None:
         if self._port.session == NO_SESSION:
+            self._said_hello = True
             self._port.send(self._hello)
         else:
             built = self._built
@@ -188,6 +192,9 @@ class SelectorService:
     def _handle(self, message: Message) -> None:
         self._heard_at = time.monotonic()
         if isinstance(message, Welcome):
+            if not self._said_hello:
+                return  # hellos queue up before the trainer listens, and it answers every one of them
+            self._said_hello = False
             self._is_lost, self._was_welcomed = False, True
             self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
             self._drop_leases()

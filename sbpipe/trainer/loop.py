@@ -43,6 +43,7 @@ class Loop:
     evaluate: Callable[[], Evaluation]
     total_candidates: int | None
     num_examples: int
+    totals: Callable[[], dict[str, float]]
     is_stopped: threading.Event = field(default_factory=threading.Event)
     _evaluated_at: int = 0
 
@@ -141,6 +142,7 @@ class Loop:
             "stream": self.dispatcher.state(QUIET_DEADLINE_S),
             "telemetry": self.telemetry.state(),
             "evaluated_at": self._evaluated_at,
+            "totals": self.totals(),
         }
         if self.config.is_clocked and published != step:
             state["published"] = {"version": published, "flat": flat}

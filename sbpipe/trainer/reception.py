@@ -69,7 +69,7 @@ class Reception:
             peer = self.roster.peers[name]
             if isinstance(message, Heartbeat) and message.stats:
                 peer.stats = message.stats
-            if isinstance(message, Ready) and not peer.is_ready:
+            if isinstance(message, Ready):
                 self._compare(peer, message.fingerprints, now)
         return ""
 

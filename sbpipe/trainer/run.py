@@ -79,6 +79,7 @@ class TrainerRun:
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
         self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, num_classes=setup.data.num_classes)
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
+        self._before: dict[str, float] = {}
         self.loop = self._loop(config, setup.spans)
 
     def _welcome(self) -> Welcome:
@@ -115,6 +116,7 @@ class TrainerRun:
             evaluate=measure,
             total_candidates=self.stream.ledger.limit,
             num_examples=setup.data.train.num_examples,
+            totals=self._totals,
         )
 
     def _on_commit(self, version: int) -> None:
@@ -167,6 +169,7 @@ class TrainerRun:
                 f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without changing them"
             )
         self.stream.restore(state["stream"])
+        self._before = state["totals"]
         self.loop.resume(state)
         self.events.write("resumed", step=state["step"])
         log.info("resumed from step %d", state["step"])
@@ -190,26 +193,35 @@ class TrainerRun:
         if ending == "finished":
             self.loop.run_evaluation(self.stream.steps_done, self.stream.ledger.num_considered)
             numbers |= self._telemetry.evaluation_numbers()
-        publisher, spans = self._publisher, self._setup.spans
         return {
             "status": ending,
             "mode": self._setup.config.mode,
-            "wall_s": time.monotonic() - self._began,
             "train_s": self._telemetry.elapsed_s,
             **numbers,
-            "sync.published": publisher.num_published,
-            "sync.skipped": publisher.num_skipped,
-            "sync.snapshot_ms": spans.mean_ms("publish"),
+            **self._totals(),
+            "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),
             "weights.digest": layout.digest(self._setup.train_step.model),
             "weights.bytes": self._setup.manifest.num_bytes,
+            "device.trainer": devices.describe(self._setup.device),
+            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
+        }
+
+    def _totals(self) -> dict[str, float]:
+        """Counts of the whole run, over all its resumes."""
+        now = {
+            "wall_s": time.monotonic() - self._began,
+            "sync.published": self._publisher.num_published,
+            "sync.skipped": self._publisher.num_skipped,
+            "sync.applied": int(self.roster.total("applied")),
+            "selector.scored": int(self.roster.total("scored")),
+            "selector.lost": self.roster.num_lost,
             "lease.fenced": self.dispatcher.num_fenced,
             "lease.fallback": self.dispatcher.num_fallback,
             "link.dropped": sum(self._port.dropped.values()),
             "checkpoint.failed": self._checkpoints.num_failed,
             "events.lost": self.events.num_lost,
-            "device.trainer": devices.describe(self._setup.device),
-            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
         }
+        return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
 
 @contextlib.contextmanager
