@@ -88,7 +88,7 @@ class TrainConfig:
     """How long and where the trainer works."""
 
     batch_size: int = setting(128, "kept examples per optimizer step", low=1)
-    epochs: float = setting(6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0)
+    epochs: float = setting(6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=1e9)
     steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0)
     seconds: float = setting(0.0, "wall-clock budget; 0 = by epochs", low=0.0)
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
@@ -139,7 +139,7 @@ class SyncConfig:
     """How far the selector may lag."""
 
     interval: int = setting(1, "steps between two publishes of the weights", low=1)
-    depth: int = setting(2, "pipelined: leases granted and not yet trained", low=1)
+    depth: int = setting(2, "pipelined: train batches leased and not yet trained", low=1)
     max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
     lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
     dtype: str = setting("fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16"))
@@ -179,8 +179,8 @@ class LinkConfig:
     bind: str = setting("tcp://127.0.0.1:5570", "where the trainer listens; weights go over the next port; port 0 = any free pair")
     connect: str = setting("tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory")
     keys: str = setting("", "folder of CURVE keys made by `sbpipe keys`; needed on any address but loopback")
-    heartbeat_s: float = setting(0.5, "seconds between heartbeats", above=0.0)
-    lost_after_s: float = setting(4.0, "silence after which a peer is lost", above=0.0)
+    heartbeat_s: float = setting(0.5, "seconds between heartbeats", above=0.0, high=86_400.0)
+    lost_after_s: float = setting(4.0, "silence after which a peer is lost", above=0.0, high=86_400.0)
     hung_after_s: float = setting(60.0, "seconds without progress on a lease after which a selector counts as hung", above=0.0)
     wait_s: float = setting(600.0, "how long a role waits for its first peer", above=0.0)
     orphan_timeout_s: float = setting(60.0, "how long a selector waits for a lost trainer to come back", above=0.0)
@@ -373,6 +373,9 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             "schedule.by", "candidates", "the run ends by steps or seconds", "Set train.epochs, or leave schedule.by = 'auto'"
         )
+    if config.link.heartbeat_s * 2 > config.link.lost_after_s:
+        reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
+        raise ConfigError("link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that")
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
         raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
 
@@ -384,6 +387,8 @@ def warnings_of(config: Config) -> list[str]:
         notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
     if config.sync.lag != 1 and config.mode != "fixed-lag":
         notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
+    if config.selection.anneal and config.train.seconds:
+        notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
     if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
         notes.append("selection.keep has no effect: policy 'full' keeps everything")
     return notes

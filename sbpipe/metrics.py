@@ -34,6 +34,11 @@ class Spans:
         self.count[name] += 1
         self._recent[name] = [round(begin, 6), round(duration_s, 6)]
 
+    def clear(self) -> None:
+        """Count from here."""
+        self.total_s.clear()
+        self.count.clear()
+
     def take_recent(self) -> dict[str, list[float]]:
         """The last (start, duration) of each stage since the last call; starts are on this machine's monotonic clock."""
         recent, self._recent = self._recent, {}
@@ -58,7 +63,7 @@ class EventLog:
         if self._file is None:
             return
         stamp = {"t": round(time.time(), 4), "clock": round(time.perf_counter(), 6), "role": self._role, "kind": kind}
-        line = json.dumps(stamp | {name: _plain(value) for name, value in fields.items()}, separators=(",", ":"))
+        line = json.dumps(stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":"))
         try:
             with self._lock:
                 self._file.write(line + "\n")
@@ -68,18 +73,21 @@ class EventLog:
     def close(self) -> None:
         """Write no more."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError:
+                self.num_lost += 1
             self._file = None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no NaN: a number that is not finite is written as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     return value
 
 

@@ -52,7 +52,7 @@ class Selection:
 class TrainBatch:
     """Exactly `batch_size` kept examples: one optimizer step.
 
-    `version` is, per example, the weights version that scored it and `scored_at_step` the step the trainer was at when the
+    `version` is, per example, the weights version that scored it and `arrived_at_step` the step the trainer was at when the
     selection arrived; `candidates` counts the run's candidates considered up to and including this batch.
     """
 

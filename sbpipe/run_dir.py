@@ -8,6 +8,7 @@ checkpoints/       what a resume needs              trainer.lock       held whil
 
 import fcntl
 import json
+import logging
 import os
 import platform
 import shutil
@@ -20,6 +21,9 @@ from typing import Any
 
 from sbpipe.config import Config, to_json
 from sbpipe.errors import RunDirError
+from sbpipe.metrics import plain
+
+log = logging.getLogger("sbpipe")
 
 CONFIG = "config.json"
 LOGS = "logs"
@@ -68,9 +72,12 @@ class RunDir:
     def open(cls, path: Path, *, resume: bool, overwrite: bool) -> "RunDir":
         """Claim the directory, make or clear it, and lock it against a second trainer."""
         claim(path, resume=resume, overwrite=overwrite)
-        path.mkdir(parents=True, exist_ok=True)
-        run_dir = cls(path)
-        run_dir._lock()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            run_dir = cls(path)
+            run_dir._lock()
+        except OSError as error:
+            raise RunDirError(f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir") from None
         if overwrite and not resume:
             for entry in path.iterdir():
                 if entry.name not in (LOCK, LOGS):
@@ -109,15 +116,22 @@ class RunDir:
         write_atomically(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Leave the numbers of the run."""
-        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        """Leave the numbers of the run; a full disk is said, not raised, for the run itself is done."""
+        try:
+            write_atomically(self.path / SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            log.warning("%s could not be written (%s)", self.path / SUMMARY, error.strerror)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.rename(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.rename(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _version(name: str) -> str:

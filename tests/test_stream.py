@@ -116,7 +116,9 @@ def test_a_selection_that_would_be_trained_too_late_is_refused_and_its_lease_gra
     stream, _ = drive(config, steps=10)
     stream.start()
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
-    assert "the bound is 2" in stream.accept(answer_all(lease, version=5))
+    stream.num_assembled += 3  # other selectors filled three batches meanwhile, and they were trained
+    stream.num_started += 3
+    assert "the bound is 2" in stream.accept(answer_all(lease))
     ((_, again),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert (again.epoch, again.start) == (lease.epoch, lease.start)
     assert again.lease_id != lease.lease_id
@@ -200,3 +202,48 @@ def test_a_stream_that_keeps_nothing_any_more_is_an_error_not_a_hang() -> None:
 
     with pytest.raises(StarvedError, match="scores are not finite"):
         starve()
+
+
+def test_an_answer_of_a_version_that_was_never_published_is_refused() -> None:
+    stream = Stream(small(train__steps=0), 600)
+    stream.published = 0
+    ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
+    assert "scored with version" in stream.accept(answer_all(lease, version=2**40))
+    assert stream.ledger.num_expired == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("num_peers", [1, 2, 3, 5])
+def test_a_waiting_loop_with_an_idle_selector_always_leads_to_a_lease(depth: int, num_peers: int) -> None:
+    stream = Stream(small(train__steps=0, train__epochs=40.0, sync__depth=depth), 600)
+    stream.published = 0
+    peers = [Peer(str(k), "cpu", is_ready=True) for k in range(num_peers)]
+    out: list[Lease] = []
+    for turn in range(400):
+        stream.is_waiting = not stream.ready
+        out += [lease for _, lease in stream.grant(peers)]
+        assert stream.ready or out
+        if out and (turn % 3 or not stream.ready):
+            stream.accept(answer_all(out.pop(turn % len(out)), keep_every=2 + turn % 5))
+        if stream.ready:
+            stream.ready.popleft()
+            stream.start()
+            stream.finish_step()
+            stream.published = stream.steps_done
+
+
+def test_a_slow_selector_does_not_hold_up_a_fast_one() -> None:
+    stream = Stream(small(train__steps=0, train__epochs=40.0), 600)
+    stream.published = 0
+    fast, slow = Peer("fast", "cpu", is_ready=True), Peer("slow", "cpu", is_ready=True)
+    for _ in range(20):
+        stream.is_waiting = not stream.ready
+        for peer, lease in stream.grant([fast, slow]):
+            if peer is fast:
+                stream.accept(answer_all(lease))
+        if stream.ready:
+            stream.ready.popleft()
+            stream.start()
+            stream.finish_step()
+            stream.published = stream.steps_done
+    assert stream.steps_done >= 8

@@ -120,14 +120,40 @@ def test_a_held_slot_is_not_overwritten_and_a_publish_without_a_free_one_is_skip
     committed: list[int] = []
     publisher = publisher_of(model, slots, committed)
     publisher.publish(0)
-    publisher.hold("far", 0, newest=False)
+    publisher.hold("far", 0)
     publisher.publish(1)
-    publisher.hold("farther", 1, newest=False)
+    publisher.hold("farther", 1)
     publisher.publish(2)
     assert not publisher.publish(3)
     assert (publisher.num_published, publisher.num_skipped, committed) == (3, 1, [0, 1, 2])
     publisher.release("far")
     assert publisher.publish(4)
+    publisher.hold("far", 4)
+    publisher.publish(5)
+    assert publisher.publish(6, must=True)
+    assert publisher.newest_version == 6
+
+
+class Rebinding(nn.Module):
+    """Its buffer is another tensor after every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def move(self) -> None:
+        self.mean = self.mean + 1.0
+
+
+def test_a_buffer_that_its_module_rebinds_is_published_too() -> None:
+    model, other = Rebinding(), Rebinding()
+    slots = Slots.create(manifest_of(model).num_bytes)
+    publisher = publisher_of(model, slots)
+    model.move()
+    publisher.publish(1)
+    SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=1.0)
+    assert other.mean.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_slots_in_shared_memory_are_seen_by_name_and_gone_after_close() -> None:

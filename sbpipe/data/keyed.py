@@ -45,7 +45,7 @@ class KeyedDataset:
 
     def items(self, wanted: Sequence[tuple[int, int]]) -> Items:
         """The examples of some (example_id, epoch) pairs, at least one."""
-        with own_generators():
+        with randomness.GLOBAL_GENERATORS, own_generators():
             examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
         return self._stacked(examples, [example_id for example_id, _ in wanted])
 

@@ -87,12 +87,14 @@ class Builder:
         source: WeightsSource = pulled if slots is None else SlotSource(slots)
         try:
             selector, manifest = assemble(config, data, source, self._device, self._spans, self.events)
+            selector.rehearse()
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
             reason = f"out of memory with model.name = {config.model.name!r}. Lower selector.batch_size or selector.precision"
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
         fingerprints = {"data": data.fingerprint, "model": manifest.digest, "weights": "pulled" if slots is None else "shared"}
+        fingerprints["precision"] = config.selector.precision
         self.events.write("built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints)
         return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes)
 

@@ -4,6 +4,7 @@ link thread   hello, heartbeats with progress, leases into the inbox, weights pu
 main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
 """
 
+import contextlib
 import logging
 import os
 import platform
@@ -130,7 +131,7 @@ class SelectorService:
             built = self._build(message)
             self._pull = Pull(built.snapshot_bytes, int(self._link.chunk_mib * 2**20)) if built.pulled else None
             self._built = built
-            self._spans.total_s.clear()
+            self._spans.clear()
             self._port.post(Ready(built.fingerprints))
         elif self._built is not None:
             self._port.post(self._built.selector.answer(message))
@@ -210,7 +211,7 @@ class SelectorService:
         elif isinstance(message, Gone) and self._pull is not None and message.version == self._pull.version:
             self._ask(self._pull.gone())
         elif isinstance(message, Fenced):
-            log.info("the trainer started a new session: saying hello again")
+            log.info("the trainer does not know this selector any more: saying hello again")
             self._port.session = NO_SESSION
         elif isinstance(message, Reject):
             raise PeerRejected(message.reason)
@@ -219,8 +220,13 @@ class SelectorService:
 
     def _drop_leases(self) -> None:
         """Leases of an earlier session are worth nothing."""
-        while not self._inbox.empty():
-            self._inbox.get_nowait()
+        kept: list[Goodbye | SbpipeError] = []
+        with contextlib.suppress(queue.Empty):  # the main loop takes from it too
+            while True:
+                message = self._inbox.get_nowait()
+                kept += [message] if isinstance(message, Goodbye | SbpipeError) else []
+        for message in kept:
+            self._inbox.put(message)
 
     # --- weights over the wire ----------------------------------------------------------------------------------------------
 

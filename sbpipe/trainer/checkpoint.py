@@ -83,7 +83,7 @@ _MARK = "__array__"
 
 def _to_tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return {_MARK: torch.from_numpy(value)}
+        return {_MARK: torch.from_numpy(value.copy())}
     return {name: _to_tensors(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 

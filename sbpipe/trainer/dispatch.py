@@ -84,10 +84,14 @@ class Dispatcher:
         self._port.wake()
 
     def state(self, deadline_s: float) -> dict[str, Any]:
-        """The stream's state at a step boundary; under a logical clock, once nothing is on its way any more."""
+        """The stream's state at a step boundary; with a fixed lag, once nothing is on its way any more.
+
+        A lease that is out was granted for weights of `lag` steps ago, which a resumed run no longer has. Without a lag it is
+        simply granted again. Raises TimeoutError if no selector answers in time.
+        """
         with self._changed:
-            if self._config.is_clocked:
-                self._changed.wait_for(lambda: self._failure or self._stream.is_quiet, deadline_s)
+            if self._config.lag and not self._changed.wait_for(lambda: self._failure or self._stream.is_quiet, deadline_s):
+                raise TimeoutError(f"a lease was not answered within {deadline_s:.0f} s")
             if self._failure is not None:
                 raise self._failure
             return self._stream.state()
@@ -135,6 +139,7 @@ class Dispatcher:
         peer.stats, peer.answers = message.stats, peer.answers + 1
         reason = self._stream.accept(message)
         if reason:
+            peer.needs_history = True  # its own now holds scores that do not count
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 
@@ -164,9 +169,11 @@ class Dispatcher:
 
     def _go_alone(self, now: float) -> None:
         """No selector is there: wait for the first one, or do as `selection.fallback` says."""
-        fallback = "wait" if self._config.is_clocked or not self._reception.num_admitted else self._config.selection.fallback
-        if fallback == "fail" and self._config.selection.fallback == "fail":
+        fallback = self._config.selection.fallback if self._reception.num_admitted else "wait"
+        if fallback == "fail":
             raise PeerLost("the last selector is gone and selection.fallback = 'fail'")
+        if self._config.is_clocked:
+            fallback = "wait"
         alone_s = now - self._alone_since
         if fallback == "wait":
             if alone_s > self._config.link.wait_s:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from sbpipe.config import Config, digest
 from sbpipe.errors import UserError
 from sbpipe.metrics import Spans
@@ -21,7 +23,10 @@ from sbpipe.weights.publisher import Publisher
 
 log = logging.getLogger("sbpipe.trainer")
 
-QUIET_DEADLINE_S = 60.0
+QUIET_DEADLINE_S = 10.0
+
+
+_WAY_OUT = "Lower optim.lr, or look for what is wrong with the data"
 
 
 class DivergedError(UserError):
@@ -64,7 +69,7 @@ class Loop:
             share = self._progress(batch)
             losses = self.train_step(step, share, prepared.inputs, prepared.targets)
             step += 1
-            self._check_loss(step)
+            self._check_loss(step, losses)
             self._publish(step)
             self.dispatcher.step_done()
             with self.spans.span("log"):
@@ -75,6 +80,7 @@ class Loop:
             if self._is_over_budget():
                 break
         self.telemetry.flush()
+        self._check_loss(step + 1)
         return ending
 
     def _receive(self, step: int) -> Prepared | None:
@@ -101,12 +107,13 @@ class Loop:
         if step % self.config.sync_interval == 0:
             self.publisher.publish(step, must=self.config.is_clocked or bool(self.config.sync.max_staleness))
 
-    def _check_loss(self, step: int) -> None:
-        """Losses are read one step late; weights behind a bad one are not published."""
-        loss = self.telemetry.last_loss
+    def _check_loss(self, step: int, losses: torch.Tensor | None = None) -> None:
+        """Stop before bad weights go anywhere. On the CPU this step's losses are at hand; an accelerator's are known a step later."""
+        is_known = losses is not None and losses.device.type == "cpu"
+        loss = float(losses.mean()) if losses is not None and is_known else self.telemetry.last_loss
         if loss is not None and not math.isfinite(loss):
             raise DivergedError(
-                f"the training loss was {loss} at step {step - 2}: the run has diverged. Lower optim.lr, or resume from an earlier checkpoint"
+                f"the training loss is {loss} at step {step - 1 if is_known else step - 2}: the run has diverged. {_WAY_OUT}"
             )
 
     def _evaluate_if_due(self, step: int, candidates: int) -> None:
@@ -126,14 +133,20 @@ class Loop:
                 self.save_checkpoint(step)
 
     def save_checkpoint(self, step: int) -> None:
-        """Everything a resume needs, taken at a step boundary."""
-        self.checkpoints.save(step, self.state(step))
+        """Everything a resume needs, taken at a step boundary; weights that are not finite never replace good ones."""
+        try:
+            state = self.state(step)
+        except TimeoutError as error:
+            log.warning("no checkpoint at step %d (%s); the last good one is kept", step, error)
+            return
+        if not all(bool(tensor.isfinite().all()) for tensor in state["model"].values() if tensor.is_floating_point()):
+            raise DivergedError(f"the weights are not finite at step {step}: the run has diverged. {_WAY_OUT}")
+        self.checkpoints.save(step, state)
 
     def state(self, step: int) -> dict[str, Any]:
         """A copy of the run's state."""
         self.telemetry.flush()
         model = {name: tensor.detach().cpu().clone() for name, tensor in self.train_step.model.state_dict().items()}
-        published, flat = self.publisher.newest()
         state = {
             "digest": digest(self.config),
             "model": model,
@@ -144,8 +157,8 @@ class Loop:
             "evaluated_at": self._evaluated_at,
             "totals": self.totals(),
         }
-        if self.config.is_clocked and published != step:
-            state["published"] = {"version": published, "flat": flat}
+        if self.config.is_clocked and self.publisher.newest_version != step:
+            state["published"] = self.publisher.newest()
         return state
 
     def resume(self, state: dict[str, Any]) -> None:

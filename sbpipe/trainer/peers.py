@@ -52,7 +52,7 @@ class Roster:
     def complaints(self, now: float, holds_lease: set[str]) -> dict[str, str]:
         """Peers to give up on, and why: silent, or alive and stuck on a lease.
 
-        A stuck selector is judged by its own pace: eight times its slowest forward pass. Before its first answer it may be
+        A stuck selector is judged by its own pace: eight times its slowest scoring pass, loading included. Before its first answer it may be
         compiling or loading, and gets `hung_after_s`.
         """
         found = {}

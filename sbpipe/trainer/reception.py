@@ -58,13 +58,16 @@ class Reception:
     def handle(self, name: str, message: Message, now: float) -> str:
         """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
         if isinstance(message, Hello):
-            self.roster.peers[name] = Peer(name, f"{message.device} {message.precision}", heard_at=now, progressed_at=now)
+            self._publisher.release(name)
+            self.roster.remove(name)
+            self.roster.peers[name] = Peer(name, message.device, heard_at=now, progressed_at=now)
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
-            return self.lose(name, f"said goodbye ({message.reason})", is_failure=False)
+            return self.lose(name, f"said goodbye ({message.reason})", is_failure=message.reason.startswith("failed"))
         if isinstance(message, Fetch):
-            self._serve(name, message)
+            if self.heard(name, now):
+                self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
             if isinstance(message, Heartbeat) and message.stats:
@@ -87,7 +90,8 @@ class Reception:
             self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
             return
         pulls = theirs.get("weights") != "shared"
-        self.admit(peer.name, peer.device, now, pulls_weights=pulls)
+        if not peer.is_ready:
+            self.admit(peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls)
         version = self._slots.version(self._slots.newest)
         if pulls and version >= 0:
             self._port.send(peer.name, Announce(version, self.snapshot_bytes))
@@ -104,7 +108,7 @@ class Reception:
 
     def _serve(self, name: str, fetch: Fetch) -> None:
         """One piece of a snapshot; its slot is held from the first piece to the last."""
-        index = self._publisher.hold(name, fetch.version, newest=False)
+        index = self._publisher.hold(name, fetch.version)
         end = fetch.offset + fetch.num_bytes
         if index is None or end > self.snapshot_bytes:
             self._port.send(name, Gone(fetch.version))

@@ -138,8 +138,7 @@ class TrainerRun:
             self.dispatcher.start()
             self.loop.feed.start()
             with _stop_on_signal(self.loop.is_stopped):
-                ending = self.loop.run(first_step)
-            return self._finish(ending)
+                return self._finish(self.loop.run(first_step))
         except BaseException as error:
             self.events.write("failed", error=str(error) or type(error).__name__)
             self.dispatcher.stop(f"the trainer failed: {error}"[:200])
@@ -177,9 +176,9 @@ class TrainerRun:
 
     def _finish(self, ending: str) -> dict[str, Any]:
         step = self.stream.steps_done
-        if ending == "stopped":
+        if step:
             self.loop.save_checkpoint(step)
-            log.info("stopped at step %d; a checkpoint is in %s", step, self._run_dir.path / "checkpoints")
+        log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self.dispatcher.stop(ending)
         self.loop.feed.stop()
         summary = self._summary(ending)
@@ -189,14 +188,13 @@ class TrainerRun:
         return summary
 
     def _summary(self, ending: str) -> dict[str, Any]:
-        numbers = self._telemetry.summary()
-        if ending == "finished":
+        numbers = {"train_s": self._telemetry.elapsed_s, **self._telemetry.summary()}
+        if ending == "finished" and not self.loop.is_stopped.is_set():
             self.loop.run_evaluation(self.stream.steps_done, self.stream.ledger.num_considered)
             numbers |= self._telemetry.evaluation_numbers()
         return {
             "status": ending,
             "mode": self._setup.config.mode,
-            "train_s": self._telemetry.elapsed_s,
             **numbers,
             **self._totals(),
             "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),

@@ -9,7 +9,8 @@ import torch
 from sbpipe import devices
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
-from sbpipe.errors import DeviceError
+from sbpipe.errors import ConfigError, DeviceError
+from sbpipe.layout import laid_out
 from sbpipe.losses import PerExampleLoss, build_loss
 from sbpipe.metrics import Spans
 from sbpipe.models import build_model, parts_of
@@ -50,6 +51,8 @@ def prepare(config: Config) -> Setup:
         model = model.to(device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
+        with torch.inference_mode():
+            model.eval()(laid_out(data.test.batch(np.arange(min(config.eval.batch_size, data.test.num_examples)), 0).inputs))
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
@@ -59,4 +62,15 @@ def prepare(config: Config) -> Setup:
             f"train.device = '{device}': out of memory with train.batch_size = {config.train.batch_size} and model.name = "
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
+    _check_length(config, data.train.num_examples)
     return Setup(config, device, data, loss, train_step, manifest, spans)
+
+
+def _check_length(config: Config, num_examples: int) -> None:
+    """A run by epochs must be able to fill one batch."""
+    if config.train.steps or config.train.seconds:
+        return
+    keep = 1.0 if config.selection.policy == "full" else config.selection.keep
+    if config.train.epochs * num_examples * keep < config.train.batch_size:
+        reason = f"keeping {keep:.3g} of {num_examples} examples does not fill one batch of {config.train.batch_size} in that time"
+        raise ConfigError("train.epochs", config.train.epochs, reason, "Train longer, keep more, or lower train.batch_size")

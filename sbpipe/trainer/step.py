@@ -34,9 +34,9 @@ class TrainStep:
         factor = rate_factor(self._config.schedule, progress)
         self.rate = self._config.optim.lr * factor
         set_rate(self.optimizer, self._config.optim.lr, factor)
-        torch.manual_seed(randomness.key(self._config.seed, "step", step) & (2**63 - 1))
         self.model.train()
-        with self._spans.span("forward"):
+        with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
+            torch.manual_seed(randomness.key(self._config.seed, "step", step) & (2**63 - 1))
             losses = self._losses(inputs, targets)
         with self._spans.span("backward"):
             self.optimizer.zero_grad(set_to_none=True)

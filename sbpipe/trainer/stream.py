@@ -80,21 +80,29 @@ class Stream:
         granted: list[tuple[Peer, Lease]] = []
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
         for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
-            kept = credit.kept_to_lease(
-                batch_size=self._batch_size,
-                depth=config.sync.depth,
-                on_hand=self.on_hand,
-                expected=sum(grant.expected_kept for grant in self.ledger.out.values()),
-                is_waiting=self.is_waiting,
-            )
-            room = config.sync.depth * self._batch_size - self.on_hand - sum(grant.most for grant in self.ledger.out.values())
             others = max(1, len(idle) - len(granted))
-            share, room = math.ceil(kept / others), room // others
-            if share < 1 or room < 1:
+            kept, room = (math.ceil(count / others) for count in self._demand(is_urgent=self.is_waiting and peer in idle))
+            if kept < 1 or room < 1:
                 break
-            most = min(room, share + config.score_batch_size)
-            granted += self._lease(peer, min(share, most), most, self._least_version(peer), exact=False)
+            most = min(room, kept + config.score_batch_size)
+            granted += self._lease(peer, min(kept, most), most, self._least_version(peer), exact=False)
         return granted
+
+    def _demand(self, *, is_urgent: bool) -> tuple[int, int]:
+        """Kept examples to lease now, and how many there is room for.
+
+        It is urgent when the loop waits while a selector idles: what slower ones have out is then not waited for.
+        """
+        depth = self._config.sync.depth
+        out = [] if is_urgent else list(self.ledger.out.values())
+        kept = credit.kept_to_lease(
+            batch_size=self._batch_size,
+            depth=depth,
+            on_hand=self.on_hand,
+            expected=sum(grant.expected_kept for grant in out),
+            is_waiting=self.is_waiting,
+        )
+        return kept, depth * self._batch_size - self.on_hand - sum(grant.most for grant in out)
 
     def _least_version(self, peer: Peer) -> int:
         if not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores:
@@ -144,9 +152,10 @@ class Stream:
         if lease is None or selection.lease_id not in self.ledger.out:
             return "the lease is not out"
         considered, kept = len(selection.scores), selection.kept
-        if lease.exact and selection.version != lease.version:
+        newest = lease.version if lease.exact else max(self.published, self.steps_done)
+        if not lease.version <= selection.version <= newest:
             self.expire(selection.lease_id)
-            return f"scored with version {selection.version}, not {lease.version}"
+            return f"scored with version {selection.version}, not {lease.version} to {newest}"
         bound = self._config.sync.max_staleness
         last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
         if bound and versions is None and last_step - selection.version > bound:

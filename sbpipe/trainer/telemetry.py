@@ -69,8 +69,7 @@ class Telemetry:
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
         self._begin = time.perf_counter()
-        self._spans.total_s.clear()
-        self._spans.count.clear()
+        self._spans.clear()
 
     @property
     def elapsed_s(self) -> float:
@@ -205,7 +204,7 @@ class Telemetry:
             "trainer.idle_ratio": self._ratio("wait"),
             "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
             "trainer.view_ms": self._spans.mean_ms("view"),
-            "trainer.dispatch_ms": 1e3 * self._spans.total_s["dispatch"] / max(1, stream.steps_done),
+            "trainer.dispatch_ms": 1e3 * self._spans.total_s["dispatch"] / max(1, self._spans.count["forward"]),
             "trainer.log_ms": self._spans.mean_ms("log"),
             "selector.busy_ratio": self._selector_busy(loop_s),
             "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
@@ -235,7 +234,7 @@ class Telemetry:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {**vars(self.tally), "elapsed_s": self.elapsed_s}
+        return {**vars(self.tally), "staleness": self.tally.staleness.copy(), "elapsed_s": self.elapsed_s}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -20,32 +20,38 @@ class Publisher:
     """
 
     def __init__(self, model: nn.Module, manifest: Manifest, slots: Slots, spans: Spans, on_commit: Callable[[int], None]) -> None:
-        self._live = tensors_of(model, manifest)
+        self._model = model
+        self._manifest = manifest
         self._slots = slots
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
         self._spans = spans
         self._on_commit = on_commit
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._stage = _Stage(manifest, self._live[0].device) if self._live[0].device.type != "cpu" else None
+        device = next(iter(model.state_dict().values())).device
+        self._stage = _Stage(manifest, device) if device.type != "cpu" else None
         self.num_published = 0
         self.num_skipped = 0
 
     def publish(self, version: int, *, must: bool = False) -> bool:
-        """Offer the weights as they are now as `version`; skipped when no slot is free, unless it `must` be."""
+        """Offer the weights as they are now as `version`; whether it was done.
+
+        It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot and begins again.
+        """
         with self._spans.span("publish"):
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
                 self.num_skipped += 1
                 return False
-            index = self._begin_slot()
+            index = self._begin_slot(must=must)
             if index is None:
                 self.num_skipped += 1
                 return False
+            live = tensors_of(self._model, self._manifest)  # read anew: a module may rebind its buffers
             if self._stage is None:
-                copy(self._views[index], self._live)
+                copy(self._views[index], live)
                 self._commit(index, version)
             else:
-                self._stage.send(self._live, self._slots.slot(index), lambda: self._commit(index, version))
+                self._stage.send(live, self._slots.slot(index), lambda: self._commit(index, version))
                 if must:
                     self._stage.wait(None)
             self.num_published += 1
@@ -57,20 +63,24 @@ class Publisher:
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
         """Offer a snapshot kept in a checkpoint."""
-        index = self._begin_slot()
-        assert index is not None, "nothing holds a slot before the first selector comes"
+        index = self._begin_slot(must=True)
+        assert index is not None, "a publish that must be finds a slot"
         self._slots.slot(index).copy_(flat)
         self._commit(index, version)
 
-    def newest(self) -> tuple[int, torch.Tensor]:
-        """The version published last and a copy of its flat bytes."""
-        index = self._slots.newest
-        return self._slots.version(index), self._slots.slot(index).clone()
+    @property
+    def newest_version(self) -> int:
+        """The version published last."""
+        return self._slots.version(self._slots.newest)
 
-    def _begin_slot(self) -> int | None:
-        """Take the oldest slot that is neither the newest nor held."""
+    def newest(self) -> dict[str, int | torch.Tensor]:
+        """The version published last and a copy of its flat bytes, for a checkpoint."""
+        return {"version": self.newest_version, "flat": self._slots.slot(self._slots.newest).clone()}
+
+    def _begin_slot(self, *, must: bool) -> int | None:
+        """Take the oldest slot that is neither the newest nor, unless it must be, held."""
         with self._lock:
-            held = {*self._holds.values()}
+            held = set() if must else {*self._holds.values()}
             if self._slots.version(self._slots.newest) >= 0:
                 held.add(self._slots.newest)
             free = [k for k in range(self._slots.num_slots) if k not in held]
@@ -80,10 +90,10 @@ class Publisher:
             self._slots.begin(index)
             return index
 
-    def hold(self, peer: str, version: int, *, newest: bool) -> int | None:
+    def hold(self, peer: str, version: int) -> int | None:
         """Keep a slot from being overwritten while a peer pulls it; one slot per peer."""
         with self._lock:
-            index = self._slots.find(version, exact=not newest)
+            index = self._slots.find(version, exact=True)
             if index is not None:
                 self._holds[peer] = index
             return index

@@ -19,11 +19,15 @@ class Replica:
     def __init__(self, model: nn.Module, manifest: Manifest) -> None:
         self.manifest = manifest
         self.version = -1
+        self.loaded = (0.0, 0.0)
+        """When the last load began, and how long it took."""
         self._tensors = tensors_of(model, manifest)
 
     def load(self, flat: torch.Tensor) -> None:
         """Overwrite everything; the caller sets `version` once it knows that the bytes were whole."""
+        begin = time.perf_counter()
         copy(self._tensors, tensors_in(flat, self.manifest))
+        self.loaded = (begin, time.perf_counter() - begin)
 
 
 class WeightsSource(Protocol):
