@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpipe import launch
 from sbpipe.config import resolve
-from sbpipe.run_dir import SUMMARY, claim, default_path
+from sbpipe.run_dir import SUMMARY, claim, default_path, resumed
 
 
 def train(
@@ -15,16 +15,16 @@ def train(
 ) -> dict[str, Any]:
     """Run both roles to the end and return the numbers of `summary.json`.
 
-    `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as in the command line
-    (`sbpipe.errors`). With mode `inline` both roles run in this process, else as two supervised ones.
+    `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as
+    `sbpipe.errors` says, what goes wrong in a role as `launch.ChildFailed`, with the end of its log. With mode `inline` both roles run in this process, else as two supervised ones.
     """
     given = dict(settings or {})
-    config = resolve(given)
+    config = resumed(Path(run_dir or ""), given) if resume else resolve(given)
     path = Path(run_dir) if run_dir is not None else default_path(config.mode)
     if config.mode == "inline":
         from sbpipe.roles import run_inline
 
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     claim(path, resume=resume, overwrite=overwrite)
-    launch.run_both(given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    launch.run_both(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
     return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

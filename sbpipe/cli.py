@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sbpipe import cores, launch
-from sbpipe.config import Config, digest, flatten, from_dict, parse_assignment, read_toml, resolve, to_dict, to_toml, warnings_of
-from sbpipe.errors import ConfigError, SbpipeError
+from sbpipe.config import Config, parse_assignment, read_toml, resolve, to_toml, warnings_of
+from sbpipe.errors import ConfigError, DeviceError, SbpipeError
 from sbpipe.progress import Display, Follower, lone_selector_line, summary_table
-from sbpipe.run_dir import CONFIG, SUMMARY, TRAINER_EVENTS, RunDir, claim, default_path
+from sbpipe.run_dir import SUMMARY, TRAINER_EVENTS, RunDir, claim, default_path, resumed
 from sbpipe.version import __version__
 
 DESCRIPTION = """\
@@ -119,22 +119,6 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def resumed_settings(args: argparse.Namespace, given: dict[str, Any]) -> Config:
-    """The settings of the run in --run-dir; only what does not change the training may be given anew."""
-    if args.run_dir is None:
-        raise ConfigError("--resume", True, "needs a run to go on with", "Name it with --run-dir")
-    claim(args.run_dir, resume=True, overwrite=False)
-    before = from_dict(json.loads((args.run_dir / CONFIG).read_text(encoding="utf-8")))
-    after = resolve(flatten(to_dict(before)), given)
-    if digest(before) != digest(after):
-        old, new = flatten(to_dict(before)), flatten(to_dict(after))
-        key = next(key for key in given if old[key] != new[key])
-        raise ConfigError(
-            key, new[key], f"the run in {args.run_dir} was started with {old[key]!r}", "Leave it out, or start a new run"
-        )
-    return after
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with its code."""
     args = build_parser().parse_args(argv)
@@ -146,7 +130,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
+    except (RuntimeError, MemoryError) as error:
+        code = _out_of_memory(error)
     _leave(code)
+
+
+def _out_of_memory(error: RuntimeError | MemoryError) -> int:
+    """A device that ran full in the middle of a run; anything else is a bug and goes on up."""
+    from sbpipe import devices
+
+    if not devices.is_out_of_memory(error):
+        raise error
+    way_out = "Lower train.batch_size, selector.batch_size or eval.batch_size, or set train.amp"
+    print(f"sbpipe: out of memory: {error}. {way_out}", file=sys.stderr)
+    return DeviceError.exit_code
 
 
 def _leave(code: int) -> NoReturn:
@@ -161,11 +158,17 @@ def _leave(code: int) -> NoReturn:
 
 def _resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:
     given = given_settings(args)
-    config = resumed_settings(args, given) if getattr(args, "resume", False) else resolve(given)
+    config = _resumed(args, given) if getattr(args, "resume", False) else resolve(given)
     if args.print_config:
         print(to_toml(config), end="")
         return None, given
     return config, given
+
+
+def _resumed(args: argparse.Namespace, given: dict[str, Any]) -> Config:
+    if args.run_dir is None:
+        raise ConfigError("--resume", True, "needs a run to go on with", "Name it with --run-dir")
+    return resumed(args.run_dir, given)
 
 
 # --- commands --------------------------------------------------------------------------------------------------------------
@@ -249,7 +252,9 @@ def _run(args: argparse.Namespace) -> int:
     for warning in warnings_of(config):
         print(f"warning: {warning}", file=sys.stderr)
     claim(path, resume=args.resume, overwrite=args.overwrite)
-    is_finished = launch.run_both(given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite)
+    if args.selectors < 1:
+        raise ConfigError("--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process")
+    is_finished = launch.run_both(config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite)
     _report(path, _read_summary(path))
     return 0 if is_finished else 130
 

@@ -440,12 +440,12 @@ LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval")
 LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
 
 
+def is_local(key: str) -> bool:
+    """Whether each role may choose this key for itself."""
+    return key.partition(".")[0] in LOCAL_SECTIONS or key in LOCAL_KEYS
+
+
 def digest(config: Config) -> str:
     """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
-    tables = to_dict(config)
-    shared = {
-        key: value
-        for key, value in flatten(tables).items()
-        if key.partition(".")[0] not in LOCAL_SECTIONS and key not in LOCAL_KEYS
-    }
+    shared = {key: value for key, value in flatten(to_dict(config)).items() if not is_local(key)}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,20 +10,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import toml_value
+from sbpipe.config import Config, flatten, to_dict, toml_value
 from sbpipe.errors import SbpipeError, UserError
 from sbpipe.link.connection import FILE_NAME as CONNECTION
 from sbpipe.progress import Display, Follower
-from sbpipe.run_dir import CONFIG, TRAINER_EVENTS
+from sbpipe.run_dir import CONFIG, LOGS, TRAINER_EVENTS, refuse_if_in_use
 from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2
-_GRACE_S = 20.0
+_GRACE_S = 30.0
+_SELECTOR_GRACE_S = 5.0
+_FORGIVEN_AFTER_S = 300.0
 _MAX_RESTARTS = 5
 _RESTART_AFTER_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -48,11 +52,13 @@ class Child:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     num_restarts: int = 0
+    started_at: float = 0.0
     restart_at: float = field(default=0.0)
 
     def start(self) -> None:
         """Start the process, its output into its log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -94,18 +100,21 @@ def role_command(role: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "sbpipe", role, *arguments]
 
 
-def run_both(given: dict[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool) -> bool:
+def run_both(config: Config, given: Mapping[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool) -> bool:
     """Start and supervise both roles of one run; whether it finished. A run that never began leaves nothing behind."""
     is_new = not path.exists()
+    refuse_if_in_use(path)
     (path / CONNECTION).unlink(missing_ok=True)
-    settings = [part for key, value in given.items() for part in ("--set", f"{key}={toml_value(value)}")]
+    logs = path / LOGS
+    if overwrite:
+        shutil.rmtree(logs, ignore_errors=True)
     where = ["--run-dir", str(path), *(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
-    logs = path / "logs"
-    trainer = Child("trainer", role_command("trainer", *settings, "--bind", "tcp://127.0.0.1:0", *where), logs / "trainer.log")
-    own = [part for part in settings if part != "--set" and part.startswith(("selector.", "data.workers", "train.device"))]
-    flags = [part for setting in own for part in ("--set", setting)]
+    trainer = Child(
+        "trainer", role_command("trainer", *assignments(given), "--bind", "tcp://127.0.0.1:0", *where), logs / "trainer.log"
+    )
+    own = assignments(selector_settings(config))
     selectors = [
-        Child(f"selector {k}", role_command("selector", *flags, "--connect", str(path)), logs / f"selector-{k}.log")
+        Child(f"selector {k}", role_command("selector", *own, "--connect", str(path)), logs / f"selector-{k}.log")
         for k in range(num_selectors)
     ]
     try:
@@ -114,6 +123,18 @@ def run_both(given: dict[str, Any], path: Path, *, num_selectors: int, resume: b
         if is_new and not (path / CONFIG).exists():
             shutil.rmtree(path)
         raise
+
+
+def selector_settings(config: Config) -> dict[str, Any]:
+    """What a selector does not learn from its trainer: its own device and link, and where they differ from the defaults only."""
+    settings, defaults = flatten(to_dict(config)), flatten(to_dict(Config()))
+    own = [key for key in settings if key.startswith(("selector.", "link.")) or key in ("data.workers", "train.device")]
+    return {key: settings[key] for key in own if settings[key] != defaults[key] and key not in ("link.bind", "link.connect")}
+
+
+def assignments(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as arguments of the command line."""
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={toml_value(value)}")]
 
 
 def supervise(trainer: Child, selectors: list[Child], run_dir: Path, display: Display) -> bool:
@@ -138,16 +159,26 @@ def supervise(trainer: Child, selectors: list[Child], run_dir: Path, display: Di
                     _restart_if_dead(selector, trainer, display)
                 time.sleep(_POLL_S)
             show_events(follower, display)
+        except KeyboardInterrupt:
+            trainer.stop(signal.SIGKILL)
         finally:
-            trainer.stop()
-            trainer.wait(_GRACE_S)
-            for selector in selectors:
-                selector.wait(2.0 if trainer.code == 0 else 0.0)
+            _end(trainer, selectors)
             sweep()
     if trainer.code != 0 and not is_stopping.count:
         assert trainer.code is not None
         raise ChildFailed("trainer", trainer.code, trainer.log)
     return not is_stopping.count
+
+
+def _end(trainer: Child, selectors: list[Child]) -> None:
+    """Stop what still runs: the trainer, whose goodbye ends the selectors; then those that did not hear it."""
+    trainer.stop()
+    trainer.wait(_GRACE_S)
+    for selector in selectors:
+        if trainer.code != 0:
+            selector.stop()
+    for selector in selectors:
+        selector.wait(_SELECTOR_GRACE_S)
 
 
 def _stop(trainer: Child, display: Display) -> None:
@@ -162,6 +193,8 @@ def _restart_if_dead(selector: Child, trainer: Child, display: Display) -> None:
     if selector.code == UserError.exit_code or selector.num_restarts >= _MAX_RESTARTS:
         raise ChildFailed("selector", selector.code or 0, selector.log)
     if selector.restart_at == 0.0:
+        if time.monotonic() - selector.started_at > _FORGIVEN_AFTER_S:
+            selector.num_restarts = 0
         display.say(f"the selector ended with code {selector.code}; starting it again (its log: {selector.log})")
         selector.restart_at = time.monotonic() + _RESTART_AFTER_S * selector.num_restarts
     if time.monotonic() >= selector.restart_at:
@@ -177,8 +210,6 @@ def show_events(follower: Follower, display: Display) -> None:
             display.show(event)
         elif event.get("kind") == "selector":
             display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
-        elif event.get("kind") == "warning":
-            display.say(f"warning: {event['text']}")
 
 
 def _because(event: dict[str, object]) -> str:
@@ -193,7 +224,8 @@ class _StopRequest:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "_StopRequest":
-        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:

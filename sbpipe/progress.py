@@ -1,6 +1,8 @@
 """What a person sees while a run goes on: one live line per role in a terminal, plain lines elsewhere. Reads events only."""
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -73,7 +75,8 @@ class Display:
         """Redraw the live lines, or print them as a plain one now and then."""
         if self._is_live:
             self._clear()
-            self._out.write("\n".join(lines) + "\n")
+            width = shutil.get_terminal_size().columns - 1  # a wrapped line could not be taken back
+            self._out.write("\n".join(line[:width] for line in lines) + "\n")
             self._num_live = len(lines)
             self._out.flush()
         elif time.monotonic() >= self._next_plain or is_last:
@@ -104,6 +107,8 @@ class Follower:
         """Events since the last call; [] if there is no file yet."""
         try:
             with self._path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._offset:
+                    self._offset = 0  # replaced by a new run
                 file.seek(self._offset)
                 data = file.read()
         except OSError:

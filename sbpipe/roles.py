@@ -11,6 +11,7 @@ from typing import Any
 
 from sbpipe import devices
 from sbpipe.config import Config, warnings_of
+from sbpipe.errors import RunDirError
 from sbpipe.link.connection import connection_of, remove_connection, write_connection
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Message
@@ -69,7 +70,11 @@ def run_inline(config: Config, path: Path, *, resume: bool, overwrite: bool, on_
 
 def _open_run_dir(config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]) -> RunDir:
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
-    run_dir.write_config(config)
+    try:
+        if not resume:
+            run_dir.write_config(config)
+    except OSError as error:
+        raise RunDirError(f"{run_dir.path} cannot be written ({error.strerror}). Choose another place with --run-dir") from None
     on_open(run_dir)
     for warning in warnings_of(config):
         log.warning("%s", warning)

@@ -15,12 +15,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import Config, to_json
-from sbpipe.errors import RunDirError
+from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve, to_dict, to_json
+from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.metrics import plain
 
 log = logging.getLogger("sbpipe")
@@ -60,6 +61,38 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
             if not os.access(parent, os.W_OK):
                 raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
             break
+
+
+def resumed(path: Path, given: Mapping[str, Any]) -> Config:
+    """The settings of the run in a directory; only what does not change the training may be given anew."""
+    claim(path, resume=True, overwrite=False)
+    if is_finished(path):
+        raise RunDirError(f"the run in {path} is finished: there is nothing to resume. Use --overwrite to run it again")
+    before = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    after = resolve(flatten(to_dict(before)), given)
+    if digest(before) != digest(after):
+        old, new = flatten(to_dict(before)), flatten(to_dict(after))
+        key = next(key for key in given if old[key] != new[key] and not is_local(key))
+        raise ConfigError(key, new[key], f"the run in {path} was started with {old[key]!r}", "Leave it out, or start a new run")
+    return after
+
+
+def is_finished(path: Path) -> bool:
+    """Whether the run in a directory has come to its end."""
+    try:
+        return bool(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["status"] == "finished")
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def refuse_if_in_use(path: Path) -> None:
+    """A trainer holds the lock of the directory it works in."""
+    if (path / LOCK).exists():
+        with (path / LOCK).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunDirError(f"another trainer is working in {path}. Stop it, or choose another --run-dir") from None
 
 
 class RunDir:

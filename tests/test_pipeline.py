@@ -15,18 +15,20 @@ from support import SMALL, events_of, small, summary_of, train_inline
 import sbpipe
 from sbpipe.config import Config, from_dict
 from sbpipe.data import load_data
-from sbpipe.errors import ModelError
+from sbpipe.errors import ModelError, RunDirError, UserError
 from sbpipe.link.faults import FaultyPort
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
+from sbpipe.models import build_model
 from sbpipe.records import Lease
 from sbpipe.run_dir import RunDir
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.build import assemble
 from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.setup import prepare
+from sbpipe.weights import layout
 from sbpipe.weights.replica import SlotSource
 
 NAMES = [
@@ -163,9 +165,6 @@ def test_a_loss_of_the_wrong_shape_fails_before_anything_is_written(run_path: Pa
 
 
 def test_the_rehearsal_leaves_no_trace_in_weights_or_buffers() -> None:
-    from sbpipe.models import build_model
-    from sbpipe.weights import layout
-
     config = small()
     setup = prepare(config)
     fresh = build_model(config.model, num_classes=10, input_shape=(3, 32, 32), seed=config.seed)
@@ -186,3 +185,26 @@ def test_a_run_from_python_returns_its_summary(run_path: Path) -> None:
 def test_score_and_train_may_use_different_views(run_path: Path) -> None:
     summary = train_inline(small(mode="inline", view__score="clean", view__crop=4), run_path)
     assert summary["fidelity.mean_error"] > 0
+
+
+def test_a_finished_run_leaves_its_last_weights(run_path: Path) -> None:
+    summary = train_inline(small(mode="inline"), run_path)
+    state = torch.load(run_path / "checkpoints" / "step-12.pt", weights_only=True)
+    model = build_model(small().model, num_classes=10, input_shape=(3, 32, 32), seed=5)
+    model.load_state_dict(state["model"])
+    assert layout.digest(model) == summary["weights.digest"]
+
+
+def test_weights_that_are_not_finite_are_never_saved(run_path: Path) -> None:
+    config = small(mode="inline", optim__lr=1e20, schedule__name="constant", checkpoint__every=1, train__steps=20)
+    with pytest.raises(UserError, match=r"diverged|not finite"):
+        train_inline(config, run_path)
+    for path in (run_path / "checkpoints").glob("*.pt"):
+        state = torch.load(path, weights_only=True)
+        assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_a_finished_run_is_not_resumed(run_path: Path) -> None:
+    sbpipe.train(SMALL | {"mode": "inline", "train.steps": 2}, run_path)
+    with pytest.raises(RunDirError, match="is finished"):
+        sbpipe.train({}, run_path, resume=True)

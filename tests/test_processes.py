@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -239,3 +240,43 @@ def test_a_selector_whose_trainer_failed_says_so_by_its_exit_code(run_path: Path
     output, _ = selector.communicate(timeout=30)
     assert selector.returncode == 3
     assert "the trainer failed" in output
+
+
+def test_a_resumed_run_keeps_the_settings_of_its_selector(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), "--precision", "bf16", *settings(train__steps=0, train__epochs=40.0))
+    wait_for("steps", has_steps(run_path, 5))
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    done = sbpipe("run", "--run-dir", str(run_path), "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(run_path)["device.selector"].endswith("bf16")
+
+
+def test_a_live_run_is_not_disturbed_by_a_second_one(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__seconds=8.0))
+    wait_for("steps", has_steps(run_path, 3))
+    second = sbpipe("run", "--run-dir", str(run_path), "--overwrite", *settings())
+    assert second.returncode == 2
+    assert "another trainer is working" in second.stderr
+    assert (run_path / "connection.json").exists()
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, output
+
+
+def test_a_full_disk_costs_checkpoints_and_events_but_not_the_run(tmp_path: Path) -> None:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(tmp_path)], check=False).returncode
+    ):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        run_path = tmp_path / "run"
+        (tmp_path / "filler").write_bytes(bytes(500_000))
+        done = sbpipe(
+            "run", "--run-dir", str(run_path), *settings(mode="inline", train__steps=30, checkpoint__every=5, model__options={})
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "training goes on" in done.stderr
+        assert "steps            30" in done.stdout
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

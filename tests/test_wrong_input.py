@@ -146,7 +146,8 @@ def test_a_trainer_without_a_selector_gives_up_and_says_so(run_path: Path) -> No
 
 def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Path) -> None:
     train_inline(small(mode="inline", train__steps=1), run_path)
-    done = sbpipe("run", "--run-dir", str(run_path), "--resume", "--set", "optim.lr=0.5")
+    (run_path / "summary.json").unlink()  # as if it had been cut off
+    done = sbpipe("run", "--run-dir", str(run_path), "--resume", "--set", "selector.threads=1", "--set", "optim.lr=0.5")
     assert done.returncode == 2
     assert "optim.lr = 0.5: the run in" in done.stderr
     assert "was started with 0.1" in done.stderr

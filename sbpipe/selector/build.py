@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sbpipe import devices
-from sbpipe.config import LOCAL_KEYS, LOCAL_SECTIONS, Config, flatten, from_dict, resolve, to_dict
+from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data
 from sbpipe.errors import DeviceError, PeerRejected
 from sbpipe.link.messages import Welcome
@@ -34,8 +34,7 @@ def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
     ours, checked = flatten(to_dict(theirs)), flatten(to_dict(resolve(given)))
     for key in given:
         value = checked[key]
-        is_local = key.partition(".")[0] in LOCAL_SECTIONS or key in LOCAL_KEYS
-        if is_local:
+        if is_local(key):
             ours[key] = value
         elif ours[key] != value:
             raise PeerRejected(
