@@ -28,6 +28,15 @@ class Spans:
         finally:
             self.add(name, begin, time.perf_counter() - begin)
 
+    @contextmanager
+    def cpu_span(self, name: str) -> Iterator[None]:
+        """Time one stage of a side thread by the processor time it took: what it costs the loop, not how long it was kept waiting."""
+        begin, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            self.add(name, begin, time.thread_time() - cpu)
+
     def add(self, name: str, begin: float, duration_s: float) -> None:
         """Record a stage that was timed elsewhere."""
         self.total_s[name] += duration_s

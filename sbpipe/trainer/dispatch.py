@@ -114,7 +114,7 @@ class Dispatcher:
             while not self._is_stopping:
                 messages = self._port.receive(self._config.link.heartbeat_s / 2)
                 now = time.monotonic()
-                with self._changed, self._spans.span("dispatch"):
+                with self._changed, self._spans.cpu_span("dispatch"):
                     for name, message in messages:
                         self._handle(name, message, now)
                     self._watch(now)
