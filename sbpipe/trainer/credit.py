@@ -2,8 +2,8 @@
 
 Lag is the enemy, so a pipelined trainer leases just enough that the next train batch is whole when the current one is done. Counted
 in kept examples: (depth - 1) batches should be on hand or on their way, and never more than depth batches. Whatever is granted while
-step s trains is therefore trained by step s + depth, and was scored with version s - (interval - 1) at the oldest:
-staleness <= depth + interval - 1.
+step s trains is therefore trained by step s + depth, and was scored with version s - (interval - 1) at the oldest: with one selector,
+staleness <= depth + interval - 1. Of several, a slow one may answer later than that; `sync.max_staleness` refuses what is too old.
 
 The yield of a lease is what is fixed, not its length. Scores move with the weights, and early in a run one lease keeps a tenth of its
 candidates and the next one a half; so a lease's range is generous, its selector stops when it has kept enough, and what it did not

@@ -1,6 +1,6 @@
 """Slots of memory through which snapshots pass: one writer (the trainer), any number of readers, no lock between processes.
 
-    header   magic, nonce, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
+    header   magic, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
     slots    slot 0 | slot 1 | slot 2 ...
 
 The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even, and only then names it
@@ -24,9 +24,8 @@ from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY
 
 _MAGIC = 0x5B_91_9E_01
 _PAGE = 4096
-_NEWEST = 4
+_NEWEST = 3
 _FIRST = 8
-MAX_SLOTS = (_PAGE // 8 - _FIRST) // 2
 
 
 class Slots:
@@ -51,7 +50,7 @@ class Slots:
         memory, lock_fd = (mmap.mmap(-1, size), None) if path is None else _map_new(path, size)
         slots = cls(memory, num_slots, slot_bytes, path, lock_fd)
         slots._header[_FIRST : _FIRST + 2 * num_slots].reshape(-1, 2)[:, 1] = -1
-        slots._header[:_NEWEST] = [_MAGIC, 0, num_slots, slot_bytes]
+        slots._header[:_NEWEST] = [_MAGIC, num_slots, slot_bytes]
         for slot in slots._slots:
             slot.zero_()  # touched now, so that the first publishes do not pay for page faults
         return slots
@@ -68,7 +67,7 @@ class Slots:
         finally:
             os.close(fd)
         header = np.frombuffer(memory, np.int64, _FIRST)
-        magic, _, num_slots, slot_bytes = (int(word) for word in header[:_NEWEST])
+        magic, num_slots, slot_bytes = (int(word) for word in header[:_NEWEST])
         if magic != _MAGIC or len(memory) != _PAGE + num_slots * _round_up(slot_bytes):
             raise OSError(f"{path} does not hold sbpipe's slots")
         return cls(memory, num_slots, slot_bytes, None, None)
@@ -83,8 +82,10 @@ class Slots:
 
     def sequence(self, index: int) -> int:
         """The slot's sequence: odd while it is being written."""
-        with self._fence:  # a lock is a memory barrier: what follows is not read before the sequence is
-            return int(self._header[_FIRST + 2 * index])
+        self._barrier()
+        found = int(self._header[_FIRST + 2 * index])
+        self._barrier()
+        return found
 
     @property
     def newest(self) -> int:
@@ -95,16 +96,21 @@ class Slots:
         """Mark a slot as being written; it holds no version until it is whole again."""
         self._header[_FIRST + 2 * index] += 1
         self._header[_FIRST + 2 * index + 1] = -1
-        with self._fence:
-            pass
+        self._barrier()
 
     def commit(self, index: int, version: int) -> None:
         """Mark a slot as whole, and the newest."""
-        with self._fence:
-            self._header[_FIRST + 2 * index + 1] = version
+        self._barrier()
+        self._header[_FIRST + 2 * index + 1] = version
         self._header[_FIRST + 2 * index] += 1
-        with self._fence:
-            self._header[_NEWEST] = index
+        self._barrier()
+        self._header[_NEWEST] = index
+
+    def _barrier(self) -> None:
+        """Nothing is read or written across it: between the release of a lock and its next acquire lies a full barrier, on ARM too."""
+        for _ in range(2):
+            with self._fence:
+                pass
 
     def find(self, version: int, *, exact: bool) -> int | None:
         """The slot that holds exactly this version, or the newest if that is not older."""
