@@ -1,0 +1,57 @@
+"""The settings. People write TOML, programs write JSON, and any key can be set from the command line.
+
+This room imports neither torch nor anything else of sbpipe but its errors, so `--help` is instant.
+"""
+
+from sbpipe.config.consistency import check_together, least_staleness, warnings_of
+from sbpipe.config.reading import flatten, parse_assignment, read_toml, resolve
+from sbpipe.config.schema import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvalConfig,
+    LinkConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    ScheduleConfig,
+    SelectionConfig,
+    SelectorConfig,
+    SyncConfig,
+    TrainConfig,
+    ViewConfig,
+    known_keys,
+)
+from sbpipe.config.writing import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "EvalConfig",
+    "LinkConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "ScheduleConfig",
+    "SelectionConfig",
+    "SelectorConfig",
+    "SyncConfig",
+    "TrainConfig",
+    "ViewConfig",
+    "check_together",
+    "digest",
+    "flatten",
+    "from_dict",
+    "is_local",
+    "known_keys",
+    "least_staleness",
+    "parse_assignment",
+    "read_toml",
+    "resolve",
+    "to_dict",
+    "to_json",
+    "to_toml",
+    "toml_value",
+    "warnings_of",
+]

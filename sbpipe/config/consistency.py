@@ -1,0 +1,56 @@
+"""What must hold between settings, and which have no effect together. Pure."""
+
+from sbpipe.config.schema import Config, SelectionConfig
+from sbpipe.errors import ConfigError
+
+
+def least_staleness(config: Config) -> int:
+    """The smallest `sync.max_staleness` that the mode, depth, lag and interval can promise."""
+    if config.mode in ("inline", "lockstep"):
+        return 0
+    ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync.depth
+    return ahead + config.sync.interval - 1
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that cannot be met together."""
+    bound, least = config.sync.max_staleness, least_staleness(config)
+    if bound and bound < least:
+        ahead = "sync.lag" if config.mode == "fixed-lag" else "sync.depth"
+        reason = f"cannot be met with {ahead} and sync.interval = {config.sync.interval}"
+        raise ConfigError("sync.max_staleness", bound, reason, f"Set it to at least {least}, or lower {ahead} or sync.interval")
+    if config.train.steps and config.train.seconds:
+        raise ConfigError(
+            "train.seconds", config.train.seconds, f"train.steps = {config.train.steps} is set too", "Set only one of them"
+        )
+    if config.schedule.by == "steps" and not config.train.steps:
+        raise ConfigError(
+            "schedule.by", "steps", "the number of steps is not known", "Set train.steps, or leave schedule.by = 'auto'"
+        )
+    if config.schedule.by == "seconds" and not config.train.seconds:
+        raise ConfigError(
+            "schedule.by", "seconds", "there is no budget of seconds", "Set train.seconds, or leave schedule.by = 'auto'"
+        )
+    if config.schedule.by == "candidates" and (config.train.steps or config.train.seconds):
+        raise ConfigError(
+            "schedule.by", "candidates", "the run ends by steps or seconds", "Set train.epochs, or leave schedule.by = 'auto'"
+        )
+    if config.link.heartbeat_s * 2 > config.link.lost_after_s:
+        reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
+        raise ConfigError("link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that")
+    if config.mode == "lockstep" and config.sync.dtype != "fp32":
+        raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
+
+
+def warnings_of(config: Config) -> list[str]:
+    """Settings that have no effect in this mode."""
+    notes = []
+    if config.mode in ("lockstep", "inline") and config.sync.interval != 1:
+        notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
+    if config.sync.lag != 1 and config.mode != "fixed-lag":
+        notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
+    if config.selection.anneal and config.train.seconds:
+        notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
+    if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
+        notes.append("selection.keep has no effect: policy 'full' keeps everything")
+    return notes

@@ -1,0 +1,102 @@
+"""From TOML, assignments and dictionaries to a checked Config. Input is checked here, once; the rest of the code trusts it."""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_origin
+
+from sbpipe.config.consistency import check_together
+from sbpipe.config.schema import SECTIONS, Config, known_keys
+from sbpipe.errors import ConfigError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The dotted keys and values of a TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config file", str(path), f"cannot be read ({error.strerror})", "Check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config file", str(path), f"is not TOML ({error})", "See configs/ for examples") from None
+    return flatten(tables)
+
+
+def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables as dotted keys; tables that are themselves values (`model.options`) stay whole."""
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        if name in SECTIONS and not isinstance(value, Mapping):
+            raise ConfigError(name, value, "is a section, not a value", f"Write [{name}] and keys below it")
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": inner_value for inner, inner_value in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key=value` of the command line; the value is TOML, or a bare string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError("--set", text, "is not an assignment", "Write --set key=value, for instance --set selection.keep=0.25")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def resolve(*layers: Mapping[str, Any]) -> Config:
+    """The defaults, overridden by each layer of dotted keys in turn, checked."""
+    keys = known_keys()
+    values: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key not in keys:
+                raise _unknown_key(key, value, list(keys))
+            values[key] = _checked(key, value, keys[key])
+    sections: dict[str, Any] = {
+        name: kind(**{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")})
+        for name, kind in SECTIONS.items()
+    }
+    plain: dict[str, Any] = {key: value for key, value in values.items() if "." not in key}
+    config = Config(**sections, **plain)
+    check_together(config)
+    return config
+
+
+def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+    same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return ConfigError(
+        key, value, "unknown key", f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all"
+    )
+
+
+def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
+    limits = known.metadata
+    kind: Any = known.type if isinstance(known.type, type) else get_origin(known.type)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(key, value, f"must be of type {kind.__name__}", f"It means: {limits['meaning']}")
+    if limits["choices"] and value not in limits["choices"]:
+        near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    below = limits["low"] is not None and not value >= limits["low"]
+    beyond = limits["high"] is not None and not value <= limits["high"]
+    not_above = limits["above"] is not None and not value > limits["above"]
+    if below or beyond or not_above:
+        raise ConfigError(key, value, f"must be {_range(limits)}", f"It means: {limits['meaning']}")
+    return value
+
+
+def _range(limits: Mapping[str, Any]) -> str:
+    parts = [
+        f"at least {limits['low']}" if limits["low"] is not None else "",
+        f"above {limits['above']}" if limits["above"] is not None else "",
+    ]
+    parts.append(f"at most {limits['high']}" if limits["high"] is not None else "")
+    return " and ".join(part for part in parts if part)
