@@ -48,6 +48,7 @@ FLAGS = {
     "bind": "link.bind",
     "connect": "link.connect",
     "keys": "link.keys",
+    "selector_device": "selector.device",
     "orphan_timeout": "link.orphan_timeout_s",
 }
 
@@ -62,6 +63,8 @@ def build_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="both roles as supervised processes on what the machine has", formatter_class=form)
     _add_settings(run)
     _add_run_dir(run)
+    run.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
+    run.add_argument("--selector-device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
     run.add_argument("--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)")
 
     trainer = commands.add_parser("trainer", help="the trainer alone; selectors connect to it", formatter_class=form)
@@ -126,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = _COMMANDS[args.command](args)
     except SbpipeError as error:
-        print(f"sbpipe: {error}", file=sys.stderr)
+        print(f"{launch.SAYS}{error}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -270,6 +273,8 @@ def _report(path: Path, summary: dict[str, Any]) -> None:
     if summary:
         print(f"\n{summary['status']}\n{summary_table(summary)}")
     print(f"\nrun directory: {path}\nsummary:       {path / SUMMARY}")
+    if summary.get("status") == "stopped":
+        print(f"go on with:    sbpipe run --run-dir {path} --resume")
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -31,6 +31,8 @@ _FORGIVEN_AFTER_S = 300.0
 _MAX_RESTARTS = 5
 _RESTART_AFTER_S = 1.0
 _PR_SET_PDEATHSIG = 1
+SAYS = "sbpipe: "
+"""How an error that is not a bug begins on the terminal."""
 SUPERVISED = "SBPIPE_SUPERVISED"
 """In a child's environment: the supervisor shows its progress and keeps its log."""
 
@@ -39,7 +41,7 @@ class ChildFailed(SbpipeError):
     """A role ended badly; its exit code becomes ours."""
 
     def __init__(self, role: str, code: int, log: Path) -> None:
-        super().__init__(f"the {role} ended with code {code}; the end of {log}:\n{_tail(log)}")
+        super().__init__(_last_word(log) or f"the {role} ended with code {code}; the end of {log}:\n{_tail(log)}")
         self.exit_code = code if code > 0 else 128 - code
 
 
@@ -236,6 +238,15 @@ class _StopRequest:
         self.count += 1
         if self.count > 1:
             raise KeyboardInterrupt
+
+
+def _last_word(log: Path) -> str:
+    """What a role said was wrong, if it said so: that is all a person needs to see."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[-1].removeprefix(SAYS) if lines and lines[-1].startswith(SAYS) else ""
 
 
 def _tail(path: Path, lines: int = 12) -> str:

@@ -41,7 +41,10 @@ def run_trainer(config: Config, path: Path, *, resume: bool, overwrite: bool, on
     run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
     connection = connection_of(port.endpoints, port.session, config.link.keys)
     write_connection(run_dir.path, connection)
-    log.info("listening at %s; a selector connects with: sbpipe selector --connect %s", port.endpoints.control, run_dir.path)
+    where = f"tcp://HOST:PORT --keys DIR, or --connect {run_dir.path}" if config.link.keys else str(run_dir.path)
+    log.info(
+        "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s", port.endpoints.control, config.link.wait_s, where
+    )
     run = TrainerRun(setup, run_dir, make_slots(setup, port.session, shared=True), port, began=began)
     try:
         return run.run(resume=resume)

@@ -157,3 +157,15 @@ def test_a_diverged_run_stops_and_says_what_to_do(run_path: Path) -> None:
     done = sbpipe("run", "--run-dir", str(run_path), *settings(mode="inline", optim__lr=1e30, train__steps=40))
     assert done.returncode == 2
     assert "ower optim.lr" in done.stderr
+
+
+def test_a_run_whose_candidates_fill_no_batch_is_an_error_not_a_result(run_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did not fill one batch"):
+        train_inline(small(mode="inline", data__examples=60, train__steps=0, train__epochs=1.0, train__batch_size=20), run_path)
+
+
+def test_a_supervised_mistake_is_told_in_one_line(run_path: Path) -> None:
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(data__name="cifar11"))
+    assert done.returncode == 2
+    assert done.stderr.count("sbpipe: ") == 1
+    assert "logs" not in done.stderr

@@ -44,7 +44,13 @@ def table(rows: list[Row]) -> str:
     """For people."""
     cells = [("bench", "what", "measured", "bar", "")]
     for row in rows:
-        bar = f"≥ {row.at_least:,g}" if row.at_least is not None else f"≤ {row.at_most:,g}" if row.at_most is not None else ""
+        bar = (
+            f"≥ {_short(row.at_least)}"
+            if row.at_least is not None
+            else f"≤ {_short(row.at_most)}"
+            if row.at_most is not None
+            else ""
+        )
         verdict = {True: "met", False: "MISSED", None: ""}[row.is_met]
         cells.append((row.bench, row.what, f"{_short(row.value)} {row.unit}", bar, verdict))
     widths = [max(len(line[k]) for line in cells) for k in range(5)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Floats
 
-BLOCK = 128
+BLOCK = 192
 """Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet near here."""
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 import time
+from pathlib import Path
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError, PeerLost
@@ -33,7 +34,8 @@ class Finder:
                 if time.monotonic() > give_up:
                     raise PeerLost(f"{error} (waited {self._link.wait_s:.0f} s, link.wait_s)") from None
             if not is_said:
-                log.info("waiting for a trainer in %s", self._link.connect)
+                there = "" if Path(self._link.connect).is_dir() else ", which does not exist yet"
+                log.info("waiting up to %.0f s for a trainer in %s%s (link.wait_s)", self._link.wait_s, self._link.connect, there)
                 is_said = True
             is_stopped.wait(0.1)
         return None

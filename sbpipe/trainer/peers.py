@@ -45,7 +45,7 @@ class Roster:
     def remove(self, name: str) -> Peer | None:
         """A peer is gone; its statistics stay."""
         peer = self.peers.pop(name, None)
-        if peer is not None:
+        if peer is not None and peer.is_ready:
             self.gone.append(peer)
         return peer
 

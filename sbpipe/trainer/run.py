@@ -11,7 +11,7 @@ from typing import Any
 
 from sbpipe import devices
 from sbpipe.config import Config, digest, to_json
-from sbpipe.errors import RunDirError
+from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
@@ -176,9 +176,13 @@ class TrainerRun:
 
     def _finish(self, ending: str) -> dict[str, Any]:
         step = self.stream.steps_done
+        if step == 0 and ending == "finished":
+            raise ConfigError(
+                "train.epochs", self._setup.config.train.epochs, "the candidates kept did not fill one batch", "Train longer"
+            )
         if step:
             self.loop.save_checkpoint(step)
-        log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
+            log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self.dispatcher.stop(ending)
         self.loop.feed.stop()
         summary = self._summary(ending)
@@ -195,6 +199,8 @@ class TrainerRun:
         return {
             "status": ending,
             "mode": self._setup.config.mode,
+            "seed": self._setup.config.seed,
+            "config.digest": digest(self._setup.config),
             **numbers,
             **self._totals(),
             "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),

@@ -31,6 +31,7 @@ class Tally:
     fidelity_count: int = 0
     error_sum: float = 0.0
     elapsed_s: float = 0.0
+    share: float = 0.0
 
 
 class _OnItsWay:
@@ -61,7 +62,6 @@ class Telemetry:
         self._begin = time.perf_counter()
         self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
-        self._share = 0.0
         self.tally = Tally()
         self.evaluation: Evaluation | None = None
         self.last_loss: float | None = None
@@ -140,12 +140,11 @@ class Telemetry:
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
         """Twice a second, an event that a terminal can show; the share done stays as it was if none is given."""
-        share = self._share = self._share if share is None else share
+        share = self.tally.share = self.tally.share if share is None else share
         if not now and time.perf_counter() < self._next_progress:
             return
         self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
         elapsed = self.elapsed_s
-        current_s = max(1e-9, time.perf_counter() - self._begin)
         self._events.write(
             "progress",
             share=share,
@@ -156,7 +155,7 @@ class Telemetry:
             keep_rate=self._stream.num_kept / max(1, self._stream.ledger.num_considered),
             staleness=self._staleness()["mean"],
             idle=self._ratio("wait"),
-            selector_idle=1.0 - self._selector_busy(current_s),
+            selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
             queue=self._stream.on_hand,
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
