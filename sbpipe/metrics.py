@@ -98,15 +98,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     return value
-
-
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a file that may still be growing; a cut last line is passed over."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(event, dict):
-                yield event
