@@ -13,7 +13,8 @@ LAYERS = [
     ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress"],
     ["selector", "trainer"],
     ["roles", "launch", "doctor", "bench"],
-    ["cli", "api"],
+    ["commands", "api"],
+    ["cli"],
 ]
 FORBIDDEN = {
     "selection": {"link", "models", "data", "weights", "scoring"},
@@ -26,7 +27,7 @@ FORBIDDEN = {
     "selector": {"trainer"},
 }
 OWNERS = {"zmq": {"link/sockets.py"}, "msgpack": {"link/frames.py"}}
-TORCH_FREE = ("cli", "config", "errors", "records", "metrics", "cores", "run_dir", "progress", "launch", "api", "link", "selection")
+TORCH_FREE = ("cli", "commands", "config", "errors", "records", "metrics", "cores", "run_dir", "progress", "launch", "api", "link", "selection")
 
 
 def imports_of(path: Path) -> set[str]:

@@ -1,0 +1,28 @@
+"""One file per command: its arguments and what it does. Nothing heavy is imported before a command runs."""
+
+import argparse
+from types import ModuleType
+
+from sbpipe.commands import bench, doctor, keys, run, selector, trainer
+
+COMMANDS: dict[str, ModuleType] = {
+    "run": run,
+    "trainer": trainer,
+    "selector": selector,
+    "doctor": doctor,
+    "bench": bench,
+    "keys": keys,
+}
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Every command, with its help and arguments."""
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=getattr(module, "DESCRIPTION", None),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)

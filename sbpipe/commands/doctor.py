@@ -1,0 +1,17 @@
+"""`sbpipe doctor`: what this machine has."""
+
+import argparse
+
+HELP = "what this machine has, and what `run` would choose"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Survey and say."""
+    from sbpipe import doctor
+
+    return doctor.main(as_json=args.json)

@@ -1,0 +1,25 @@
+"""What a command says of a run that has ended."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sbpipe.progress import summary_table
+from sbpipe.run_dir import SUMMARY
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The numbers a run left; {} if it left none."""
+    try:
+        return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
+    except OSError:
+        return {}
+
+
+def report(path: Path, summary: dict[str, Any]) -> None:
+    """Say how a run ended and where its files are."""
+    if summary:
+        print(f"\n{summary['status']}\n{summary_table(summary)}")
+    print(f"\nrun directory: {path}\nsummary:       {path / SUMMARY}")
+    if summary.get("status") == "stopped":
+        print(f"go on with:    sbpipe run --run-dir {path} --resume")

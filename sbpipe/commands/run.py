@@ -1,0 +1,41 @@
+"""`sbpipe run`: both roles as supervised processes."""
+
+import argparse
+import sys
+
+from sbpipe import launch
+from sbpipe.commands import trainer
+from sbpipe.commands.ending import read_summary, report
+from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
+from sbpipe.config import warnings_of
+from sbpipe.errors import ConfigError
+from sbpipe.run_dir import claim, default_path
+
+HELP = "both roles as supervised processes on what the machine has"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    add_settings(parser)
+    add_run_dir(parser)
+    parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
+    parser.add_argument("--selector-device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
+    parser.add_argument("--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start and supervise both roles."""
+    config, given = resolve_or_print(args)
+    if config is None:
+        return 0
+    if config.mode == "inline":
+        return trainer.run(args)
+    path = args.run_dir or default_path(config.mode)
+    for warning in warnings_of(config):
+        print(f"warning: {warning}", file=sys.stderr)
+    claim(path, resume=args.resume, overwrite=args.overwrite)
+    if args.selectors < 1:
+        raise ConfigError("--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process")
+    is_finished = launch.run_both(config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite)
+    report(path, read_summary(path))
+    return 0 if is_finished else 130

@@ -1,0 +1,40 @@
+"""`sbpipe selector`: one selector."""
+
+import argparse
+import logging
+import os
+import time
+
+from sbpipe import cores, launch
+from sbpipe.commands.settings import add_settings, resolve_or_print
+from sbpipe.progress import Display, lone_selector_line
+
+HELP = "a selector; takes all other settings from its trainer"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    add_settings(parser)
+    parser.add_argument("--device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
+    parser.add_argument("--connect", metavar="WHERE", help="the trainer's address or run directory (tcp://127.0.0.1:5570)")
+    parser.add_argument("--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`")
+    parser.add_argument("--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve a trainer until it says goodbye."""
+    config, given = resolve_or_print(args)
+    if config is None:
+        return 0
+    cores.pin_role("selector", config.selector.device, config.selector.threads)
+    from sbpipe import roles
+
+    display, begin = Display(), time.monotonic()
+    is_supervised = bool(os.environ.get(launch.SUPERVISED))
+
+    def show(stats: dict[str, float]) -> None:
+        display.lines([lone_selector_line(stats, time.monotonic() - begin)])
+
+    reason = roles.run_selector(config, given, None if is_supervised else show)
+    logging.getLogger("sbpipe").info("done: %s", reason)
+    return 130 if reason == "stopped" else 0

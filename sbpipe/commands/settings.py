@@ -1,0 +1,69 @@
+"""The arguments that several commands share, and the settings they amount to. Knows no role."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import Config, parse_assignment, read_toml, resolve, to_toml
+from sbpipe.errors import ConfigError
+from sbpipe.run_dir import resumed
+
+FLAGS = {
+    "precision": "selector.precision",
+    "sync_interval": "sync.interval",
+    "keep": "selection.keep",
+    "seed": "seed",
+    "mode": "mode",
+    "bind": "link.bind",
+    "connect": "link.connect",
+    "keys": "link.keys",
+    "selector_device": "selector.device",
+    "orphan_timeout": "link.orphan_timeout_s",
+}
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The arguments that give settings."""
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; without one, the defaults")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated"
+    )
+    parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
+    parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")
+    parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16 (fp32)")
+    parser.add_argument("--mode", metavar="NAME", help="pipelined, lockstep, fixed-lag, inline (pipelined)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random in the run (0)")
+    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and stop")
+
+
+def add_run_dir(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name a run directory."""
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write (a new folder under runs/)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --run-dir")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The dotted keys a user gave, by file, --set and flags, later ones winning."""
+    given = read_toml(args.config) if args.config is not None else {}
+    given |= dict(parse_assignment(text) for text in args.assignments)
+    given |= {key: getattr(args, flag) for flag, key in FLAGS.items() if getattr(args, flag, None) is not None}
+    if getattr(args, "device", None) is not None:
+        given["selector.device" if args.command == "selector" else "train.device"] = args.device
+    return given
+
+
+def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:
+    """The settings of a command, and what was given of them; no settings if they were only to be printed."""
+    given = given_settings(args)
+    config = _resumed(args, given) if getattr(args, "resume", False) else resolve(given)
+    if args.print_config:
+        print(to_toml(config), end="")
+        return None, given
+    return config, given
+
+
+def _resumed(args: argparse.Namespace, given: dict[str, Any]) -> Config:
+    if args.run_dir is None:
+        raise ConfigError("--resume", True, "needs a run to go on with", "Name it with --run-dir")
+    return resumed(args.run_dir, given)

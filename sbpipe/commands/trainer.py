@@ -1,0 +1,75 @@
+"""`sbpipe trainer`: the trainer alone."""
+
+import argparse
+import logging
+import os
+import threading
+from pathlib import Path
+
+from sbpipe import cores, launch
+from sbpipe.commands.ending import report
+from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
+from sbpipe.progress import Display, Follower
+from sbpipe.run_dir import TRAINER_EVENTS, RunDir, default_path
+
+HELP = "the trainer alone; selectors connect to it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    add_settings(parser)
+    add_run_dir(parser)
+    parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
+    parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (tcp://127.0.0.1:5570; port 0 = any)")
+    parser.add_argument("--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`; needed on any address but loopback")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train with selectors that connect, or in one process."""
+    config, _ = resolve_or_print(args)
+    if config is None:
+        return 0
+    path = args.run_dir or default_path(config.mode)
+    cores.pin_role("trainer", config.train.device, config.train.threads)
+    from sbpipe import roles
+
+    watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
+    role = roles.run_inline if config.mode == "inline" else roles.run_trainer
+    try:
+        summary = role(config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open)
+    finally:
+        watcher.close()
+    if not watcher.is_supervised:
+        report(path, summary)
+    return 0 if summary["status"] == "finished" else 130
+
+
+class _Watcher:
+    """Shows a trainer's own progress and copies its log into the run directory, unless a supervisor does both."""
+
+    def __init__(self, *, is_supervised: bool) -> None:
+        self.is_supervised = is_supervised
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self, run_dir: RunDir) -> None:
+        if self.is_supervised:
+            return
+        (run_dir.path / "logs").mkdir(exist_ok=True)
+        handler = logging.FileHandler(run_dir.path / "logs" / "trainer.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger().addHandler(handler)
+        self._thread = threading.Thread(target=self._watch, args=(run_dir.path / TRAINER_EVENTS,), name="progress", daemon=True)
+        self._thread.start()
+
+    def _watch(self, events: Path) -> None:
+        follower, display = Follower(events), Display()
+        follower.new_events()
+        while not self._is_over.wait(0.5):
+            launch.show_events(follower, display)
+        launch.show_events(follower, display)
+
+    def close(self) -> None:
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
