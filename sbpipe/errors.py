@@ -6,7 +6,8 @@
     │   ├── DataError                 a data set that is missing, unreadable, empty or inconsistent
     │   ├── ModelError                a model or loss that cannot be built or answers in the wrong shape
     │   ├── DeviceError               a device that is not there, or has too little memory
-    │   └── RunDirError               a run directory that is in use, not empty, or not writable
+    │   ├── RunDirError               a run directory that is in use, not empty, or not writable
+    │   └── MissingExtra              an optional library that is not installed, and the extra that brings it
     ├── PeerError            exit 3   the other side of the wire
     │   ├── PeerLost                  which peer, silent for how long
     │   └── PeerRejected              both sides of the disagreement
@@ -50,6 +51,13 @@ class DeviceError(UserError):
 
 class RunDirError(UserError):
     """A run directory that cannot be used."""
+
+
+class MissingExtra(UserError):
+    """An optional library is not installed."""
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} need {library}, which is not installed. Install it with: pip install 'sbpipe[{extra}]'")
 
 
 class PeerError(SbpipeError):

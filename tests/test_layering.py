@@ -10,9 +10,11 @@ ROOT = Path(__file__).parent.parent / "sbpipe"
 # From the ground up: a room may import itself and what stands before it.
 LAYERS = [
     ["errors", "records", "config", "randomness", "metrics", "cores", "devices", "plugins", "run_dir", "layout", "version"],
-    ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress"],
+    ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress", "logbook", "charts"],
     ["selector", "trainer"],
-    ["roles", "launch", "doctor", "bench"],
+    ["roles", "launch", "doctor", "bench", "report", "live", "trackers"],
+    ["study"],
+    ["compare"],
     ["commands", "api"],
     ["cli"],
 ]
@@ -25,9 +27,35 @@ FORBIDDEN = {
     "models": {"link", "data", "weights", "scoring", "selection"},
     "trainer": {"selector", "scoring"},
     "selector": {"trainer"},
+    "logbook": {"charts", "progress"},
+    "charts": {"logbook", "progress"},
+    "live": {"report", "trackers", "roles", "launch"},
+    "report": {"live", "trackers", "roles", "launch"},
+    "trackers": {"report", "live", "roles", "launch"},
 }
-OWNERS = {"zmq": {"link/sockets.py"}, "msgpack": {"link/frames.py"}}
-TORCH_FREE = ("cli", "commands", "config", "errors", "records", "metrics", "cores", "run_dir", "progress", "launch", "api", "link", "selection")
+OWNERS = {"zmq": {"link/sockets.py"}, "msgpack": {"link/frames.py"}, "vl_convert": {"charts/render.py"}}
+TORCH_FREE = (
+    "cli",
+    "commands",
+    "config",
+    "errors",
+    "records",
+    "metrics",
+    "cores",
+    "run_dir",
+    "progress",
+    "launch",
+    "api",
+    "link",
+    "selection",
+    "logbook",
+    "charts",
+    "report",
+    "live",
+    "trackers",
+    "study",
+    "compare",
+)
 
 
 def imports_of(path: Path) -> set[str]:
