@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 
+_MAX_RECENT = 2 * 64
+"""Numbers kept per stage and event: a stage that never reports must not grow, and a picture needs no more."""
+
+
 class Spans:
-    """How long each named stage took: totals for the whole run, and (start, duration) of the current step for its event."""
+    """How long each named stage took: totals for the whole run, and every (start, duration) since the last event."""
 
     def __init__(self) -> None:
         self.total_s: defaultdict[str, float] = defaultdict(float)
@@ -41,7 +45,9 @@ class Spans:
         """Record a stage that was timed elsewhere."""
         self.total_s[name] += duration_s
         self.count[name] += 1
-        self._recent[name] = [round(begin, 6), round(duration_s, 6)]
+        recent = self._recent.setdefault(name, [])
+        if len(recent) < _MAX_RECENT:
+            recent += (round(begin, 6), round(duration_s, 6))
 
     def clear(self) -> None:
         """Count from here."""
@@ -49,7 +55,7 @@ class Spans:
         self.count.clear()
 
     def take_recent(self) -> dict[str, list[float]]:
-        """The last (start, duration) of each stage since the last call; starts are on this machine's monotonic clock."""
+        """Start, duration, start, duration, ... of each stage since the last call; starts are on this machine's monotonic clock."""
         recent, self._recent = self._recent, {}
         return recent
 

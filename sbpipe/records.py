@@ -38,7 +38,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class Selection:
-    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at `kept` were kept."""
+    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at `kept` were kept.
+
+    `scores` and `keep_probability` have a value for each considered candidate.
+    """
 
     lease_id: int
     version: int

@@ -33,7 +33,7 @@ log = logging.getLogger("sbpipe")
 
 def run_trainer(config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]) -> dict[str, Any]:
     """Train with selectors that connect; returns the summary."""
-    began = time.monotonic()
+    began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
     port = open_trainer_port(config.link)
@@ -54,7 +54,7 @@ def run_trainer(config: Config, path: Path, *, resume: bool, overwrite: bool, on
 
 def run_inline(config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]) -> dict[str, Any]:
     """Both roles in this process, over the in-process port; returns the summary."""
-    began = time.monotonic()
+    began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
     run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)

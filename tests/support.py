@@ -89,5 +89,5 @@ def answer_all(lease: Lease, *, keep_every: int = 3, version: int | None = None)
     kept = np.arange(0, lease.num_candidates, keep_every, dtype=np.int32)[: lease.enough]
     considered = int(kept[-1]) + 1 if len(kept) == lease.enough else lease.num_candidates
     scores = np.arange(considered, dtype=np.float32)
-    probability = np.full(len(kept), 1 / keep_every, np.float32)
+    probability = np.full(considered, 1 / keep_every, np.float32)
     return Selection(lease.lease_id, lease.version if version is None else version, scores, kept, probability)

@@ -40,7 +40,7 @@ SESSION = bytes(range(16))
 
 def selection(**changes: Any) -> Selection:
     kept = np.array([0, 2], np.int32)
-    whole = Selection(7, 3, np.array([1.0, np.nan, 2.0], np.float32), kept, np.array([1.0, 0.25], np.float32), {"score_s": 0.5})
+    whole = Selection(7, 3, np.array([1.0, np.nan, 2.0], np.float32), kept, np.array([1.0, 0.0, 0.25], np.float32), {"score_s": 0.5})
     return dataclasses.replace(whole, **changes)
 
 
@@ -59,7 +59,7 @@ EXAMPLES: list[tuple[Message, int]] = [
     (lease(), 3),
     (lease(history=None, exact=True, keep_all=True), 2),
     (selection(), 5),
-    (selection(kept=np.empty(0, np.int32), keep_probability=np.empty(0, np.float32), stats={}), 5),
+    (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32), stats={}), 5),
     (Goodbye("done"), 2),
     (Fetch(5, 2 << 20, 2 << 20), 2),
     (Chunk(5, 4, 10, b"abcdef"), 3),
@@ -161,11 +161,11 @@ BAD: list[tuple[Message, str]] = [
     (selection(kept=np.array([0, 0], np.int32)), "strictly increasing"),
     (selection(kept=np.array([0, 3], np.int32)), "strictly increasing"),
     (selection(kept=np.array([-1, 2], np.int32)), "strictly increasing"),
-    (selection(kept=np.array([0], np.int32)), "1 kept, 2 keep probabilities"),
+    (selection(keep_probability=np.ones(2, np.float32)), "3 scores, 2 keep probabilities"),
     (selection(kept=np.array([0, 2], np.int64)), "kept"),
-    (selection(keep_probability=np.array([0.0, 1.0], np.float32)), "outside"),
-    (selection(keep_probability=np.array([0.5, 1.1], np.float32)), "outside"),
-    (selection(keep_probability=np.array([0.5, np.nan], np.float32)), "outside"),
+    (selection(keep_probability=np.array([0.0, 1.0, 1.0], np.float32)), "probability 0 was kept"),
+    (selection(keep_probability=np.array([0.5, 1.1, 0.5], np.float32)), "outside"),
+    (selection(keep_probability=np.array([0.5, np.nan, 0.5], np.float32)), "outside"),
     (selection(stats={"loss": float("nan")}), "stats"),
     (selection(stats={f"s{i}": 0.0 for i in range(limits.MAX_ENTRIES + 1)}), "stats"),
     (selection(stats={"n" * 65: 0.0}), "stats"),
@@ -192,7 +192,7 @@ def test_a_message_that_breaks_a_rule_cannot_be_encoded(message: Message, says: 
 SCORES, KEPT, CHANCES = (
     np.zeros(3, np.float32).tobytes(),
     np.array([0, 2], np.int32).tobytes(),
-    np.array([1, 1], np.float32).tobytes(),
+    np.array([1, 0, 1], np.float32).tobytes(),
 )
 
 
@@ -310,7 +310,7 @@ def leases(draw: st.DrawFn) -> Lease:
 def selections(draw: st.DrawFn) -> Selection:
     every = draw(scores)
     kept = np.flatnonzero(draw(npst.arrays(np.bool_, len(every)))).astype(np.int32)
-    chances = draw(npst.arrays(np.float32, len(kept), elements=st.floats(0, 1, exclude_min=True, width=32)))
+    chances = draw(npst.arrays(np.float32, len(every), elements=st.floats(0, 1, exclude_min=True, width=32)))
     return Selection(draw(counts), draw(counts), every, kept, chances, draw(stats))
 
 

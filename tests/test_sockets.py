@@ -150,7 +150,7 @@ def test_every_message_travels_over_every_kind_of_address(scene: Scene, address:
     assert selector.session == trainer.session
     assert trainer.send("s1", Lease(1, 0, 0, 3, enough=2, most=2, version=0))
     assert take_one(selector) == Lease(1, 0, 0, 3, enough=2, most=2, version=0)
-    assert selector.send(Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(1, np.float32)))
+    assert selector.send(Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(3, np.float32)))
     peer, answer = take(trainer)
     assert isinstance(answer, Selection)
     assert (peer, answer.kept.tolist()) == ("s1", [1])
@@ -295,7 +295,7 @@ def test_a_restarted_trainer_receives_the_queue_of_the_old_session_and_fences_it
     old.close()
     selector = scene.selector(old)
     selector.session = old.session
-    assert selector.send(Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(1, np.float32)))
+    assert selector.send(Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(3, np.float32)))
     new = scene.trainer(link)
     assert until(lambda: selector.session == NO_SESSION, new, selector) == [Fenced()]
     assert new.dropped == {"fenced": 1}

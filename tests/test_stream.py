@@ -198,7 +198,7 @@ def test_a_stream_that_keeps_nothing_any_more_is_an_error_not_a_hang() -> None:
         while True:
             for _, lease in stream.grant([peer]):
                 scores = np.full(lease.num_candidates, np.nan, np.float32)
-                stream.accept(Selection(lease.lease_id, 0, scores, nothing, np.empty(0, np.float32)))
+                stream.accept(Selection(lease.lease_id, 0, scores, nothing, np.zeros(len(scores), np.float32)))
 
     with pytest.raises(StarvedError, match="scores are not finite"):
         starve()

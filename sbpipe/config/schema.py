@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-MODES = ("pipelined", "lockstep", "fixed-lag", "inline")
+MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
 
 def setting(
@@ -82,6 +82,7 @@ class TrainConfig:
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0)
+    replicas: int = setting(2, "data-parallel: processes that share each batch, one device each", low=1, high=64)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class ScheduleConfig:
 class SelectionConfig:
     """Which candidates are kept."""
 
-    policy: str = setting("sb", "the rule from scores to keep probabilities", choices=("full", "random", "sb"))
+    policy: str = setting("sb", "the rule from scores to keep probabilities", choices=("full", "random", "sb", "shuffled"))
     keep: float = setting(1 / 3, "target share of candidates kept; sb's beta = 1/keep - 1", above=0.0, high=1.0)
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
@@ -176,6 +177,16 @@ class LinkConfig:
 
 
 @dataclass(frozen=True)
+class TrackersConfig:
+    """Where the run's numbers go besides its own files."""
+
+    tensorboard: bool = setting(False, "scalars for TensorBoard, in the run directory's tensorboard/")
+    wandb: bool = setting(False, "scalars to Weights & Biases; WANDB_MODE=offline keeps them here")
+    mlflow: bool = setting(False, "scalars to MLflow; without MLFLOW_TRACKING_URI, in the run directory's mlruns/")
+    project: str = setting("sbpipe", "wandb: project; mlflow: experiment")
+
+
+@dataclass(frozen=True)
 class Config:
     """One run, wholly described."""
 
@@ -194,6 +205,7 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
+    trackers: TrackersConfig = field(default_factory=TrackersConfig)
 
     @property
     def score_batch_size(self) -> int:
@@ -208,6 +220,13 @@ class Config:
     def is_clocked(self) -> bool:
         """Whether a logical clock, not arrival, decides which weights score which batch."""
         return self.mode != "pipelined"
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the run holds, busy or not."""
+        if self.mode == "data-parallel":
+            return self.train.replicas
+        return 1 if self.mode == "inline" else 2
 
     @property
     def lag(self) -> int:

@@ -10,7 +10,7 @@ from sbpipe.config.reading import flatten, resolve
 from sbpipe.config.schema import Config, known_keys
 
 # What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
-LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval")
+LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval", "trackers")
 LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
 
 

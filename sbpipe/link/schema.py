@@ -172,14 +172,16 @@ def _lease_fault(lease: Lease) -> str:
 
 def _selection_fault(selection: Selection) -> str:
     kept, chances = selection.kept, selection.keep_probability
-    if len(kept) != len(chances):
-        return f"{len(kept)} kept, {len(chances)} keep probabilities"
+    if len(selection.scores) != len(chances):
+        return f"{len(selection.scores)} scores, {len(chances)} keep probabilities"
+    # Comparisons with NaN are false, so NaN is refused too.
+    if not ((chances >= 0) & (chances <= 1)).all():
+        return "a keep probability is outside [0, 1]"
     if not len(kept):
         return ""
     if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():
         return "kept positions are not strictly increasing inside the scores"
-    # Comparisons with NaN are false, so NaN is refused too.
-    return "" if ((chances > 0) & (chances <= 1)).all() else "a keep probability is outside (0, 1]"
+    return "" if chances[kept].all() else "a candidate of keep probability 0 was kept"
 
 
 def _chunk_fault(chunk: messages.Chunk) -> str:

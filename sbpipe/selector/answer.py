@@ -68,7 +68,7 @@ class Selector:
                 self._policy.consider(chunk[:considered])
             scores.append(chunk[:considered])
             kept.append(positions + np.int32(num_considered))
-            probabilities.append(probability[positions])
+            probabilities.append(probability[:considered])
             num_kept += len(positions)
             num_considered += considered
             self.progress += 1
@@ -118,6 +118,7 @@ class Selector:
         busy_s = spans.total_s["view"] + spans.total_s["score"] + spans.total_s["select"] + spans.total_s["apply"]
         return {
             "busy_s": busy_s,
+            **{f"{name}_s": spans.total_s[name] for name in ("view", "score", "select", "apply")},
             "idle_s": spans.total_s["idle"],
             "scored": float(self.num_scored),
             "applied": float(self.num_applied),

@@ -134,7 +134,9 @@ class SelectorService:
             self._spans.clear()
             self._port.post(Ready(built.fingerprints))
         elif self._built is not None:
-            self._port.post(self._built.selector.answer(message))
+            selection = self._built.selector.answer(message)
+            with self._spans.span("send"):
+                self._port.post(selection)
 
     def status(self) -> dict[str, float]:
         """What a terminal may show: version in use, candidates scored, idle and busy seconds."""

@@ -137,7 +137,8 @@ class Dispatcher:
             return
         peer = self._roster.peers[name]
         peer.stats, peer.answers = message.stats, peer.answers + 1
-        reason = self._stream.accept(message)
+        with self._spans.span("receive"):
+            reason = self._stream.accept(message)
         if reason:
             peer.needs_history = True  # its own now holds scores that do not count
             self.num_fenced += 1

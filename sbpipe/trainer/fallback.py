@@ -38,4 +38,4 @@ class Fallback:
         considered, kept = choose(probability, coins(self._config.seed, lease.epoch, example_ids), lease.enough)
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
-        return Selection(lease.lease_id, step, unscored, kept, probability[kept]), versions[kept]
+        return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]

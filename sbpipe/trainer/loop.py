@@ -125,7 +125,8 @@ class Loop:
     def run_evaluation(self, step: int, candidates: int) -> None:
         """Measure the test error now."""
         with self.spans.span("evaluate"):
-            self.telemetry.evaluated(self.evaluate(), step, candidates)
+            evaluation = self.evaluate()
+        self.telemetry.evaluated(evaluation, step, candidates)
 
     def _checkpoint_if_due(self, step: int) -> None:
         if self.config.checkpoint.every and step % self.config.checkpoint.every == 0:

@@ -9,23 +9,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sbpipe import devices
-from sbpipe.config import Config, digest, to_json
+from sbpipe.config import Config, digest, to_json, warnings_of
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
+from sbpipe.records import Ids
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir
+from sbpipe.trainer.census import Census, thumbnails
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
-from sbpipe.trainer.evaluate import Evaluation, evaluate
+from sbpipe.trainer.evaluate import Evaluation, answers, evaluate
 from sbpipe.trainer.feed import Feed
 from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.peers import Roster
 from sbpipe.trainer.reception import Reception
 from sbpipe.trainer.setup import Setup
 from sbpipe.trainer.stream import Stream
-from sbpipe.trainer.telemetry import Telemetry
+from sbpipe.trainer.telemetry import LOOP_STAGES, Telemetry
 from sbpipe.weights import layout
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.publisher import Publisher
@@ -77,7 +82,10 @@ class TrainerRun:
             events=self.events,
         )
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
-        self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, num_classes=setup.data.num_classes)
+        classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
+        census = Census(self.stream.table, classes, setup.data.num_classes)
+        batch_size = config.train.batch_size
+        self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size)
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
         self._before: dict[str, float] = {}
         self.loop = self._loop(config, setup.spans)
@@ -128,11 +136,21 @@ class TrainerRun:
         self.events.write(
             "start",
             mode=config.mode,
+            policy=config.selection.policy,
+            keep=config.selection.keep,
+            interval=config.sync_interval,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
             digest=digest(config),
             total_candidates=self.stream.ledger.limit,
             total_steps=config.train.steps or None,
+            total_s=config.train.seconds or None,
             num_examples=self.stream.ledger.num_examples,
+            num_classes=self._setup.data.num_classes,
+            devices=config.num_devices,
         )
+        for warning in warnings_of(config):
+            self.events.write("warning", text=warning)
         try:
             first_step = self._resume() if resume else self._begin()
             self.dispatcher.start()
@@ -187,6 +205,7 @@ class TrainerRun:
         self.loop.feed.stop()
         summary = self._summary(ending)
         self._telemetry.progress(1.0 if ending == "finished" else None, now=True)
+        self._telemetry.census.write(self._run_dir.path, self._show)
         self._run_dir.write_summary(summary)
         self.events.write("summary", **summary)
         return summary
@@ -196,24 +215,39 @@ class TrainerRun:
         if ending == "finished" and not self.loop.is_stopped.is_set():
             self.loop.run_evaluation(self.stream.steps_done, self.stream.ledger.num_considered)
             numbers |= self._telemetry.evaluation_numbers()
+        totals = self._totals()
+        pushed = totals["sync.published"] * self._setup.manifest.num_bytes
         return {
             "status": ending,
             "mode": self._setup.config.mode,
             "seed": self._setup.config.seed,
             "config.digest": digest(self._setup.config),
             **numbers,
-            **self._totals(),
+            **totals,
+            "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
             "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),
             "weights.digest": layout.digest(self._setup.train_step.model),
             "weights.bytes": self._setup.manifest.num_bytes,
+            "devices": self._setup.config.num_devices,
             "device.trainer": devices.describe(self._setup.device),
             "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
         }
 
+    def _show(self, example_ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
+        """Examples as a person sees them, their targets, and what the model makes of them."""
+        if not len(example_ids):
+            return None, np.empty(0, np.int64), np.empty(0, np.int64)
+        inputs, targets = self._setup.data.score.batch(example_ids, 0)
+        return thumbnails(inputs.float().cpu().numpy()), *answers(self._setup.train_step.model, inputs, targets)
+
     def _totals(self) -> dict[str, float]:
         """Counts of the whole run, over all its resumes."""
+        seconds = self._setup.spans.total_s
         now = {
-            "wall_s": time.monotonic() - self._began,
+            "wall_s": time.perf_counter() - self._began,
+            "startup_s": self._telemetry.began - self._began,
+            **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
+            **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in ("busy", "view", "score", "select", "apply")},
             "sync.published": self._publisher.num_published,
             "sync.skipped": self._publisher.num_skipped,
             "sync.applied": int(self.roster.total("applied")),

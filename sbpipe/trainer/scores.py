@@ -1,4 +1,4 @@
-"""The score table: the last score of every example and the version that gave it, and the last scores in the order they came.
+"""The score table: what is known of every example, and the last scores in the order they came.
 
 From it come the history of a new selector, the fallback, and the pictures of easy and hard examples. Pure.
 """
@@ -6,37 +6,45 @@ From it come the history of a new selector, the fallback, and the pictures of ea
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids
+from sbpipe.records import Floats, Ids, Selection
+
+_COLUMNS = ("scores", "stamp", "keep_probability", "times_considered", "times_kept")
 
 
 class ScoreTable:
-    """8 bytes per example; pages that were never written cost nothing."""
+    """20 bytes per example; pages that were never written cost nothing."""
 
     def __init__(self, num_examples: int, history: int) -> None:
         self.scores: Floats = np.zeros(num_examples, np.float32)
-        self._stamp: NDArray[np.int32] = np.zeros(num_examples, np.int32)  # version + 1; 0 = never scored
+        self.stamp: NDArray[np.int32] = np.zeros(num_examples, np.int32)  # version + 1; 0 = never scored
+        self.keep_probability: Floats = np.zeros(num_examples, np.float32)
+        self.times_considered: NDArray[np.int32] = np.zeros(num_examples, np.int32)
+        self.times_kept: NDArray[np.int32] = np.zeros(num_examples, np.int32)
         self._capacity = history
         self.recent: Floats = np.empty(0, np.float32)
 
-    def record(self, example_ids: Ids, scores: Floats, version: int) -> None:
-        """Remember scores; those that are not finite are no scores."""
-        finite = np.isfinite(scores)
-        example_ids, scores = example_ids[finite], scores[finite]
+    def record(self, example_ids: Ids, selection: Selection) -> None:
+        """Remember what a selection says of the examples it considered; scores that are not finite are no scores."""
+        self.keep_probability[example_ids] = selection.keep_probability
+        self.times_considered[example_ids] += 1
+        self.times_kept[example_ids[selection.kept]] += 1
+        finite = np.isfinite(selection.scores)
+        example_ids, scores = example_ids[finite], selection.scores[finite]
         self.scores[example_ids] = scores
-        self._stamp[example_ids] = version + 1
+        self.stamp[example_ids] = selection.version + 1
         self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
 
     def lookup(self, example_ids: Ids) -> tuple[Floats, Ids]:
         """Last scores (NaN = never scored) and their versions."""
-        stamp = self._stamp[example_ids]
+        stamp = self.stamp[example_ids]
         return np.where(stamp > 0, self.scores[example_ids], np.float32(np.nan)), stamp.astype(np.int64) - 1
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """For the checkpoint."""
-        return {"scores": self.scores.copy(), "stamp": self._stamp.copy(), "recent": self.recent}
+        return {name: getattr(self, name).copy() for name in _COLUMNS} | {"recent": self.recent}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from a checkpoint."""
-        self.scores[:] = state["scores"]
-        self._stamp[:] = state["stamp"]
+        for name in _COLUMNS:
+            getattr(self, name)[:] = state[name]
         self.recent = state["recent"].astype(np.float32)

@@ -166,7 +166,7 @@ class Stream:
             return "does not fit the lease"
         del self._leases[selection.lease_id]
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
-        self.table.record(example_ids, selection.scores, selection.version)
+        self.table.record(example_ids, selection)
         self._count(considered, len(kept), is_selected=not lease.keep_all)
         if len(kept):
             self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
@@ -179,7 +179,7 @@ class Stream:
             example_ids=example_ids[selection.kept],
             epochs=np.full(count, lease.epoch),
             scores=selection.scores[selection.kept],
-            keep_probability=selection.keep_probability,
+            keep_probability=selection.keep_probability[selection.kept],
             version=np.full(count, selection.version) if versions is None else versions,
             arrived_at_step=np.full(count, self.steps_done),
             lease_ids=np.full(count, lease.lease_id),

@@ -9,6 +9,7 @@ import torch
 
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import TrainBatch
+from sbpipe.trainer.census import Census
 from sbpipe.trainer.evaluate import Evaluation
 from sbpipe.trainer.fidelity import mean_error, spearman
 from sbpipe.trainer.peers import Roster
@@ -16,6 +17,8 @@ from sbpipe.trainer.stream import Stream
 
 PROGRESS_EVERY_S = 0.5
 BUSY = ("forward", "backward", "optimizer")
+LOOP_STAGES = (*BUSY, "wait", "publish", "log", "evaluate", "checkpoint")
+"""Stages of the loop itself: together, nearly all of its time."""
 APART = ("evaluate", "checkpoint")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
@@ -31,6 +34,7 @@ class Tally:
     fidelity_count: int = 0
     error_sum: float = 0.0
     elapsed_s: float = 0.0
+    evaluate_s: float = 0.0
     share: float = 0.0
 
 
@@ -53,28 +57,29 @@ class _OnItsWay:
 class Telemetry:
     """Measures the loop from outside it: losses are read one step late, so that logging never waits for the device."""
 
-    def __init__(self, events: EventLog, spans: Spans, stream: Stream, roster: Roster, *, num_classes: int) -> None:
+    def __init__(self, events: EventLog, spans: Spans, stream: Stream, roster: Roster, census: Census, *, batch_size: int) -> None:
         self._events = events
         self._spans = spans
         self._stream = stream
         self._roster = roster
-        self._num_classes = num_classes
-        self._begin = time.perf_counter()
+        self._batch_size = batch_size
+        self.began = time.perf_counter()
         self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
+        self.census = census
         self.tally = Tally()
         self.evaluation: Evaluation | None = None
         self.last_loss: float | None = None
 
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
-        self._begin = time.perf_counter()
+        self.began = time.perf_counter()
         self._spans.clear()
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of training, over all resumes."""
-        return self.tally.elapsed_s + time.perf_counter() - self._begin
+        return self.tally.elapsed_s + time.perf_counter() - self.began
 
     # --- per step -----------------------------------------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class Telemetry:
             self.tally.fidelity_count += 1
             self.tally.error_sum += mean_error(batch.scores, losses)
         is_classes = targets.ndim == 1 and not targets.is_floating_point()
-        shares = np.bincount(targets.numpy(), minlength=self._num_classes) if is_classes else np.empty(0, np.int64)
+        shares = np.bincount(targets.numpy(), minlength=self.census.num_classes) if is_classes else np.empty(0, np.int64)
         self._events.write(
             "step",
             step=batch.step,
@@ -111,6 +116,7 @@ class Telemetry:
             staleness_max=int(staleness.max()),
             age_mean=float((batch.arrived_at_step - batch.version).mean()),
             queue_mean=float((batch.step - batch.arrived_at_step).mean()),
+            staleness_counts=staleness_counts(batch),
             spearman=agreement,
             score_error=mean_error(batch.scores, losses),
             class_counts=shares.tolist(),
@@ -125,6 +131,11 @@ class Telemetry:
         self.tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
         self.tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
 
+    @property
+    def evaluate_s(self) -> float:
+        """Seconds spent measuring the test error, over all resumes."""
+        return self.tally.evaluate_s + self._spans.total_s["evaluate"]
+
     def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
         """Note a test error."""
         self.evaluation = evaluation
@@ -132,11 +143,12 @@ class Telemetry:
             "eval",
             step=step,
             candidates=candidates,
+            trained=step * self._batch_size,
             elapsed_s=self.elapsed_s,
-            error=evaluation.error,
-            loss=evaluation.loss,
-            class_errors=evaluation.class_errors,
+            evaluate_s=self.evaluate_s,
+            **vars(evaluation),
         )
+        self._events.write("scores", step=step, candidates=candidates, **self.census.take())
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
         """Twice a second, an event that a terminal can show; the share done stays as it was if none is given."""
@@ -166,7 +178,7 @@ class Telemetry:
     # --- summary ------------------------------------------------------------------------------------------------------------
 
     def _loop_s(self) -> float:
-        return max(1e-9, time.perf_counter() - self._begin - sum(self._spans.total_s[name] for name in APART))
+        return max(1e-9, time.perf_counter() - self.began - sum(self._spans.total_s[name] for name in APART))
 
     def _ratio(self, *names: str) -> float:
         return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
@@ -195,6 +207,7 @@ class Telemetry:
         return {
             "steps": stream.steps_done,
             "candidates": stream.ledger.num_considered,
+            "trained": stream.steps_done * self._batch_size,
             "kept": stream.num_kept,
             "leftover": stream.leftover,
             "keep_rate": stream.num_kept / max(1, stream.ledger.num_considered),
@@ -233,8 +246,20 @@ class Telemetry:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {**vars(self.tally), "staleness": self.tally.staleness.copy(), "elapsed_s": self.elapsed_s}
+        return {
+            **vars(self.tally),
+            "staleness": self.tally.staleness.copy(),
+            "elapsed_s": self.elapsed_s,
+            "evaluate_s": self.evaluate_s,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.tally = Tally(**state)
+
+
+def staleness_counts(batch: TrainBatch) -> list[list[int]]:
+    """How many examples of a batch had which age in steps when they arrived, and which time in the queue: [age, queue, n]."""
+    pairs = np.stack([batch.arrived_at_step - batch.version, batch.step - batch.arrived_at_step], axis=1)
+    found, counts = np.unique(pairs, axis=0, return_counts=True)
+    return [[int(age), int(queue), int(n)] for (age, queue), n in zip(found, counts, strict=True)]
