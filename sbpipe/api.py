@@ -26,5 +26,5 @@ def train(
 
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     claim(path, resume=resume, overwrite=overwrite)
-    launch.run_both(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    launch.run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
     return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

@@ -1,6 +1,7 @@
 """Which CPU cores each role computes on. Runs before torch is imported, because OpenMP reads its environment once."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 _ACCELERATOR_FILES = ("nvidiactl", "kfd", "dxg", "accel", "davinci_manager")
@@ -22,11 +23,14 @@ def pin(cores: list[int]) -> None:
     os.sched_setaffinity(0, cores)
 
 
-def pin_role(role: str, device: str, threads: int) -> None:
-    """Pin a role that will compute on the CPU, and one whose threads were set; a role on an accelerator keeps all cores."""
+def pin_role(role: str, device: str, threads: int, own: Callable[[list[int], int], list[int]] | None = None) -> None:
+    """Pin a role that will compute on the CPU, and one whose threads were set; a role on an accelerator keeps all cores.
+
+    `own` chooses from the available cores where a role's usual share is not meant.
+    """
     is_on_cpu = device == "cpu" or (device == "auto" and not may_have_accelerator())
     if is_on_cpu or threads:
-        pin(share(role, threads))
+        pin(own(sorted(os.sched_getaffinity(0)), threads) if own else share(role, threads))
 
 
 def may_have_accelerator() -> bool:

@@ -23,6 +23,18 @@ def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
     return trainer, selector
 
 
+def of_replica(trainer: str, rank: int) -> str:
+    """The device of one replica of a data-parallel run: one accelerator each, or the CPU for all."""
+    if trainer == "cpu":
+        return trainer
+    found = [str(device) for device in accelerators()]
+    if trainer == "auto" and not found:
+        return "cpu"
+    if rank >= len(found):
+        raise DeviceError(f"train.replicas: replica {rank} has no accelerator, this machine has {len(found)}. Lower train.replicas")
+    return found[rank]
+
+
 def resolve(key: str, name: str) -> torch.device:
     """The device a config key names, or a DeviceError that lists what there is."""
     there = ["cpu", *map(str, accelerators())]

@@ -6,6 +6,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Message
 from sbpipe.link.opening import open_trainer_port
 from sbpipe.metrics import Spans
+from sbpipe.parallel.group import Group
+from sbpipe.parallel.place import Place
+from sbpipe.parallel.step import ParallelStep, SharedSplit
+from sbpipe.parallel.worker import work
 from sbpipe.records import Lease
 from sbpipe.run_dir import RunDir, claim
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.build import Builder, assemble
 from sbpipe.selector.finding import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
+from sbpipe.trainer.feed import Examples
 from sbpipe.trainer.run import TrainerRun, make_slots
-from sbpipe.trainer.setup import prepare
+from sbpipe.trainer.setup import Setup, prepare
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.replica import SlotSource
 
@@ -59,13 +66,46 @@ def run_inline(config: Config, path: Path, *, resume: bool, overwrite: bool, on_
     setup = prepare(config)
     run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
     run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": "inline"})
+    return _run_here(config, setup, run_dir, began=began, resume=resume)
+
+
+def in_place(place: Place) -> Callable[..., dict[str, Any] | None]:
+    """The role of one replica of a data-parallel run, with the arguments of the other roles."""
+    return partial(_run_replica, place)
+
+
+def _run_replica(
+    place: Place, config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+) -> dict[str, Any] | None:
+    """The first replica owns the run and returns its summary, the others follow it."""
+    began = time.perf_counter()
+    if place.rank == 0:
+        claim(path, resume=resume, overwrite=overwrite)
+    setup = prepare(config, devices.of_replica(config.train.device, place.rank))
+    group = Group(place, setup.device, config.train.batch_size)
+    if place.rank:
+        work(setup, group, path / "checkpoints" if resume else None)
+        return None
+    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
+    run_dir.write_environment({"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"})
+    step = setup.train_step
+    shared = replace(setup, train_step=ParallelStep(config, step.model, setup.loss, step.optimizer, setup.spans, group))
+    try:
+        return _run_here(config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group))
+    finally:
+        group.tell(-1, 1.0)
+
+
+def _run_here(
+    config: Config, setup: Setup, run_dir: RunDir, *, began: float, resume: bool, examples: Examples | None = None
+) -> dict[str, Any]:
     slots = make_slots(setup, secrets.token_bytes(16), shared=False)
     answer: list[Selector] = []
 
     def handle(message: Message) -> list[Message]:
         return [answer[0].answer(message)] if isinstance(message, Lease) else []
 
-    run = TrainerRun(setup, run_dir, slots, InlinePort(handle, "inline"), began=began)
+    run = TrainerRun(setup, run_dir, slots, InlinePort(handle, "inline"), began=began, examples=examples)
     answer.append(assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), run.events)[0])
     run.reception.admit("inline", devices.describe(setup.device), time.monotonic())
     return run.run(resume=resume)

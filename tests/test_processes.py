@@ -46,7 +46,7 @@ def nothing_is_left(path: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "sb"])
+@pytest.mark.parametrize("policy", ["full", "random", "sb", "shuffled"])
 def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
     inline = train_inline(small(mode="inline", selection__policy=policy), tmp_path / "inline")
     done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", selection__policy=policy))

@@ -98,3 +98,25 @@ def test_a_policy_goes_on_from_the_state_of_another(name: str) -> None:
     old.consider(scores[:500])
     new.restore(old.state())
     assert np.array_equal(old.keep_probability(scores[500:]), new.keep_probability(scores[500:]))
+
+
+def test_shuffled_keeps_as_much_as_sb_but_not_the_hard_ones() -> None:
+    scores = np.random.default_rng(0).gamma(2.0, size=40_000).astype(np.float32)
+    policies = {name: build_policy(SelectionConfig(policy=name, keep=0.25)) for name in ("sb", "shuffled")}
+    chances = {}
+    for name, policy in policies.items():
+        chunks = []
+        for chunk in np.array_split(scores, 400):
+            chunks.append(policy.keep_probability(chunk))
+            policy.consider(chunk)
+        chances[name] = np.concatenate(chunks)
+    assert np.isclose(chances["shuffled"].mean(), chances["sb"].mean())
+    assert np.corrcoef(scores, chances["sb"])[0, 1] > 0.7
+    assert abs(np.corrcoef(scores, chances["shuffled"])[0, 1]) < 0.02
+
+
+def test_shuffled_deals_alike_wherever_the_same_scores_are_seen_and_never_to_what_is_not_finite() -> None:
+    scores = np.array([1.0, np.nan, 3.0, 2.0, np.inf, 0.5], np.float32)
+    here, there = (build_policy(SelectionConfig(policy="shuffled", keep=0.5)) for _ in range(2))
+    assert np.array_equal(here.keep_probability(scores), there.keep_probability(scores))
+    assert here.keep_probability(scores)[[1, 4]].tolist() == [0.0, 0.0]

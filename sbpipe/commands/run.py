@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     claim(path, resume=args.resume, overwrite=args.overwrite)
     if args.selectors < 1:
         raise ConfigError("--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process")
-    is_finished = launch.run_both(config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite)
+    is_finished = launch.run_processes(
+        config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
+    )
     report(path, read_summary(path))
     return 0 if is_finished else 130

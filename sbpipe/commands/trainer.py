@@ -9,6 +9,8 @@ from pathlib import Path
 from sbpipe import cores, launch
 from sbpipe.commands.ending import report
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
+from sbpipe.errors import ConfigError
+from sbpipe.parallel.place import own_place
 from sbpipe.progress import Display, Follower
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir, default_path
 
@@ -30,15 +32,20 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     path = args.run_dir or default_path(config.mode)
-    cores.pin_role("trainer", config.train.device, config.train.threads)
+    place = own_place()
+    if config.mode == "data-parallel" and place is None:
+        raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
+    cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe import roles
 
     watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
-    role = roles.run_inline if config.mode == "inline" else roles.run_trainer
+    role = roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
     try:
         summary = role(config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open)
     finally:
         watcher.close()
+    if summary is None:
+        return 0
     if not watcher.is_supervised:
         report(path, summary)
     return 0 if summary["status"] == "finished" else 130

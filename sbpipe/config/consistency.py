@@ -1,12 +1,12 @@
 """What must hold between settings, and which have no effect together. Pure."""
 
-from sbpipe.config.schema import Config, SelectionConfig
+from sbpipe.config.schema import Config, SelectionConfig, TrainConfig
 from sbpipe.errors import ConfigError
 
 
 def least_staleness(config: Config) -> int:
     """The smallest `sync.max_staleness` that the mode, depth, lag and interval can promise."""
-    if config.mode in ("inline", "lockstep"):
+    if config.mode not in ("pipelined", "fixed-lag"):
         return 0
     ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync.depth
     return ahead + config.sync.interval - 1
@@ -38,14 +38,26 @@ def check_together(config: Config) -> None:
     if config.link.heartbeat_s * 2 > config.link.lost_after_s:
         reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
         raise ConfigError("link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that")
+    if config.mode == "data-parallel":
+        _check_replicas(config)
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
         raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
+
+
+def _check_replicas(config: Config) -> None:
+    policy, batch_size, replicas = config.selection.policy, config.train.batch_size, config.train.replicas
+    if policy not in ("full", "random"):
+        reason = "data-parallel training has no selector"
+        raise ConfigError("selection.policy", policy, reason, "Use 'full' or 'random' with it, or another mode")
+    if batch_size % replicas:
+        reason = f"is not a multiple of train.replicas = {replicas}, so that the replicas' shares would differ"
+        raise ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
 
 
 def warnings_of(config: Config) -> list[str]:
     """Settings that have no effect in this mode."""
     notes = []
-    if config.mode in ("lockstep", "inline") and config.sync.interval != 1:
+    if config.mode not in ("pipelined", "fixed-lag") and config.sync.interval != 1:
         notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
     if config.sync.lag != 1 and config.mode != "fixed-lag":
         notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
@@ -53,4 +65,6 @@ def warnings_of(config: Config) -> list[str]:
         notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
     if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
         notes.append("selection.keep has no effect: policy 'full' keeps everything")
+    if config.mode != "data-parallel" and config.train.replicas != TrainConfig.replicas:
+        notes.append(f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'")
     return notes

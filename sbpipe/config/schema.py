@@ -222,6 +222,11 @@ class Config:
         return self.mode != "pipelined"
 
     @property
+    def is_one_process(self) -> bool:
+        """Whether selection runs in the trainer's process."""
+        return self.mode in ("inline", "data-parallel")
+
+    @property
     def num_devices(self) -> int:
         """Devices that the run holds, busy or not."""
         if self.mode == "data-parallel":
@@ -236,7 +241,7 @@ class Config:
     @property
     def sync_interval(self) -> int:
         """Steps between publishes; lockstep and inline sync every step by definition."""
-        return 1 if self.mode in ("lockstep", "inline") else self.sync.interval
+        return self.sync.interval if self.mode in ("pipelined", "fixed-lag") else 1
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Ids
@@ -35,6 +36,16 @@ class Census:
         num_examples = len(table.scores)
         self._panel: Ids = np.unique(np.linspace(0, num_examples - 1, min(PANEL, num_examples)).astype(np.int64))
         self._considered_before, self._kept_before = np.zeros_like(table.times_considered), np.zeros_like(table.times_kept)
+
+    def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
+        """How many of these examples are of each class; by their targets where the classes are not known beforehand."""
+        if self._classes is not None:
+            classes = self._classes[example_ids]
+        elif targets.ndim == 1 and not targets.is_floating_point():
+            classes = targets.numpy()
+        else:
+            return []
+        return [int(count) for count in np.bincount(classes, minlength=self.num_classes)]
 
     def take(self) -> dict[str, Any]:
         """The fields of a `scores` event; classes are counted since the last one."""

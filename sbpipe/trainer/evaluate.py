@@ -11,7 +11,6 @@ from sbpipe.data import Split
 from sbpipe.layout import laid_out
 from sbpipe.losses import PerExampleLoss
 
-
 CONFIDENCE_GROUPS = 50
 
 

@@ -2,13 +2,13 @@
 
 import queue
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from sbpipe.data import Split
+from sbpipe.data import Batch
 from sbpipe.metrics import Spans
-from sbpipe.records import TrainBatch
+from sbpipe.records import Ids, TrainBatch
 from sbpipe.trainer.dispatch import Dispatcher
 
 _POLL_S = 0.2
@@ -22,10 +22,18 @@ class Prepared(NamedTuple):
     targets: torch.Tensor
 
 
+class Examples(Protocol):
+    """Where pixels come from."""
+
+    def batch(self, example_ids: Ids, epochs: int | Ids) -> Batch:
+        """The examples of these ids, in that order, as they look in their epochs."""
+        ...
+
+
 class Feed:
     """A thread that turns train batches into inputs, one ahead of the loop."""
 
-    def __init__(self, dispatcher: Dispatcher, examples: Split, spans: Spans) -> None:
+    def __init__(self, dispatcher: Dispatcher, examples: Examples, spans: Spans) -> None:
         self._dispatcher = dispatcher
         self._examples = examples
         self._spans = spans

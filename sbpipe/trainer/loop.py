@@ -13,6 +13,7 @@ from sbpipe.config import Config, digest
 from sbpipe.errors import UserError
 from sbpipe.metrics import Spans
 from sbpipe.records import TrainBatch
+from sbpipe.selection import POLICIES
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
 from sbpipe.trainer.evaluate import Evaluation
@@ -83,6 +84,10 @@ class Loop:
         self._check_loss(step + 1)
         return ending
 
+    @property
+    def _needs_weights(self) -> bool:
+        return POLICIES[self.config.selection.policy].needs_scores
+
     def _receive(self, step: int) -> Prepared | None:
         """The next batch; if it is not there yet, the time is used to look at the last step's losses."""
         if self.feed.is_empty:
@@ -104,7 +109,9 @@ class Loop:
         return bool(self.config.train.seconds) and self.telemetry.elapsed_s >= self.config.train.seconds
 
     def _publish(self, step: int) -> None:
-        if step % self.config.sync_interval == 0:
+        if not self._needs_weights:
+            self.dispatcher.version_published(step)  # nobody scores: the clock goes on, the weights stay here
+        elif step % self.config.sync_interval == 0:
             self.publisher.publish(step, must=self.config.is_clocked or bool(self.config.sync.max_staleness))
 
     def _check_loss(self, step: int, losses: torch.Tensor | None = None) -> None:
@@ -158,7 +165,7 @@ class Loop:
             "evaluated_at": self._evaluated_at,
             "totals": self.totals(),
         }
-        if self.config.is_clocked and self.publisher.newest_version != step:
+        if self.config.is_clocked and self._needs_weights and self.publisher.newest_version != step:
             state["published"] = self.publisher.newest()
         return state
 

@@ -24,7 +24,7 @@ from sbpipe.trainer.census import Census, thumbnails
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
 from sbpipe.trainer.evaluate import Evaluation, answers, evaluate
-from sbpipe.trainer.feed import Feed
+from sbpipe.trainer.feed import Examples, Feed
 from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.peers import Roster
 from sbpipe.trainer.reception import Reception
@@ -59,16 +59,19 @@ def make_slots(setup: Setup, session: bytes, *, shared: bool) -> Slots:
 class TrainerRun:
     """A trainer from the first lease to the summary."""
 
-    def __init__(self, setup: Setup, run_dir: RunDir, slots: Slots, port: Port, *, began: float) -> None:
+    def __init__(
+        self, setup: Setup, run_dir: RunDir, slots: Slots, port: Port, *, began: float, examples: Examples | None = None
+    ) -> None:
         config = setup.config
         self._setup = setup
+        self._examples = examples or setup.data.train
         self._run_dir = run_dir
         self._slots = slots
         self._port = port
         self._began = began
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
         self.stream = Stream(config, setup.data.train.num_examples)
-        is_inline = config.mode == "inline"
+        is_inline = config.is_one_process
         patience_s = math.inf if is_inline else config.link.lost_after_s
         self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
         self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
@@ -115,7 +118,7 @@ class TrainerRun:
         return Loop(
             config=config,
             train_step=setup.train_step,
-            feed=Feed(self.dispatcher, setup.data.train, spans),
+            feed=Feed(self.dispatcher, self._examples, spans),
             dispatcher=self.dispatcher,
             publisher=self._publisher,
             telemetry=self._telemetry,

@@ -38,9 +38,9 @@ class Setup:
         return {"data": self.data.fingerprint, "model": self.manifest.digest}
 
 
-def prepare(config: Config) -> Setup:
-    """Build data, model, loss and optimizer, and rehearse one step."""
-    device = devices.resolve("train.device", devices.plan(config.train.device, config.selector.device)[0])
+def prepare(config: Config, device_name: str | None = None) -> Setup:
+    """Build data, model, loss and optimizer on the trainer's device, or on the one named, and rehearse one step."""
+    device = devices.resolve("train.device", device_name or devices.plan(config.train.device, config.selector.device)[0])
     devices.use(device)
     spans = Spans()
     data = load_data(config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size)

@@ -21,6 +21,8 @@ class TrainStep:
     ) -> None:
         self._config = config
         self.model = model
+        self.forward = model
+        """What the forward pass goes through: the model, or what wraps it."""
         self._loss = loss
         self.optimizer = optimizer
         self._spans = spans
@@ -48,7 +50,7 @@ class TrainStep:
 
     def _losses(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-            outputs = self.model(laid_out(inputs))
+            outputs = self.forward(laid_out(inputs))
         return self._loss(outputs, targets)
 
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -103,8 +103,6 @@ class Telemetry:
             self.tally.fidelity_sum += agreement
             self.tally.fidelity_count += 1
             self.tally.error_sum += mean_error(batch.scores, losses)
-        is_classes = targets.ndim == 1 and not targets.is_floating_point()
-        shares = np.bincount(targets.numpy(), minlength=self.census.num_classes) if is_classes else np.empty(0, np.int64)
         self._events.write(
             "step",
             step=batch.step,
@@ -119,7 +117,7 @@ class Telemetry:
             staleness_counts=staleness_counts(batch),
             spearman=agreement,
             score_error=mean_error(batch.scores, losses),
-            class_counts=shares.tolist(),
+            class_counts=self.census.class_counts(batch.example_ids, targets),
             spans=spans,
         )
 
