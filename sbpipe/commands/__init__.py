@@ -3,7 +3,7 @@
 import argparse
 from types import ModuleType
 
-from sbpipe.commands import bench, doctor, keys, run, selector, trainer
+from sbpipe.commands import bench, doctor, keys, run, selector, top, track, trainer
 
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
@@ -12,6 +12,8 @@ COMMANDS: dict[str, ModuleType] = {
     "doctor": doctor,
     "bench": bench,
     "keys": keys,
+    "top": top,
+    "track": track,
 }
 
 

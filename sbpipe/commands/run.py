@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from sbpipe import launch
-from sbpipe.commands import trainer
 from sbpipe.commands.ending import read_summary, report
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import warnings_of
@@ -28,8 +27,6 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
-    if config.mode == "inline":
-        return trainer.run(args)
     path = args.run_dir or default_path(config.mode)
     for warning in warnings_of(config):
         print(f"warning: {warning}", file=sys.stderr)

@@ -13,6 +13,7 @@ from sbpipe.errors import ConfigError
 from sbpipe.parallel.place import own_place
 from sbpipe.progress import Display, Follower
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir, default_path
+from sbpipe.trackers import wanted
 
 HELP = "the trainer alone; selectors connect to it"
 
@@ -38,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe import roles
 
+    if (names := wanted(config)) and not os.environ.get(launch.SUPERVISED):
+        flags = " ".join(f"--{name}" for name in names)
+        logging.getLogger("sbpipe").warning("trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags)
     watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
     role = roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
     try:

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def _trackers(config: Config, path: Path) -> list[Child]:
     names = wanted(config)
     if not names:
         return []
-    command = role_command("track", str(path), "--follow", *(f"--{name}" for name in names))
+    since = f"{time.time():.3f}"  # a run that lay here before is not this one
+    command = role_command("track", str(path), "--follow", "--since", since, *(f"--{name}" for name in names))
     return [Child("tracker", command, path / LOGS / "tracker.log", upkeep="optional")]
 
 
