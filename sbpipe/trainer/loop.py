@@ -71,12 +71,12 @@ class Loop:
             losses = self.train_step(step, share, prepared.inputs, prepared.targets)
             step += 1
             self._check_loss(step, losses)
+            self._evaluate_if_due(step, batch.candidates)
             self._publish(step)
             self.dispatcher.step_done()
             with self.spans.span("log"):
                 self.telemetry.step(batch, losses, prepared.targets, self.train_step.rate)
                 self.telemetry.progress(share)
-            self._evaluate_if_due(step, batch.candidates)
             self._checkpoint_if_due(step)
             if self._is_over_budget():
                 break
@@ -124,6 +124,7 @@ class Loop:
             )
 
     def _evaluate_if_due(self, step: int, candidates: int) -> None:
+        """Before the step counts as done, so that nobody selects for the next one on time that is not counted."""
         every = self.config.eval.every * self.num_examples
         if every and candidates // every > self._evaluated_at // every:
             self._evaluated_at = candidates
