@@ -78,7 +78,7 @@ class TrainConfig:
     batch_size: int = setting(128, "kept examples per optimizer step", low=1)
     epochs: float = setting(6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=1e9)
     steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0)
-    seconds: float = setting(0.0, "wall-clock budget; 0 = by epochs", low=0.0)
+    seconds: float = setting(0.0, "wall-clock budget, without measuring the test error; 0 = by epochs", low=0.0)
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0)

@@ -101,12 +101,16 @@ class Loop:
         if train.steps:
             return (batch.step + 0.5) / train.steps
         if train.seconds:
-            return min(1.0, self.telemetry.elapsed_s / train.seconds)
+            return min(1.0, self._spent_s / train.seconds)
         assert self.total_candidates is not None
         return batch.candidates / self.total_candidates
 
     def _is_over_budget(self) -> bool:
-        return bool(self.config.train.seconds) and self.telemetry.elapsed_s >= self.config.train.seconds
+        return bool(self.config.train.seconds) and self._spent_s >= self.config.train.seconds
+
+    @property
+    def _spent_s(self) -> float:
+        return self.telemetry.elapsed_s - self.telemetry.evaluate_s
 
     def _publish(self, step: int) -> None:
         if not self._needs_weights:
