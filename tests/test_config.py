@@ -24,7 +24,7 @@ from sbpipe.config import (
 )
 from sbpipe.errors import ConfigError
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").rglob("*.toml"))
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:

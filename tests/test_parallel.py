@@ -22,7 +22,7 @@ def test_replicas_have_equal_cores_side_by_side() -> None:
 
 
 def test_data_parallel_has_no_selector() -> None:
-    with pytest.raises(ConfigError, match="selection.policy = 'sb'.*no selector"):
+    with pytest.raises(ConfigError, match=r"selection.policy = 'sb'.*no selector"):
         small(mode="data-parallel", selection__policy="sb")
 
 

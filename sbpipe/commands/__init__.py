@@ -3,17 +3,21 @@
 import argparse
 from types import ModuleType
 
-from sbpipe.commands import bench, doctor, keys, run, selector, top, track, trainer
+from sbpipe.commands import bench, compare, doctor, keys, report, run, selector, sweep, top, track, trainer, watch
 
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "trainer": trainer,
     "selector": selector,
+    "sweep": sweep,
+    "compare": compare,
+    "report": report,
+    "watch": watch,
+    "top": top,
+    "track": track,
     "doctor": doctor,
     "bench": bench,
     "keys": keys,
-    "top": top,
-    "track": track,
 }
 
 

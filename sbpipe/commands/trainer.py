@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
     if (names := wanted(config)) and not os.environ.get(launch.SUPERVISED):
         flags = " ".join(f"--{name}" for name in names)
-        logging.getLogger("sbpipe").warning("trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags)
+        logging.getLogger("sbpipe").warning(
+            "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
+        )
     watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
     role = roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
     try:

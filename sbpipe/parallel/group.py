@@ -34,8 +34,7 @@ class Group:
             world_size=place.world,
             timeout=PATIENCE,
         )
-        self._orders = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._steps = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._orders, self._steps = _side_group(), _side_group()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model whose backward pass averages gradients over the replicas; buffers are the first replica's."""
@@ -83,6 +82,12 @@ class Group:
             dist.broadcast(values, src=0, group=group)
         except RuntimeError as error:
             raise _lost(error) from error
+
+
+def _side_group() -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def _lost(error: RuntimeError) -> PeerLost:

@@ -1,0 +1,68 @@
+"""`sbpipe watch`: the live page."""
+
+import argparse
+import contextlib
+from importlib.util import find_spec
+from pathlib import Path
+
+from sbpipe.errors import ConfigError, MissingExtra
+
+HELP = "a live page of running and finished runs"
+DESCRIPTION = """\
+Serves a page on this machine that follows runs as they go on: curves, the last
+steps of both roles, selectors and warnings. It only reads the runs' files.
+
+  sbpipe watch runs/                      every run in a folder, new ones too
+  sbpipe watch runs/a runs/b              two runs, one over the other
+
+Beside the page: /metrics for Prometheus, /healthz for a supervisor (503 when a
+run is stalled or failed).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="a run directory, a folder of runs, a sweep or a comparison"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="where to listen (the first free one from 8770 on)")
+    parser.add_argument(
+        "--host", metavar="NAME", help="address to listen on (127.0.0.1); on others anyone may read: there is no password"
+    )
+    parser.add_argument(
+        "--stalled-after", type=float, default=30.0, metavar="S", help="seconds without an event that make a run stalled (30)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    from sbpipe.live import finding, listening
+    from sbpipe.live.watching import Watch
+
+    _need_libraries()
+    if not args.stalled_after > 0:
+        raise ConfigError("--stalled-after", args.stalled_after, "must be more than 0", "30 is a good value")
+    finding.check(args.paths)
+    host = args.host or listening.HOST
+    listener = listening.listen(host, args.port)
+    url = listening.url(host, listener.getsockname()[1])
+    if not listening.is_loopback(host):
+        print(f"warning: whoever can reach {url} can read these runs: there is no password", flush=True)
+    print(f"watching {', '.join(map(str, args.paths))}\n{url}   (Ctrl-C ends it)", flush=True)
+    from sbpipe.live.server import serve
+
+    if args.open:
+        import threading
+        import webbrowser
+
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(Watch(args.paths, stalled_after_s=args.stalled_after), listener, listening.trusted_hosts(host))
+    return 0
+
+
+def _need_libraries() -> None:
+    for module, library in (("starlette", "starlette"), ("uvicorn", "uvicorn"), ("vl_convert", "vl-convert-python")):
+        if find_spec(module) is None:
+            raise MissingExtra(library, "watch", "live pages")

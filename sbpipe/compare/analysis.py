@@ -1,0 +1,136 @@
+"""What a comparison says, as pure functions of curves and numbers.
+
+Time to a target: seconds from the start of the run's process to the first evaluation whose error is at most the target, start-up included,
+measuring excluded (`study.curves`). Targets are factors of the baseline's mean final error. Device-seconds: time times the
+devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of the same seed. Pareto-optimal: an
+evaluation, of any arm and seed, that no other one beats or equals in both time and error while beating it in one. An arm's Pareto
+share is the share of those evaluations it provides; an arm that is evaluated more often can provide more of them.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from sbpipe.study.curves import Point, mean_of, sd_of, time_to_target
+from sbpipe.study.plan import Plan
+from sbpipe.study.result import Result
+
+Label = TypeVar("Label", bound=Hashable)
+BySeed = Mapping[int, float]
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which (time, error) points are Pareto-optimal, lower being better in both; equal ones all are."""
+    front: list[int] = []
+    best_error = float("inf")
+    for k in sorted(range(len(points)), key=lambda k: points[k]):
+        time_s, error = points[k]
+        if error < best_error or (front and points[front[-1]] == (time_s, error)):
+            front.append(k)
+            best_error = error
+    return sorted(front)
+
+
+def pareto_shares(curves: Sequence[tuple[Label, Sequence[Point]]]) -> dict[Label, float]:
+    """Each label's share of all Pareto-optimal evaluations; labels without one have 0."""
+    points = [(label, (point.time_s, point.error)) for label, curve in curves for point in curve]
+    front = pareto_front([point for _, point in points])
+    counts = dict.fromkeys((label for label, _ in curves), 0)
+    for k in front:
+        counts[points[k][0]] += 1
+    return {label: count / len(front) if front else 0.0 for label, count in counts.items()}
+
+
+def paired(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:
+    """The pairs of equal seed, in the order of seeds; a seed that one side lacks is left out."""
+    return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+
+
+def cost(time_s: float, devices: int, price: Mapping[str, float] | None) -> float | None:
+    """What a run of so many seconds costs: the trainer's device, and every further one at the selector's price."""
+    if price is None:
+        return None
+    return time_s / 3600.0 * (price["trainer"] + (devices - 1) * price["selector"])
+
+
+def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
+    """What `results.json` says of a comparison."""
+    finished = {arm: [result for result in results if result.cell.arm == arm and result.is_finished] for arm in plan.arms}
+    failed = {arm: sum(result.cell.arm == arm and not result.is_finished for result in results) for arm in plan.arms}
+    assert plan.baseline is not None
+    baseline = finished[plan.baseline]
+    error = mean_of(list(_errors(baseline).values()))
+    targets = [{"factor": factor, "error": None if error is None else factor * error} for factor in plan.targets]
+    curves = [(arm, result.curve) for arm, group in finished.items() for result in group]
+    shares = pareto_shares(curves)
+    strategies = pareto_shares([(plan.strategies.get(arm, arm), curve) for arm, curve in curves])
+    return {
+        "baseline": plan.baseline,
+        "baseline_error": error,
+        "targets": targets,
+        "strategies": strategies,
+        "arms": {
+            arm: _arm(group, baseline, targets, plan.price)
+            | {"failed": failed[arm], "strategy": plan.strategies.get(arm, arm), "pareto_share": shares.get(arm, 0.0)}
+            for arm, group in finished.items()
+        },
+    }
+
+
+def _arm(
+    group: Sequence[Result], baseline: Sequence[Result], targets: Sequence[dict[str, Any]], price: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """One arm over its seeds, and against the baseline of the same seeds."""
+    errors = _errors(group)
+    walls = {result.cell.seed: result.curve[-1].time_s for result in group if result.curve}
+    differences = [ours - theirs for ours, theirs in paired(errors, _errors(baseline))]
+    return {
+        "n": len(group),
+        "error_mean": mean_of(list(errors.values())),
+        "error_sd": sd_of(list(errors.values())),
+        "wall_mean": mean_of(list(walls.values())),
+        "wall_sd": sd_of(list(walls.values())),
+        **_spent(group, walls, price),
+        "trained_mean": mean_of([n for result in group if (n := result.number("trained") or result.number("kept")) is not None]),
+        "pairs": len(differences),
+        "error_difference_mean": mean_of(differences),
+        "error_difference_sd": sd_of(differences),
+        "targets": [_target(target, group, baseline, price) for target in targets],
+        "curves": {str(result.cell.seed): [asdict(point) for point in result.curve] for result in group},
+    }
+
+
+def _target(
+    target: dict[str, Any], group: Sequence[Result], baseline: Sequence[Result], price: Mapping[str, float] | None
+) -> dict[str, Any]:
+    times, theirs = _times(group, target["error"]), _times(baseline, target["error"])
+    speedups = [base_s / own_s for own_s, base_s in paired(times, theirs)]
+    return {
+        "factor": target["factor"],
+        "reached": len(times),
+        "of": len(group),
+        "time_mean": mean_of(list(times.values())),
+        "time_sd": sd_of(list(times.values())),
+        **_spent(group, times, price),
+        "pairs": len(speedups),
+        "speedup_mean": mean_of(speedups),
+        "speedup_sd": sd_of(speedups),
+    }
+
+
+def _spent(group: Sequence[Result], times: BySeed, price: Mapping[str, float] | None) -> dict[str, float | None]:
+    """Device-seconds and price of so many seconds of each seed."""
+    devices = {result.cell.seed: result.devices for result in group}
+    costs = [spent for seed, time_s in times.items() if (spent := cost(time_s, devices[seed], price)) is not None]
+    return {"device_s_mean": mean_of([time_s * devices[seed] for seed, time_s in times.items()]), "cost_mean": mean_of(costs)}
+
+
+def _errors(group: Sequence[Result]) -> dict[int, float]:
+    return {result.cell.seed: error for result in group if (error := result.number("eval.error")) is not None}
+
+
+def _times(group: Sequence[Result], target: float | None) -> dict[int, float]:
+    if target is None:
+        return {}
+    times = {result.cell.seed: time_to_target(result.curve, target) for result in group}
+    return {seed: time_s for seed, time_s in times.items() if time_s is not None}

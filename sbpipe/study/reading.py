@@ -1,0 +1,125 @@
+"""What a study's TOML file and flags say, part by part. Checks their shape; whether a setting is right, the plan asks the config."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import flatten, parse_assignment, read_toml
+from sbpipe.errors import ConfigError
+from sbpipe.study.plan import TARGETS, Arm
+
+_ARM_WORDS = ("name", "strategy", "settings")
+
+
+def tables_of(path: Path, known: Sequence[str]) -> dict[str, Any]:
+    """The top-level tables of a study's file, which may hold the known ones only."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("file", str(path), f"cannot be read ({error.strerror})", "Check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("file", str(path), f"is not TOML ({error})", "See configs/sweep and configs/compare") from None
+    for key in tables:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+            way_out = f"It may hold {', '.join(known)}; settings of the runs belong under [base]"
+            raise ConfigError(key, tables[key], f"unknown key in {path}, the nearest known one is {near}", way_out)
+    return tables
+
+
+def settings_in(table: Any, where: str) -> dict[str, Any]:
+    """A table of settings as dotted keys, however they were written: "a.b" = 1, a.b = 1, or [a] b = 1."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(where, table, "is not a table of settings", f"Write [{where}] and keys below it")
+    dotted = {key: value for key, value in table.items() if "." in key}
+    return dotted | flatten({key: value for key, value in table.items() if "." not in key})
+
+
+def base_in(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings all cells share: the file that `config` names, seen from the study's file, and what [base] sets over it."""
+    given = settings_in(tables.get("base", {}), "base")
+    named = given.pop("config", None)
+    if named is None:
+        return given
+    if not isinstance(named, str):
+        raise ConfigError("base.config", named, "is not a path", 'Write config = "path.toml"')
+    return read_toml(folder / named) | given
+
+
+def grid_in(table: Any, where: str = "grid") -> dict[str, list[Any]]:
+    """The swept keys and their values."""
+    grid = settings_in(table, where)
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            reason = "has no values" if values == [] else "is not a list of values"
+            raise ConfigError(f"{where} {key}", values, reason, f'Write "{key}" = [first, second, ...]')
+        if any(value in values[:k] for k, value in enumerate(values)):
+            raise ConfigError(f"{where} {key}", values, "holds a value twice", "Name each value once")
+    return grid
+
+
+def grid_flag(text: str) -> tuple[str, list[Any]]:
+    """`key=v1,v2,...` of the command line; each value is TOML or a bare string."""
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError("--grid", text, "is not KEY=V1,V2,...", "Write for instance --grid selection.keep=0.25,0.33,0.5")
+    try:
+        parsed = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        parsed = [parse_assignment(f"v={value}")[1] for value in values.split(",")]
+    return key.strip(), grid_in({key.strip(): [value for value in parsed if value != ""]}, "--grid")[key.strip()]
+
+
+def seeds_in(value: Any) -> list[int]:
+    """`seeds = 3` means 0, 1, 2; a list means itself."""
+    way_out = "Write how many, for instance seeds = 3, or which ones, for instance seeds = [0, 1, 2]"
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    seeds = list(range(value)) if is_count else value
+    if not isinstance(seeds, list) or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds):
+        raise ConfigError("seeds", value, "is neither a number of seeds nor a list of them", way_out)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError("seeds", value, "names a seed twice" if seeds else "leaves nothing to run", way_out)
+    return seeds
+
+
+def seeds_flag(text: str) -> list[int]:
+    """`--seeds 3` or `--seeds 0,1,2`."""
+    parts = text.strip().strip(",").split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ConfigError("--seeds", text, "is neither a number of seeds nor a list of them", "Write --seeds 3 or --seeds 0,1,2")
+    return seeds_in(int(parts[0]) if "," not in text else [int(part) for part in parts])
+
+
+def arms_in(entries: Any) -> list[Arm]:
+    """The [[arms]]: a name each, an optional strategy, and settings beside them or under `settings`."""
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise ConfigError("arms", entries, "is not a list of arms", 'Write [[arms]], then name = "..." and settings below it')
+    arms = [_arm(entry) for entry in entries]
+    names = [arm.name for arm in arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("arms", name, "is the name of two arms", "Give each arm a name of its own")
+    return arms
+
+
+def targets_in(value: Any) -> list[float]:
+    """Target errors as factors of the reference error."""
+    is_list = isinstance(value, list) and value and all(isinstance(factor, int | float) and factor > 0 for factor in value)
+    if not is_list:
+        raise ConfigError("targets", value, "is not a list of factors above 0", f"Write for instance targets = {list(TARGETS)}")
+    return [float(factor) for factor in value]
+
+
+def _arm(entry: Mapping[str, Any]) -> Arm:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError("arms name", name, "every arm needs a name", 'Write name = "..." below its [[arms]]')
+    where = f"arm {name!r}"
+    beside = settings_in({key: value for key, value in entry.items() if key not in _ARM_WORDS}, where)
+    under = settings_in(entry.get("settings", {}), f"{where} settings")
+    strategy = entry.get("strategy", name)
+    if not isinstance(strategy, str):
+        raise ConfigError(f"{where} strategy", strategy, "is not a name", 'Write strategy = "..."')
+    return Arm(name.strip(), beside | under, strategy)

@@ -1,0 +1,49 @@
+"""What a study knows of each cell that has ended. Reads the folder; writes nothing."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sbpipe.logbook import read_run
+from sbpipe.study.curves import Point, curve_of
+from sbpipe.study.folder import Folder, State
+from sbpipe.study.plan import PlannedCell
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell that finished or failed."""
+
+    cell: PlannedCell
+    state: State
+    summary: dict[str, Any]
+    """{} of a failed cell."""
+    curve: list[Point]
+    environment: dict[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its numbers count."""
+        return self.state.status == "finished"
+
+    @property
+    def devices(self) -> int:
+        """Devices held during the run: one in mode inline, else two, unless the run says otherwise."""
+        return int(self.summary.get("devices") or (1 if self.summary.get("mode") == "inline" else 2))
+
+    def number(self, name: str) -> float | None:
+        """A number of its summary."""
+        value: Any = self.summary.get(name)
+        return float(value) if is_number(value) else None
+
+
+def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:
+    """Read what a cell left."""
+    if state.status != "finished":
+        return Result(cell, state, {}, [], {})
+    run = read_run(folder.run_path(cell))
+    return Result(cell, state, run.summary, curve_of(run, state.started), run.environment)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a summary's value goes into the results."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

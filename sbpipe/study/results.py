@@ -1,0 +1,44 @@
+"""results.csv and results.json: one flat row per cell that ended, rewritten whole after each, so a kill loses nothing."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import flatten, resolve, to_dict
+from sbpipe.logbook.study import RESULTS
+from sbpipe.metrics import plain
+from sbpipe.run_dir import write_atomically
+from sbpipe.study.plan import Plan
+from sbpipe.study.result import Result, is_number
+
+CSV = "results.csv"
+
+
+def row_of(result: Result, plan: Plan) -> dict[str, Any]:
+    """A cell's row: its place in the plan by the settings' own names, how it went, and every number of its summary."""
+    settings = flatten(to_dict(resolve(result.cell.settings)))
+    place = {key: settings[key] for key in dict.fromkeys([*plan.swept, *plan.varied])}
+    numbers = {name: value for name, value in result.summary.items() if is_number(value) and name != "seed"}
+    went = {"status": result.state.status, "process_s": result.state.process_s, "failure": result.state.error}
+    return {"cell": result.cell.cell, "arm": result.cell.arm, "seed": result.cell.seed, **place, **went, **numbers}
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV; a column that a row lacks stays empty."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def write_results(path: Path, plan: Plan, results: Sequence[Result], analysis: Mapping[str, Any]) -> None:
+    """Leave both files in a study's folder."""
+    rows = [row_of(result, plan) for result in results]
+    write_atomically(path / CSV, to_csv(rows))
+    whole = plain({"kind": plan.kind, "rows": rows, "analysis": dict(analysis)})
+    write_atomically(path / RESULTS, json.dumps(whole, indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,127 @@
+"""Tables for the terminal and for Markdown, and the words every table of results stands under: hardware, n, spread, versions."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbpipe.progress import duration, percent
+from sbpipe.study.plan import Plan, short, spoken
+from sbpipe.study.result import Result
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of words."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def as_text(self) -> str:
+        """For a terminal."""
+        widths = [max(len(cell) for cell in column) for column in zip(self.columns, *self.rows, strict=True)]
+        lines = [
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in [self.columns, *self.rows]
+        ]
+        return "\n".join([self.title, *(f"  {line}".rstrip() for line in lines), *(f"  {note}" for note in self.notes)])
+
+    def as_markdown(self) -> str:
+        """For a page."""
+        rows = [self.columns, ["---"] * len(self.columns), *self.rows]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([f"## {self.title}", "", *lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def percent_pm(mean: float | None, sd: float | None) -> str:
+    """A share with its spread, in per cent."""
+    return "–" if mean is None else f"{100 * mean:.2f}%" + ("" if sd is None else f" ±{100 * sd:.2f}")
+
+
+def seconds_pm(mean: float | None, sd: float | None) -> str:
+    """Seconds with their spread."""
+    return "–" if mean is None else f"{mean:.1f}s" + ("" if sd is None else f" ±{sd:.1f}")
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A number, or a dash."""
+    return "–" if value is None else format(value, form)
+
+
+def sweep_table(plan: Plan, analysis: dict[str, Any]) -> Table:
+    """A sweep, point by point."""
+    keys = plan.swept
+    factor = plan.targets[len(plan.targets) // 2]
+    columns = [
+        "arm",
+        *map(short, keys),
+        "n",
+        "test error",
+        "staleness",
+        "fidelity",
+        "trainer idle",
+        "sent",
+        "time",
+        f"to {factor:g}x",
+    ]
+    rows = [_sweep_row(point, keys) for point in analysis["points"]]
+    notes = [
+        "± is the standard deviation over n seeds; time is until the end of training, start-up included, measuring excluded",
+        f"to {factor:g}x is the time until the error is at most {factor:g} times {percent(analysis['reference_error'])}, the first row's",
+    ]
+    return Table(f"sweep {plan.name}", columns, rows, notes)
+
+
+def _sweep_row(point: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    sent = point["bytes_per_s_mean"]
+    return [
+        point["arm"],
+        *(spoken(point["swept"][key]) for key in keys),
+        str(point["n"]) + (f" ({point['failed']} failed)" if point["failed"] else ""),
+        percent_pm(point["error_mean"], point["error_sd"]),
+        number(point["staleness_mean"]),
+        number(point["fidelity_mean"]),
+        percent(point["idle_mean"]),
+        "–" if sent is None else f"{sent / 2**20:.2f} MiB/s",
+        seconds_pm(point["wall_mean"], point["wall_sd"]),
+        "–" if point["time_to_target_mean"] is None else f"{point['time_to_target_mean']:.1f}s ({point['reached']}/{point['n']})",
+    ]
+
+
+def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
+    """What a reader must know to believe a table."""
+    from sbpipe.doctor.host import cpu
+
+    finished = [result for result in results if result.is_finished]
+    seeds = ", ".join(map(str, plan.seeds))
+    facts = [
+        f"n = {len(plan.seeds)} (seeds {seeds}); {len(finished)} of {len(plan.cells)} cells finished; ± is the standard deviation"
+    ]
+    facts.append(f"processor: {cpu().model}, {len(os.sched_getaffinity(0))} cores used")
+    roles = sorted(
+        {str(result.summary.get(key)) for result in finished for key in ("device.trainer", "device.selector")} - {"None"}
+    )
+    facts += [f"devices: {', '.join(roles)}"] if roles else []
+    versions = finished[-1].environment.get("versions", {}) if finished else {}
+    facts += [f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"] if versions else []
+    commit = finished[-1].environment.get("git_commit") if finished else None
+    facts += [f"commit: {commit}"] if commit else []
+    facts += _busy(results, len(os.sched_getaffinity(0)))
+    spent_s = sum(result.state.process_s or 0.0 for result in results)
+    return [*facts, f"all runs together took {duration(spent_s)}, one after another on the same cores, seed by seed"]
+
+
+def _busy(results: Sequence[Result], cores: int) -> list[str]:
+    """A caution if the machine had other things to do: two roles of the run before are all that should be left in the load."""
+    busiest = max((result.state.load or 0.0 for result in results), default=0.0)
+    if busiest <= cores + 1:
+        return []
+    return [f"caution: the machine was busy with other things (load {busiest:.1f} on {cores} cores); do not trust the times"]
+
+
+def page_of(plan: Plan, results: Sequence[Result], tables: Sequence[Table]) -> str:
+    """`results.md`."""
+    facts = "\n".join(f"- {fact}" for fact in facts_of(plan, results))
+    return "\n".join([f"# {plan.kind.capitalize()}: {plan.name}", "", facts, "", *(table.as_markdown() for table in tables)])
