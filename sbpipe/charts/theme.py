@@ -46,5 +46,6 @@ def config(shade: str = "light", *, background: bool = True) -> dict[str, Any]:
         "text": {"color": ink},
         "view": {"stroke": None},
         "range": {"category": CATEGORY},
+        "mark": {"color": CATEGORY[0]},
         "line": {"strokeWidth": 1.8},
     }  # fmt: skip

@@ -1,0 +1,176 @@
+"""What selection did to the classes: how often each was kept, and how its share swings from batch to batch. Pure functions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.charts import Chart
+from sbpipe.charts.theme import CATEGORY
+from sbpipe.logbook import Run
+from sbpipe.logbook.reading import Event
+from sbpipe.report.encoding import WIDE, number, percent_axis, rank, step_axis, word
+from sbpipe.report.thinning import thin, thinning_note
+
+AROUND = 25
+"""Batches before and after that make the moving mean a batch is compared with."""
+MOST_BATCHES = 250
+MOST_CLASSES = 40
+MOST_MOMENTS = 60
+Shares = NDArray[np.float64]
+
+
+def class_charts(run: Run) -> list[Chart]:
+    """Keep rate per class, the swing of each class, and the share of the one that swings most."""
+    charts = [keep_rate_by_class(run.of("scores"))]
+    shares, batch_size = batch_shares(run.of("step"))
+    if len(shares) > 2 * AROUND:
+        charts += [swing_by_class(shares, batch_size), swing_of_one(run.of("step"), shares, batch_size)]
+    return [chart for chart in charts if chart is not None]
+
+
+def batch_shares(steps: Sequence[Event]) -> tuple[Shares, int]:
+    """The share of each class in each train batch (batches, classes), and the size of a batch; empty without classes."""
+    counts = [event["class_counts"] for event in steps if event.get("class_counts")]
+    if not counts or len({len(row) for row in counts}) > 1:
+        return np.empty((0, 0)), 0
+    table = np.array(counts, np.float64)
+    sizes = table.sum(axis=1, keepdims=True)
+    return table / np.maximum(1.0, sizes), int(np.median(sizes))
+
+
+def moving_mean(shares: Shares, around: int = AROUND) -> Shares:
+    """The mean over the batches around each; at the ends over those that are there."""
+    sums = np.vstack([np.zeros(shares.shape[1]), np.cumsum(shares, axis=0)])
+    position = np.arange(len(shares))
+    first, last = np.maximum(0, position - around), np.minimum(len(shares), position + around + 1)
+    mean: Shares = (sums[last] - sums[first]) / (last - first)[:, None]
+    return mean
+
+
+def swing(shares: Shares, batch_size: int, around: int = AROUND) -> Shares:
+    """How much each class's share varies around its moving mean, as a multiple of what drawing at random would give."""
+    mean = moving_mean(shares, around)
+    chance = (mean * (1.0 - mean)).mean(axis=0) / max(1, batch_size) * (1.0 - 1.0 / (2 * around + 1))
+    found: Shares = np.sqrt(((shares - mean) ** 2).mean(axis=0) / np.maximum(chance, 1e-12))
+    return np.where(mean.max(axis=0) > 0, found, 0.0)
+
+
+def keep_rate_by_class(events: Sequence[Event]) -> Chart | None:
+    """Kept / considered of each class between two moments: lines for few classes, a map for many."""
+    counted = [event for event in events if any(event.get("class_considered") or [])]
+    if not counted:
+        return None
+    shown = thin(counted, MOST_MOMENTS)
+    rows = [
+        {"step": event["step"], "class": f"{number_of:>2}", "rate": round(kept / considered, 4), "considered": considered}
+        for event in shown
+        for number_of, (kept, considered) in enumerate(zip(event["class_kept"], event["class_considered"], strict=True))
+        if considered and number_of < MOST_CLASSES
+    ]
+    num_classes = len(counted[0]["class_considered"])
+    rate = number("rate", "keep rate", axis=percent_axis(), scale={"zero": True})
+    return Chart(
+        name="keep-rate-by-class",
+        title="Keep rate per class",
+        meaning="Share of each class's candidates that were kept since the moment before. Classes above the others are the ones the "
+        "network finds hard at that time.",
+        spec=_lines(rows, rate) if num_classes <= len(CATEGORY) else _map(rows),
+        notes=(
+            *thinning_note(len(counted), len(shown), "moments"),
+            *thinning_note(num_classes, min(num_classes, MOST_CLASSES), "classes", "the first ones"),
+        ),
+    )
+
+
+def swing_by_class(shares: Shares, batch_size: int) -> Chart:
+    """How much each class swings, against chance."""
+    factors = swing(shares, batch_size)
+    order = np.argsort(-factors, kind="stable")[:MOST_CLASSES]
+    rows = [{"class": str(k), "factor": round(float(factors[k]), 3), "mean": round(float(shares[:, k].mean()), 4)} for k in order]
+    return Chart(
+        name="class-swing",
+        title="Swing of the classes from batch to batch",
+        meaning="How much a class's share of the train batches varies around its moving mean, as a multiple of what drawing at random "
+        "would give. 1 is chance; clearly above 1, selection overshoots: it floods the batches with a class and then starves it.",
+        spec={
+            **WIDE,
+            "height": 200,
+            "layer": [
+                {
+                    "data": {"values": rows},
+                    "mark": {"type": "bar", "tooltip": True},
+                    "encoding": {
+                        "x": word("class", "class", sort=None, axis={"labelAngle": 0}),
+                        "y": number("factor", "spread / spread by chance"),
+                        "tooltip": [
+                            word("class", "class"),
+                            number("factor", "times chance"),
+                            number("mean", "mean share", format=".1%"),
+                        ],
+                    },
+                },
+                {
+                    "data": {"values": [{"chance": 1.0}]},
+                    "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.6, "color": "#d1495b"},
+                    "encoding": {"y": number("chance", "spread / spread by chance")},
+                },
+            ],
+        },
+        notes=thinning_note(len(factors), len(rows), "classes", "those that swing most"),
+    )
+
+
+def swing_of_one(steps: Sequence[Event], shares: Shares, batch_size: int) -> Chart:
+    """The share of the class that swings most in successive batches, with the band of chance."""
+    found = int(np.argmax(swing(shares, batch_size)))
+    numbers = [event["step"] for event in steps if event.get("class_counts")]
+    mean = moving_mean(shares)[:, found]
+    first = max(0, (len(numbers) - MOST_BATCHES) // 2)
+    rows = []
+    for k in range(first, min(len(numbers), first + MOST_BATCHES)):
+        spread = 2.0 * math.sqrt(mean[k] * (1.0 - mean[k]) / max(1, batch_size))
+        low, high = max(0.0, mean[k] - spread), min(1.0, mean[k] + spread)
+        rows.append({"step": numbers[k], "share": float(shares[k, found]), "low": round(low, 4), "high": round(high, 4)})
+    outside = sum(not row["low"] <= row["share"] <= row["high"] for row in rows) / len(rows)
+    return Chart(
+        name="class-share",
+        title=f"Share of class {found} in successive batches",
+        meaning=f"The class that swings most. The band holds about 95 % of batches if they were drawn at random around the moving mean; "
+        f"here {outside:.0%} of them lie outside.",
+        spec={
+            **WIDE,
+            "data": {"values": rows},
+            "encoding": {"x": step_axis()},
+            "layer": [
+                {
+                    "mark": {"type": "area", "opacity": 0.25, "color": "#7a8794"},
+                    "encoding": {"y": number("low", _SHARE, axis=percent_axis()), "y2": {"field": "high"}},
+                },
+                {"mark": {"type": "line", "strokeWidth": 1.2, "tooltip": True}, "encoding": {"y": number("share", _SHARE)}},
+            ],
+        },
+        notes=thinning_note(len(numbers), len(rows), "batches", "in a row, from the middle of the run"),
+    )
+
+
+_SHARE = "share of the train batch"
+
+
+def _lines(rows: list[dict[str, Any]], rate: dict[str, Any]) -> dict[str, Any]:
+    encoding = {"x": step_axis(), "y": rate, "color": word("class", "class", sort=None)}
+    return {**WIDE, "data": {"values": rows}, "mark": {"type": "line", "point": True, "tooltip": True}, "encoding": encoding}
+
+
+def _map(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    colour = number("rate", "keep rate", scale={"scheme": "viridis"}, legend={"format": ".0%"})
+    encoding = {"x": rank("step", "step"), "y": rank("class", "class", sort=None), "color": colour}
+    return {
+        **WIDE,
+        "height": 12 * len({row["class"] for row in rows}),
+        "data": {"values": rows},
+        "mark": {"type": "rect", "tooltip": True},
+        "encoding": encoding,
+    }
