@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-
 _MAX_RECENT = 2 * 64
 """Numbers kept per stage and event: a stage that never reports must not grow, and a picture needs no more."""
 

@@ -40,7 +40,9 @@ SESSION = bytes(range(16))
 
 def selection(**changes: Any) -> Selection:
     kept = np.array([0, 2], np.int32)
-    whole = Selection(7, 3, np.array([1.0, np.nan, 2.0], np.float32), kept, np.array([1.0, 0.0, 0.25], np.float32), {"score_s": 0.5})
+    whole = Selection(
+        7, 3, np.array([1.0, np.nan, 2.0], np.float32), kept, np.array([1.0, 0.0, 0.25], np.float32), {"score_s": 0.5}
+    )
     return dataclasses.replace(whole, **changes)
 
 

@@ -12,6 +12,7 @@ LAYERS = [
     ["errors", "records", "config", "randomness", "metrics", "cores", "devices", "plugins", "run_dir", "layout", "version"],
     ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress", "logbook", "charts"],
     ["selector", "trainer"],
+    ["parallel"],
     ["roles", "launch", "doctor", "bench", "report", "live", "trackers"],
     ["study"],
     ["compare"],
@@ -33,7 +34,13 @@ FORBIDDEN = {
     "report": {"live", "trackers", "roles", "launch"},
     "trackers": {"report", "live", "roles", "launch"},
 }
-OWNERS = {"zmq": {"link/sockets.py"}, "msgpack": {"link/frames.py"}, "vl_convert": {"charts/render.py"}}
+OWNERS = {
+    "zmq": {"link/sockets.py"},
+    "msgpack": {"link/frames.py"},
+    "vl_convert": {"charts/render.py"},
+    "starlette": {"live/server.py"},
+    "uvicorn": {"live/server.py"},
+}
 TORCH_FREE = (
     "cli",
     "commands",
