@@ -4,11 +4,13 @@ import argparse
 import sys
 
 from sbpipe import launch
+from sbpipe.commands import trainer
 from sbpipe.commands.ending import read_summary, report
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import warnings_of
 from sbpipe.errors import ConfigError
 from sbpipe.run_dir import claim, default_path
+from sbpipe.trackers import wanted
 
 HELP = "both roles as supervised processes on what the machine has"
 
@@ -27,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    if config.mode == "inline" and not wanted(config):
+        return trainer.run(args)  # in this very process, where a debugger reaches it
     path = args.run_dir or default_path(config.mode)
     for warning in warnings_of(config):
         print(f"warning: {warning}", file=sys.stderr)
