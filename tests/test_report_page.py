@@ -1,6 +1,5 @@
 """The report's page in a real browser: it draws everything, says no error, asks nobody, and fits a phone."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,13 +99,9 @@ def test_a_folded_run_is_drawn_when_it_is_opened(browser: Browser, tmp_path: Pat
     assert browser.errors == []
 
 
-def test_a_hundred_thousand_events_build_and_open_fast(browser: Browser, tmp_path: Path) -> None:
-    path = write_run(tmp_path / "long", steps=48_000)
-    begin = time.process_time()  # what building costs, whatever else the machine is doing
-    page = build_report([path], path / "report.html", figures=False)
-    built_s = time.process_time() - begin
-    opened_s = browser.open(page.as_uri())
-    assert sum(len(file.read_bytes().splitlines()) for file in path.glob("events-*.jsonl")) > 100_000
-    assert built_s < 20.0
-    assert opened_s < 2.0
-    assert page.stat().st_size < 4e6
+def test_a_long_run_makes_a_page_hardly_bigger_than_a_short_one(browser: Browser, tmp_path: Path) -> None:
+    short, long = (write_run(tmp_path / str(steps), steps=steps) for steps in (1_200, 12_000))
+    sizes = [build_report([path], path / "report.html", figures=False).stat().st_size for path in (short, long)]
+    browser.open((long / "report.html").as_uri())
+    assert browser.errors == []
+    assert sizes[1] < 1.5 * sizes[0]

@@ -147,8 +147,22 @@ def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: P
     Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 3})).close()
     with pytest.raises(RunDirError, match=r"train\.steps of pipelined_interval-1_seed-0 is 3 there and 4 here.*another --out"):
         Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 4}))
-    with pytest.raises(RunDirError, match=r"seeds is \[0\] there and \[0, 1\] here"):
-        Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 3}, seeds=[0, 1]))
+    with pytest.raises(RunDirError, match=r"cell pipelined_interval-1_seed-0 is only there"):
+        Folder(tmp_path, sweep(grid={"sync.interval": [2]}, settings={"train.steps": 3}))
+
+
+def test_a_plan_may_grow_by_seeds_and_values_and_keeps_what_is_done(tmp_path: Path) -> None:
+    small = sweep(grid={"sync.interval": [1]})
+    folder = Folder(tmp_path, small)
+    folder.run_path(small.cells[0]).mkdir(parents=True)
+    (folder.run_path(small.cells[0]) / "summary.json").write_text('{"status": "finished"}')
+    folder.write_state(small.cells[0], State("finished", 1.0))
+    folder.close()
+    grown = sweep(grid={"sync.interval": [1, 2]}, seeds=[0, 1])
+    folder = Folder(tmp_path, grown)
+    assert [cell.cell for cell in grown.cells if folder.state(cell)] == [small.cells[0].cell]
+    assert len(json.loads((tmp_path / "plan.json").read_text())["cells"]) == 4
+    folder.close()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ def _startup() -> list[Row]:
     return measure()
 
 
+def _seeing() -> list[Row]:
+    from sbpipe.bench.seeing import measure
+
+    return measure()
+
+
 BENCHES: dict[str, Callable[[], list[Row]]] = {
     "selection": _selection,
     "views": _views,
@@ -54,6 +60,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "publish": _publish,
     "startup": _startup,
     "pipeline": _pipeline,
+    "seeing": _seeing,
 }
 
 

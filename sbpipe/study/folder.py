@@ -18,7 +18,7 @@ from typing import Any
 from sbpipe.errors import RunDirError
 from sbpipe.logbook.study import CELLS, PLAN
 from sbpipe.run_dir import is_finished, refuse_if_in_use, write_atomically
-from sbpipe.study.plan import Plan, PlannedCell, differences
+from sbpipe.study.plan import Plan, PlannedCell, differences, has_grown
 
 LOCK = "study.lock"
 _LEAVING_S = 60.0
@@ -118,7 +118,7 @@ class Folder:
             raise RunDirError(f"another process is working in {self.path}. Wait for it, stop it, or choose another --out") from None
 
     def _settle(self, plan: Plan) -> None:
-        """Leave the plan in a new folder; in an old one it must be the same."""
+        """Leave the plan in a new folder; in an old one it must be the same, or the same with more cells."""
         now = plan.as_json()
         try:
             there: dict[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
@@ -128,7 +128,9 @@ class Folder:
         except ValueError:
             raise RunDirError(f"{self.path / PLAN} cannot be read. Choose another --out, or delete the folder") from None
         found = differences(there, now)
-        if found:
+        if found and has_grown(there, now):
+            write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
+        elif found:
             more = f", and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
             raise RunDirError(
                 f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "

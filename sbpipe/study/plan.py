@@ -132,6 +132,16 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found or (["the order of the cells"] if there != now else [])
 
 
+_MAY_GROW = ("seeds", "cells", "strategies", "varied")
+
+
+def has_grown(there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a plan is an earlier one with cells added: more seeds, values or arms, and every earlier cell as it was."""
+    after = {cell["cell"]: cell for cell in now["cells"]}
+    is_same = all(there.get(key) == now[key] for key in now if key not in _MAY_GROW)
+    return is_same and all(after.get(cell["cell"]) == cell for cell in there.get("cells", []))
+
+
 def toml_or_none(value: Any) -> str:
     """A value as people write it."""
     return "not given" if value is None else toml_value(value)
