@@ -161,7 +161,7 @@ def test_a_plan_may_grow_by_seeds_and_values_and_keeps_what_is_done(tmp_path: Pa
     grown = sweep(grid={"sync.interval": [1, 2]}, seeds=[0, 1])
     folder = Folder(tmp_path, grown)
     assert [cell.cell for cell in grown.cells if folder.state(cell)] == [small.cells[0].cell]
-    assert len(json.loads((tmp_path / "plan.json").read_text())["cells"]) == 4
+    assert len(json.loads((tmp_path / "plan.json").read_text())["cells"]) == len(grown.cells)
     folder.close()
 
 
