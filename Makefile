@@ -4,18 +4,25 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint browser clean
 
 demo: $(VENV)/installed
-	$(BIN)/sbpipe run configs/demo.toml
+	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite
+	$(BIN)/sbpipe report runs/demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests
 	$(BIN)/ruff check sbpipe tests
 	$(BIN)/mypy
+
+# The pages are tested in a real browser: Debian's Chromium, installed where that can be done without asking.
+browser:
+	@command -v chromium > /dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
+	  || echo "no Chromium here (apt-get install chromium): the tests of pages are skipped"
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -44,13 +44,23 @@ def settings(**changes: Any) -> list[str]:
 def sbpipe(*arguments: str, timeout_s: float = 90.0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "sbpipe", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **kwargs
+        [sys.executable, "-m", "sbpipe", *without_report(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        **kwargs,
     )
+
+
+def without_report(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """A run whose page nobody will look at."""
+    return (*arguments, "--no-report") if arguments and arguments[0] == "run" else arguments
 
 
 def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
     """Start a command."""
-    command = [sys.executable, "-m", "sbpipe", *arguments]
+    command = [sys.executable, "-m", "sbpipe", *without_report(arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from sbpipe.report.table import Table
 from sbpipe.report.thinning import bucket_means, stretches, thin
 from sbpipe.report.timeline import timeline_chart, typical_window
 from sbpipe.report.trace import write_trace
+from tests.support import settings
 from tests.synthetic_run import BEGAN, STEP_S, stamped, write_examples, write_run
 
 SETTINGS_ONLY = ("summary.json", "examples.npz")
@@ -297,3 +300,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     with pytest.raises(RunDirError, match="cannot be written"):
         build_report([path], tmp_path / "page.html", figures=False)
+
+
+def test_a_run_ends_with_its_report(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sbpipe", "run", "--run-dir", str(tmp_path / "run"), *settings(mode="inline")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    assert f"report:        {tmp_path / 'run' / 'report.html'}" in done.stdout
+    assert "Timeline of both roles" in (tmp_path / "run" / "report.html").read_text()

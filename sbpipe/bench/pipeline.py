@@ -43,6 +43,6 @@ def _run(*settings: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         given = [part for setting in ("eval.every=0", "checkpoint.every=0", *settings) for part in ("--set", setting)]
-        command = [sys.executable, "-m", "sbpipe", "run", "--run-dir", str(path), *given]
+        command = [sys.executable, "-m", "sbpipe", "run", "--no-report", "--run-dir", str(path), *given]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return dict(json.loads((path / SUMMARY).read_text()))

@@ -58,7 +58,7 @@ def _sbpipe(*arguments: str) -> None:
 def _run(path: Path) -> float:
     """A run of a hundred steps; its milliseconds per step."""
     settings = [part for setting in ("train.steps=100", "eval.every=0.5") for part in ("--set", setting)]
-    _sbpipe("run", "--run-dir", str(path), *settings)
+    _sbpipe("run", "--no-report", "--run-dir", str(path), *settings)
     return float(json.loads((path / SUMMARY).read_text())["trainer.step_ms"])
 
 

@@ -28,7 +28,8 @@ def _first_step_s() -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         begin = time.time()
-        command = [sys.executable, "-m", "sbpipe", "run", "--run-dir", str(path), "--set", "train.steps=3", "--set", "eval.every=0"]
+        settings = ["--no-report", "--set", "train.steps=3", "--set", "eval.every=0"]
+        command = [sys.executable, "-m", "sbpipe", "run", "--run-dir", str(path), *settings]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         events = [json.loads(line) for line in (path / TRAINER_EVENTS).read_text().splitlines()]
     return float(next(event["t"] for event in events if event["kind"] == "progress")) - begin

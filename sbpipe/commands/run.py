@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from pathlib import Path
+from typing import Any
 
 from sbpipe import launch
 from sbpipe.commands import trainer
-from sbpipe.commands.ending import read_summary, report
+from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
-from sbpipe.config import warnings_of
+from sbpipe.config import Config, warnings_of
 from sbpipe.errors import ConfigError
 from sbpipe.run_dir import claim, default_path
 from sbpipe.trackers import wanted
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_dir(parser)
     parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
     parser.add_argument("--selector-device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
+    parser.add_argument("--no-report", action="store_true", help="leave the report for `sbpipe report`")
     parser.add_argument("--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)")
 
 
@@ -29,9 +32,16 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
-    if config.mode == "inline" and not wanted(config):
-        return trainer.run(args)  # in this very process, where a debugger reaches it
-    path = args.run_dir or default_path(config.mode)
+    args.run_dir = args.run_dir or default_path(config.mode)
+    is_here = config.mode == "inline" and not wanted(config)  # in this very process, where a debugger reaches it
+    code = trainer.run(args) if is_here else _run_processes(args, config, given)
+    if code == 0 and not args.no_report:
+        make_report(args.run_dir)
+    return code
+
+
+def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, Any]) -> int:
+    path: Path = args.run_dir
     for warning in warnings_of(config):
         print(f"warning: {warning}", file=sys.stderr)
     claim(path, resume=args.resume, overwrite=args.overwrite)
@@ -40,5 +50,5 @@ def run(args: argparse.Namespace) -> int:
     is_finished = launch.run_processes(
         config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
     )
-    report(path, read_summary(path))
+    say_ending(path, read_summary(path))
     return 0 if is_finished else 130

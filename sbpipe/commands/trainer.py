@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from sbpipe import cores, launch
-from sbpipe.commands.ending import report
+from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.errors import ConfigError
 from sbpipe.parallel.place import own_place
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if summary is None:
         return 0
     if not watcher.is_supervised:
-        report(path, summary)
+        say_ending(path, summary)
     return 0 if summary["status"] == "finished" else 130
 
 

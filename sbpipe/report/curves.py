@@ -114,7 +114,7 @@ def _end_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
 def _spec(group: Group, axis: Axis, means: list[Any], lines: list[Any], ends: list[Any], errors: list[float]) -> dict[str, Any]:
     names, y = group.names, error_axis(errors)
     colour = {"field": "arm", "type": "nominal", "scale": arm_colour(names), "legend": legend("arm", names)}
-    x = {"field": "x", "type": "quantitative", "title": axis.label}
+    x = {"field": "x", "type": "quantitative", "title": axis.label, "scale": {"zero": True}}
     shared = {"x": x, "y": {"field": "error", **y}, "color": colour}
     where = {"field": "x", "title": axis.label, "format": ",.2f" if axis.field == "time_s" else ",.0f"}
     arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}

@@ -20,7 +20,7 @@ class CellRun:
 
     def __init__(self, folder: Folder, cell: PlannedCell, attempt: int) -> None:
         path = folder.run_path(cell)
-        command = launch.role_command("run", *launch.assignments(cell.settings), "--run-dir", str(path))
+        command = launch.role_command("run", *launch.assignments(cell.settings), "--run-dir", str(path), "--no-report")
         self._folder, self._cell, self._path = folder, cell, path
         self._child = launch.Child("run", command, folder.log_path(cell))
         self._follower = Follower(path / TRAINER_EVENTS)
