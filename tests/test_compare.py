@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from sbpipe.compare.analysis import analyse_comparison, cost, paired, pareto_front, pareto_shares
+from sbpipe.compare.analysis import analyse_comparison, cost, paired, pareto_shares
 from sbpipe.compare.arms import cautions, plan_comparison
 from sbpipe.compare.tables import comparison_tables
 from sbpipe.errors import ConfigError, UserError
-from sbpipe.study.curves import Point
+from sbpipe.logbook.curve import Point, frontier
 from sbpipe.study.folder import State
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
@@ -59,12 +59,12 @@ def results_of(plan: Plan) -> list[Result]:
 
 
 def test_a_point_beaten_in_time_and_error_is_not_pareto_optimal() -> None:
-    assert pareto_front([(1.0, 0.5), (2.0, 0.5), (3.0, 0.2), (4.0, 0.3)]) == [0, 2]
-    assert pareto_front([(2.0, 0.1), (1.0, 0.1)]) == [1]
+    assert frontier([(1.0, 0.5), (2.0, 0.5), (3.0, 0.2), (4.0, 0.3)]) == [True, False, True, False]
+    assert frontier([(2.0, 0.1), (1.0, 0.1)]) == [False, True]
 
 
 def test_equal_points_are_both_optimal() -> None:
-    assert pareto_front([(1.0, 0.5), (1.0, 0.5), (1.0, 0.6)]) == [0, 1]
+    assert frontier([(1.0, 0.5), (1.0, 0.5), (1.0, 0.6)]) == [True, True, False]
 
 
 def test_pareto_shares_add_up_and_losers_have_none() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from written_studies import sync_sweep, write_run, write_study
 
 from sbpipe.logbook import read_run, read_study
+from sbpipe.logbook.curve import frontier
 from sbpipe.report.curves import band
 from sbpipe.report.grouping import group_runs, group_study
 from sbpipe.report.many import charts_of_many, tables_of_many
-from sbpipe.report.pareto import frontier, pareto_shares
+from sbpipe.report.pareto import pareto_shares
 from sbpipe.report.sweeps import place_of, sweep_chart, sweep_table
 
 # --- bands ------------------------------------------------------------------------------------------------------------------------

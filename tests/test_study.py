@@ -10,8 +10,8 @@ import pytest
 
 from sbpipe.errors import ConfigError, RunDirError, UserError
 from sbpipe.logbook import read_run
+from sbpipe.logbook.curve import Point, curve_of, time_to_target
 from sbpipe.study.cell_run import last_word
-from sbpipe.study.curves import Point, curve_of, sd_of, time_to_target
 from sbpipe.study.estimate import time_left_s
 from sbpipe.study.folder import Folder, State
 from sbpipe.study.plan import Arm, Plan, PlannedCell, lay_out
@@ -19,6 +19,7 @@ from sbpipe.study.points import analyse_sweep
 from sbpipe.study.reading import arms_in, grid_flag, grid_in, seeds_flag, seeds_in
 from sbpipe.study.result import Result
 from sbpipe.study.results import to_csv, write_results
+from sbpipe.study.spread import sd_of
 from sbpipe.study.sweeps import plan_sweep
 from sbpipe.study.tables import sweep_table
 
@@ -195,7 +196,7 @@ def test_time_counts_from_the_process_start_without_measuring(tmp_path: Path) ->
         {"kind": "eval", "t": 120.0, "evaluate_s": 3.0, "error": 0.2},
     ]
     (tmp_path / "events-trainer.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    curve = curve_of(read_run(tmp_path), started=100.0)
+    curve, _ = curve_of(read_run(tmp_path), started=100.0)
     assert [point.time_s for point in curve] == [9.0, 17.0]
     assert (time_to_target(curve, 0.5), time_to_target(curve, 0.4), time_to_target(curve, 0.1)) == (9.0, 17.0, None)
 

@@ -1,7 +1,7 @@
 """What a comparison says, as pure functions of curves and numbers.
 
 Time to a target: seconds from the start of the run's process to the first evaluation whose error is at most the target, start-up included,
-measuring excluded (`study.curves`). Targets are factors of the baseline's mean final error. Device-seconds: time times the
+measuring excluded (`logbook.curve`). Targets are factors of the baseline's mean final error. Device-seconds: time times the
 devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of the same seed. Pareto-optimal: an
 evaluation, of any arm and seed, that no other one beats or equals in both time and error while beating it in one. An arm's Pareto
 share is the share of those evaluations it provides; an arm that is evaluated more often can provide more of them.
@@ -11,34 +11,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from sbpipe.study.curves import Point, mean_of, sd_of, time_to_target
+from sbpipe.logbook.curve import Point, frontier, time_to_target
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
+from sbpipe.study.spread import mean_of, sd_of
 
 Label = TypeVar("Label", bound=Hashable)
 BySeed = Mapping[int, float]
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which (time, error) points are Pareto-optimal, lower being better in both; equal ones all are."""
-    front: list[int] = []
-    best_error = float("inf")
-    for k in sorted(range(len(points)), key=lambda k: points[k]):
-        time_s, error = points[k]
-        if error < best_error or (front and points[front[-1]] == (time_s, error)):
-            front.append(k)
-            best_error = error
-    return sorted(front)
-
-
 def pareto_shares(curves: Sequence[tuple[Label, Sequence[Point]]]) -> dict[Label, float]:
     """Each label's share of all Pareto-optimal evaluations; labels without one have 0."""
     points = [(label, (point.time_s, point.error)) for label, curve in curves for point in curve]
-    front = pareto_front([point for _, point in points])
-    counts = dict.fromkeys((label for label, _ in curves), 0)
-    for k in front:
-        counts[points[k][0]] += 1
-    return {label: count / len(front) if front else 0.0 for label, count in counts.items()}
+    owners = [label for (label, _), is_optimal in zip(points, frontier([at for _, at in points]), strict=True) if is_optimal]
+    return {label: owners.count(label) / len(owners) if owners else 0.0 for label, _ in curves}
 
 
 def paired(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:

@@ -3,9 +3,10 @@
 from statistics import mean, stdev
 from typing import Any
 
+from sbpipe.logbook.curve import number
 from sbpipe.report.grouping import Arm, Group, Target
 from sbpipe.report.table import Table
-from sbpipe.report.trials import Trial, number
+from sbpipe.report.trials import Trial
 
 NOTHING = "—"
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from sbpipe.charts import Chart
 from sbpipe.charts.theme import STAGES
+from sbpipe.logbook.curve import number
 from sbpipe.report.arms import devices_of, shown
 from sbpipe.report.grouping import Arm, Group
 from sbpipe.report.scales import without_data
 from sbpipe.report.table import Table
-from sbpipe.report.trials import number
 
 PARTS = {
     "selecting": ("forward, selecting (waited for)", STAGES["score"]),

@@ -8,13 +8,14 @@ from typing import Any
 
 from sbpipe.config import flatten
 from sbpipe.logbook import Cell, Run, Study
-from sbpipe.report.trials import Evaluation, Trial, curve_of, trial_of_run
+from sbpipe.logbook.curve import Point, curve_of
+from sbpipe.report.trials import Trial, trial_of_run
 
 FACTORS = (1.1, 1.2, 1.4)
 """The paper's targets: so many times the final error of the reference."""
 INDIFFERENT = ("seed", "link.", "checkpoint.")
 """Settings that do not make another arm."""
-CURVE = tuple(Evaluation.__dataclass_fields__)
+CURVE = tuple(Point.__dataclass_fields__)
 TELLING = 3
 """More differing settings than this say less than the folder's name."""
 
@@ -151,7 +152,7 @@ def _trial_of_cell(cell: Cell, study: Study, arm: str) -> Trial:
     given = study.analysis.get("arms", {}).get(cell.arm, {}).get("curves", {}).get(str(cell.seed), [])
     if given and all(point.get(name) is not None for point in given for name in CURVE):
         return Trial(
-            name, cell.seed, status, [Evaluation(**{name: point[name] for name in CURVE}) for point in given], cell.row, reasons
+            name, cell.seed, status, [Point(**{name: point[name] for name in CURVE}) for point in given], cell.row, reasons
         )
     if status == "planned" or not cell.path.is_dir():
         return Trial(name, cell.seed, status, [], cell.row, reasons)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpipe.charts import Chart
+from sbpipe.logbook.curve import frontier
 from sbpipe.report.grouping import Group
 from sbpipe.report.scales import GREY, arm_colour, error_axis, legend
 from sbpipe.report.thinning import thin, thinning_note
@@ -32,18 +33,6 @@ def tradeoffs_of(group: Group) -> list[Tradeoff]:
         for trial in arm.finished
         for point in trial.curve
     ]
-
-
-def frontier(points: list[tuple[float, float]]) -> list[bool]:
-    """Whether each (time, error) is Pareto-optimal: no other is at most as late and at most as wrong, and better in one of them."""
-    optimal = [False] * len(points)
-    lowest = float("inf")
-    last: tuple[float, float] | None = None
-    for index in sorted(range(len(points)), key=lambda index: points[index]):
-        if points[index][1] < lowest or points[index] == last:
-            optimal[index] = True
-            lowest, last = points[index][1], points[index]
-    return optimal
 
 
 def pareto_shares(group: Group, strategies: dict[str, str] | None = None) -> dict[str, float]:

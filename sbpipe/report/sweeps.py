@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpipe.charts import Chart
+from sbpipe.logbook.curve import number
 from sbpipe.report.arms import NOTHING, shown, spread
 from sbpipe.report.grouping import Arm, Group, Target
 from sbpipe.report.scales import GREY, arm_colour, legend, without_data
 from sbpipe.report.table import Table
-from sbpipe.report.trials import Trial, number
+from sbpipe.report.trials import Trial
 
 PANEL = {"width": 270, "height": 150}
 ALL = "all"

@@ -7,9 +7,10 @@ value of every swept key, which is fixed before anything runs.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sbpipe.study.curves import mean_of, sd_of, time_to_target
+from sbpipe.logbook.curve import time_to_target
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
+from sbpipe.study.spread import mean_of, sd_of
 
 NUMBERS = {
     "error": "eval.error",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpipe.logbook import read_run
-from sbpipe.study.curves import Point, curve_of
+from sbpipe.logbook.curve import Point, curve_of
 from sbpipe.study.folder import Folder, State
 from sbpipe.study.plan import PlannedCell
 
@@ -41,7 +41,7 @@ def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:
     if state.status != "finished":
         return Result(cell, state, {}, [], {})
     run = read_run(folder.run_path(cell))
-    return Result(cell, state, run.summary, curve_of(run, state.started), run.environment)
+    return Result(cell, state, run.summary, curve_of(run, state.started)[0], run.environment)
 
 
 def is_number(value: Any) -> bool:
