@@ -77,8 +77,8 @@ def sweep_chart(group: Group) -> Chart:
             for trial in arm.finished
             if (value := measure.of(trial)) is not None
         ]
-        means = [row for arm in group.arms if (row := _mean_row(arm, places[arm.name], measure)) is not None]
-        if means:
+        means = [_mean_row(arm, places[arm.name], measure) for arm in group.arms]
+        if seeds:
             panels.append(_panel(measure, means, seeds, x, lines))
         else:
             absent.append(measure.label)
@@ -88,7 +88,8 @@ def sweep_chart(group: Group) -> Chart:
     absent_note = (f"No finished cell has: {', '.join(absent)}.",) if absent else ()
     meaning = (
         f"What {' or '.join(keys)} does. Each mark is the mean over the seeds that finished, its bar ± one standard deviation, "
-        "pale dots are the seeds. A time to a target is the mean over the seeds that reached it; how many did is in the table."
+        "pale dots are the seeds. A line is broken where not every seed has the number, as where a target was not reached by all: a mean "
+        "over the lucky ones would flatter."
     )
     if group.targets:
         meaning += f" Targets are multiples of the final error of {group.reference} ({group.reference_is})."
@@ -149,7 +150,7 @@ def _panel(measure: Measure, means: list[Any], seeds: list[Any], x: dict[str, An
         "encoding": shared,
         "layer": [
             {"data": {"values": means}, "mark": mark, "encoding": {"y": y, "color": colour, "tooltip": of_mean}},
-            {"data": {"values": [row for row in means if row["n"] > 1]}, "mark": {"type": "rule"}, "encoding": bar},
+            {"data": {"values": [row for row in means if row["n"] > 1 and row["mean"] is not None]}, "mark": {"type": "rule"}, "encoding": bar},
             {"data": {"values": seeds}, "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.4}, "encoding": dots},
         ],
     }
@@ -172,20 +173,15 @@ def _x_axis(key: str, xs: list[Any]) -> dict[str, Any]:
     return {"field": "x", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
-def _mean_row(arm: Arm, place: Place, measure: Measure) -> dict[str, Any] | None:
+def _mean_row(arm: Arm, place: Place, measure: Measure) -> dict[str, Any]:
+    """The mean over all finished seeds; null, which breaks the line, if one of them lacks the number."""
     values = [value for trial in arm.finished if (value := measure.of(trial)) is not None]
-    middle, deviation = spread(values)
+    middle, deviation = spread(values) if len(values) == len(arm.finished) else (None, None)
+    row = {"x": place.x, "line": place.line, "n": len(values), "sd": deviation}
     if middle is None:
-        return None
+        return row | {"mean": None}
     reach = deviation or 0.0
-    around = {
-        "mean": round(middle, 6),
-        "low": round(middle - reach, 6),
-        "high": round(middle + reach, 6),
-        "sd": deviation,
-        "n": len(values),
-    }
-    return {"x": place.x, "line": place.line, **around}
+    return row | {"mean": round(middle, 6), "low": round(middle - reach, 6), "high": round(middle + reach, 6)}
 
 
 def _time_to(target: Target) -> Measure:
