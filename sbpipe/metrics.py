@@ -21,6 +21,7 @@ class Spans:
         self.total_s: defaultdict[str, float] = defaultdict(float)
         self.count: defaultdict[str, int] = defaultdict(int)
         self._recent: dict[str, list[float]] = {}
+        self._lock = threading.Lock()  # side threads add while the loop takes
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -42,11 +43,12 @@ class Spans:
 
     def add(self, name: str, begin: float, duration_s: float) -> None:
         """Record a stage that was timed elsewhere."""
-        self.total_s[name] += duration_s
-        self.count[name] += 1
-        recent = self._recent.setdefault(name, [])
-        if len(recent) < _MAX_RECENT:
-            recent += (round(begin, 6), round(duration_s, 6))
+        with self._lock:
+            self.total_s[name] += duration_s
+            self.count[name] += 1
+            recent = self._recent.setdefault(name, [])
+            if len(recent) < _MAX_RECENT:
+                recent += (round(begin, 6), round(duration_s, 6))
 
     def clear(self) -> None:
         """Count from here."""
@@ -55,7 +57,8 @@ class Spans:
 
     def take_recent(self) -> dict[str, list[float]]:
         """Start, duration, start, duration, ... of each stage since the last call; starts are on this machine's monotonic clock."""
-        recent, self._recent = self._recent, {}
+        with self._lock:
+            recent, self._recent = self._recent, {}
         return recent
 
     def mean_ms(self, name: str) -> float | None:

@@ -50,7 +50,8 @@ class Census:
     def take(self) -> dict[str, Any]:
         """The fields of a `scores` event; classes are counted since the last one."""
         table = self._table
-        considered, kept, recent = table.times_considered.copy(), table.times_kept.copy(), table.recent
+        kept, recent = table.times_kept.copy(), table.recent
+        considered = table.times_considered.copy()  # after `kept`: selections arrive meanwhile, and nobody is kept unconsidered
         fields = {
             "quantiles": np.percentile(recent, np.arange(101)).round(6).tolist() if len(recent) else [],
             "class_considered": self._by_class(considered - self._considered_before),
