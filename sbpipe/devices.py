@@ -24,15 +24,14 @@ def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
 
 
 def of_replica(trainer: str, rank: int) -> str:
-    """The device of one replica of a data-parallel run: one accelerator each, or the CPU for all."""
-    if trainer == "cpu":
-        return trainer
+    """The device of one replica of a data-parallel run: one accelerator each, from the one that is named on, or the CPU for all."""
     found = [str(device) for device in accelerators()]
-    if trainer == "auto" and not found:
+    if trainer == "cpu" or (trainer == "auto" and not found):
         return "cpu"
-    if rank >= len(found):
+    place = rank + (0 if trainer == "auto" else resolve("train.device", trainer).index)
+    if place >= len(found):
         raise DeviceError(f"train.replicas: replica {rank} has no accelerator, this machine has {len(found)}. Lower train.replicas")
-    return found[rank]
+    return found[place]
 
 
 def resolve(key: str, name: str) -> torch.device:

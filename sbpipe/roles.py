@@ -90,10 +90,9 @@ def _run_replica(
     run_dir.write_environment({"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"})
     step = setup.train_step
     shared = replace(setup, train_step=ParallelStep(config, step.model, setup.loss, step.optimizer, setup.spans, group))
-    try:
-        return _run_here(config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group))
-    finally:
-        group.tell(-1, 1.0)
+    summary = _run_here(config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group))
+    group.tell(-1, 1.0)  # not after an error: the others may be in the middle of a step, and see that we are gone
+    return summary
 
 
 def _run_here(

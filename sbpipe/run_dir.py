@@ -32,6 +32,7 @@ LOCK = "trainer.lock"
 """Logs and lock are there before a run has begun, so they alone do not make a directory used."""
 SUMMARY = "summary.json"
 TRAINER_EVENTS = "events-trainer.jsonl"
+_LOCKS = Path("/proc/locks")
 
 
 def default_path(mode: str) -> Path:
@@ -93,6 +94,22 @@ def refuse_if_in_use(path: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunDirError(f"another trainer is working in {path}. Stop it, or choose another --run-dir") from None
+
+
+def is_held(run: Path) -> bool:
+    """Whether a process of this host holds a run's lock; also True where that cannot be known.
+
+    The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in which a trainer that
+    starts would be turned away.
+    """
+    try:
+        inode, table = (run / LOCK).stat().st_ino, _LOCKS.read_text(encoding="ascii")
+    except FileNotFoundError as missing:
+        return bool(missing.filename == os.fspath(_LOCKS))
+    except OSError:
+        return True
+    locks = [line.split() for line in table.splitlines()]
+    return any(lock[1] == "FLOCK" and any(word.endswith(f":{inode}") for word in lock) for lock in locks if len(lock) > 1)
 
 
 class RunDir:

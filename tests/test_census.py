@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from support import events_of, small, train_inline
 
+from sbpipe.logbook import read_run
 from sbpipe.records import Selection, TrainBatch
 from sbpipe.trainer.census import FILE_NAME, Census, extremes, thumbnails
-from sbpipe.trainer.evaluate import confidence_curves
+from sbpipe.trainer.evaluate import are_classes, confidence_curves
 from sbpipe.trainer.scores import ScoreTable
 from sbpipe.trainer.telemetry import staleness_counts
 
@@ -86,3 +87,29 @@ def test_shares_of_classes_come_from_targets_where_nothing_else_tells() -> None:
     census = Census(ScoreTable(2, 1), None, 3)
     assert census.class_counts(np.array([0, 1]), torch.tensor([2, 2])) == [0, 0, 2]
     assert census.class_counts(np.array([0, 1]), torch.tensor([0.5, 0.1])) == []
+
+
+def test_a_resumed_run_does_not_tell_again_what_it_told(run_path: Path) -> None:
+    config = small(mode="inline", eval__every=0.1, checkpoint__every=4)
+    train_inline(config, run_path)
+    before = events_of(run_path, "scores")
+    (run_path / "summary.json").unlink()
+    train_inline(config, run_path, resume=True)
+    after = events_of(run_path, "scores")[len(before) :]
+    assert sum(after[0]["class_considered"]) < sum(before[0]["class_considered"])
+
+
+def test_a_resume_before_the_first_checkpoint_takes_everything_back(run_path: Path) -> None:
+    config = small(mode="inline")
+    train_inline(config, run_path)
+    (run_path / "summary.json").unlink()
+    for checkpoint in (run_path / "checkpoints").iterdir():
+        checkpoint.unlink()
+    train_inline(config, run_path, resume=True)
+    assert [event["step"] for event in read_run(run_path).of("step")] == list(range(12))
+
+
+def test_one_logit_is_no_class() -> None:
+    targets = torch.tensor([0, 1, 1])
+    assert not are_classes(torch.zeros(3, 1), targets, 2)
+    assert are_classes(torch.zeros(3, 2), targets, 2)

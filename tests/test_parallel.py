@@ -58,20 +58,28 @@ def test_a_budget_of_seconds_ends_all_replicas(run_path: Path) -> None:
     assert summary_of(run_path)["train_s"] >= 2.0
 
 
-def test_a_killed_replica_ends_the_run_and_a_resume_goes_on(run_path: Path) -> None:
-    long = settings(**FULL, train__steps=4000, checkpoint__every=5)
-    process = start("run", "--run-dir", str(run_path), *long)
+def test_a_killed_replica_ends_the_run_and_a_resume_comes_to_the_same_weights(run_path: Path, tmp_path: Path) -> None:
+    same = settings(**FULL, train__steps=150, checkpoint__every=5)
+    process = start("run", "--run-dir", str(run_path), *same)
     wait_for("12 steps", has_steps(run_path, 12))
     os.kill(_replica_of(process.pid), signal.SIGKILL)
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "replica" in said
-    again = start("run", "--run-dir", str(run_path), "--resume")
-    wait_for("a resume", lambda: events_of(run_path, "resumed"))
-    again.send_signal(signal.SIGINT)
-    again.communicate(timeout=60)
-    assert again.returncode == 130
-    assert summary_of(run_path)["steps"] > 5
+    assert sbpipe("run", "--run-dir", str(run_path), "--resume").returncode == 0
+    assert sbpipe("run", "--run-dir", str(tmp_path / "whole"), *same).returncode == 0
+    assert events_of(run_path, "resumed")
+    assert summary_of(run_path)["weights.digest"] == summary_of(tmp_path / "whole")["weights.digest"]
+
+
+def test_an_interrupt_ends_all_replicas_at_a_step_and_leaves_a_checkpoint(run_path: Path) -> None:
+    process = start("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=4000))
+    wait_for("5 steps", has_steps(run_path, 5))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert summary_of(run_path)["status"] == "stopped"
+    assert list((run_path / "checkpoints").glob("step-*.pt"))
 
 
 def _replica_of(supervisor: int) -> int:

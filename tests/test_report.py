@@ -13,9 +13,9 @@ from sbpipe.charts import to_png, to_svg
 from sbpipe.commands import report as command
 from sbpipe.errors import RunDirError
 from sbpipe.logbook import Run, read_run
-from sbpipe.report.build import build_report, read_sources, sections_of
+from sbpipe.report.build import build_report, read_sources, sections_of, trace_paths
 from sbpipe.report.classes import batch_shares, swing
-from sbpipe.report.course import selector_idle, trainer_idle
+from sbpipe.report.course import apart_s, selector_idle, trainer_idle
 from sbpipe.report.examples import captions_of, data_uri, example_charts, read_examples
 from sbpipe.report.facts import numbers_of, status_of, tiles_of
 from sbpipe.report.one import charts_of_one, sections_of_one
@@ -307,3 +307,33 @@ def test_a_run_ends_with_its_report(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert f"report:        {tmp_path / 'run' / 'report.html'}" in done.stdout
     assert "Timeline of both roles" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_that_failed_and_was_resumed_to_its_end_is_finished(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steps=6)
+    with (path / "events-trainer.jsonl").open("a") as events:
+        for event in ({"kind": "failed", "error": "disk"}, {"kind": "start"}, {"kind": "resumed", "step": 4}):
+            events.write(json.dumps(stamped(2000.0, "trainer", **event)) + "\n")
+    run = read_run(path)
+    assert status_of(run) == "finished"
+    assert [event["step"] for event in run.of("step")] == [0, 1, 2, 3]
+
+
+def test_a_summary_from_before_the_last_start_is_left_out(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steps=6)
+    with (path / "events-trainer.jsonl").open("a") as events:
+        for kind in ("summary", "start"):
+            events.write(json.dumps(stamped(2000.0, "trainer", kind)) + "\n")
+    assert status_of(read_run(path)).startswith("no end recorded")
+
+
+def test_runs_of_one_name_have_traces_of_their_own(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / folder / "run", steps=3)) for folder in ("a", "b")]
+    names = [path.name for path in trace_paths(tmp_path / "report.html", runs)]
+    assert names == ["trace-run-1.json", "trace-run-2.json"]
+
+
+def test_an_evaluation_is_not_idle_time_of_the_step_after_it(tmp_path: Path) -> None:
+    steps = [{"spans": {"evaluate": [10.0, 5.0]}}, {"spans": {"evaluate": [30.0, 1.0], "checkpoint": [31.0, 1.0]}}]
+    assert apart_s(steps, 9.0, 20.0) == 5.0
+    assert apart_s(steps, 12.0, 31.5) == 4.5

@@ -14,7 +14,7 @@ from sbpipe.logbook.curve import Point, curve_of, time_to_target
 from sbpipe.study.cell_run import last_word
 from sbpipe.study.estimate import time_left_s
 from sbpipe.study.folder import Folder, State
-from sbpipe.study.plan import Arm, Plan, PlannedCell, lay_out
+from sbpipe.study.plan import Arm, Plan, PlannedCell, lay_out, refuse_overruled
 from sbpipe.study.points import analyse_sweep
 from sbpipe.study.reading import arms_in, grid_flag, grid_in, seeds_flag, seeds_in
 from sbpipe.study.result import Result
@@ -150,6 +150,14 @@ def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: P
         Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 4}))
     with pytest.raises(RunDirError, match=r"cell pipelined_interval-1_seed-0 is only there"):
         Folder(tmp_path, sweep(grid={"sync.interval": [2]}, settings={"train.steps": 3}))
+
+
+def test_a_flag_that_an_arm_would_overrule_is_refused() -> None:
+    arms = [Arm("full", {}), Arm("shorter", {"train.epochs": 2.0})]
+    cells = lay_out({"train.epochs": 1.0}, arms, {}, [0])
+    with pytest.raises(ConfigError, match=r"--set train.epochs = 1.0: the file sets it to 2.0 for 'shorter seed 0'"):
+        refuse_overruled(cells, {"train.epochs": 1.0})
+    refuse_overruled(cells[:1], {"train.epochs": 1.0})
 
 
 def test_a_plan_may_grow_by_seeds_and_values_and_keeps_what_is_done(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import sbpipe, wait_for
 
-from sbpipe.live.glance import is_held
 from sbpipe.live.top import View, block_of, cut, line_of, lines_of, painted, sparkline
-from sbpipe.run_dir import RunDir
+from sbpipe.run_dir import RunDir, is_held
 
 HEAD = {
     **{"mode": "pipelined", "policy": "sb", "seed": 3, "share": 0.5, "step": 1234, "loss": 0.4321, "error": 0.0625, "left_s": 75.0},

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -22,6 +22,8 @@ from sbpipe.bench.rows import Row
 from sbpipe.run_dir import SUMMARY, TRAINER_EVENTS
 
 NUM_EVENTS = 100_000
+PAIRS = 4
+"""Runs watched and not, in turn."""
 HEARD = 8
 """Steps whose way to the live page is timed."""
 DEADLINE_S = 60.0
@@ -33,10 +35,11 @@ def measure() -> list[Row]:
     """The rows of this bench."""
     with tempfile.TemporaryDirectory() as folder:
         watched, alone = [], []
-        for k in range(2):
+        for k in range(PAIRS):
             alone.append(_run(Path(folder) / f"alone-{k}"))
             with _watching(Path(folder) / f"watched-{k}", is_followed=True):
                 watched.append(_run(Path(folder) / f"watched-{k}"))
+        ratios = [one / other for one, other in zip(watched, alone, strict=True)]
         long = Path(folder) / "long"
         count = lengthen(Path(folder) / "alone-0", long)
         begin = time.perf_counter()
@@ -47,7 +50,8 @@ def measure() -> list[Row]:
             Row("seeing", f"sbpipe report of {what}, with PNG and SVG", built_s, "s", at_most=20.0),
             *_opened(long / "report.html", f"that page, opened until its first chart stands ({_size(long)})"),
             *_heard(Path(folder) / "watched-0"),
-            Row("seeing", "step time, watched against not", statistics.mean(watched) / statistics.mean(alone), "×"),
+            Row("seeing", f"step time, watched against not, mean of {PAIRS} pairs", statistics.mean(ratios), "×"),
+            Row("seeing", "the same, standard deviation", statistics.stdev(ratios), "×"),
         ]
 
 
@@ -179,9 +183,11 @@ def _watching(path: Path, *, is_followed: bool = False) -> Iterator[str]:
     assert server.stdout is not None
     follower = None
     try:
-        address = next(word for line in server.stdout for word in line.split() if word.startswith("http://")).rstrip("/")
+        address = _address_in(server.stdout)
         if is_followed:
-            follower = subprocess.Popen([sys.executable, "-c", _FOLLOW, f"{address}/events"], stdout=subprocess.DEVNULL)
+            follower = subprocess.Popen(
+                [sys.executable, "-c", _FOLLOW, f"{address}/events?show={path.name}"], stdout=subprocess.DEVNULL
+            )
         yield address
     finally:
         for process in (follower, server):
@@ -189,6 +195,15 @@ def _watching(path: Path, *, is_followed: bool = False) -> Iterator[str]:
                 process.terminate()
                 process.wait(DEADLINE_S)
         server.stdout.close()
+
+
+def _address_in(said: Iterable[str]) -> str:
+    """The address that a server names; it ends its output when it dies."""
+    for line in said:
+        for word in line.split():
+            if word.startswith("http://"):
+                return word.rstrip("/")
+    raise RuntimeError("sbpipe watch ended without naming its address")
 
 
 _FOLLOW = "import sys, urllib.request\nfor line in urllib.request.urlopen(sys.argv[1]): pass\n"

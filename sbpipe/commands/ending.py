@@ -1,11 +1,10 @@
 """What a command says of a run that has ended."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from sbpipe.launch import SAYS, role_command
+from sbpipe.launch.reporting import report_apart
 from sbpipe.progress import summary_table
 from sbpipe.run_dir import SUMMARY
 
@@ -28,10 +27,5 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
 
 
 def make_report(path: Path) -> None:
-    """Make the page of a run, in a process of its own: the run is done, and nothing that goes wrong here may say otherwise."""
-    done = subprocess.run(role_command("report", str(path), "--no-figures"), capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        print(f"report:        {path / 'report.html'}")
-    else:
-        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1].removeprefix(SAYS)
-        print(f"report:        not made: {reason}")
+    """Make the page of a run and say where it is."""
+    print(f"report:        {report_apart(path, '--no-figures')}")

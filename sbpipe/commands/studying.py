@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbpipe.config import parse_assignment
+
 if TYPE_CHECKING:
     from sbpipe.study.conduct import Analyse
     from sbpipe.study.plan import Plan
@@ -43,8 +45,9 @@ def conduct_study(
     from sbpipe.study.conduct import Conductor
     from sbpipe.study.ending import end
     from sbpipe.study.folder import Folder, default_out
-    from sbpipe.study.plan import warnings_in
+    from sbpipe.study.plan import refuse_overruled, warnings_in
 
+    refuse_overruled(plan.cells, dict(parse_assignment(text) for text in args.assignments))
     for warning in warnings_in(plan.cells):
         print(f"warning: {warning}", file=sys.stderr)
     if args.dry_run:

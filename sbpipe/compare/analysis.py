@@ -2,7 +2,7 @@
 
 Time to a target: seconds from the start of the run's process to the first evaluation whose error is at most the target, start-up included,
 measuring excluded (`logbook.curve`). Targets are factors of the baseline's mean final error. Device-seconds: time times the
-devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of the same seed. Pareto-optimal: an
+devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of the same seed, as a geometric mean. Pareto-optimal: an
 evaluation, of any arm and seed, that no other one beats or equals in both time and error while beating it in one. An arm's Pareto
 share is the share of those evaluations it provides; an arm that is evaluated more often can provide more of them.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sbpipe.logbook.curve import Point, frontier, time_to_target
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
-from sbpipe.study.spread import mean_of, sd_of
+from sbpipe.study.spread import geometric_mean_of, mean_of, sd_of
 
 Label = TypeVar("Label", bound=Hashable)
 BySeed = Mapping[int, float]
@@ -99,7 +99,7 @@ def _target(
         "time_sd": sd_of(list(times.values())),
         **_spent(group, times, price),
         "pairs": len(speedups),
-        "speedup_mean": mean_of(speedups),
+        "speedup_mean": geometric_mean_of(speedups),
         "speedup_sd": sd_of(speedups),
     }
 

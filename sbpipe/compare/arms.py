@@ -76,6 +76,8 @@ def cautions(plan: Plan) -> list[str]:
     found = []
     if all(config.schedule.name == "constant" for config in configs):
         found.append("no arm's learning rate decays: final errors are those of unfinished training")
+    if any(config.mode == "data-parallel" for config in configs):
+        found.append("data-parallel arms normalise over each replica's share of a batch, as DDP does, not over the whole of it")
     if len(plan.seeds) == 1:
         found.append("one seed: there is no spread, and a difference may be chance")
     if any(not config.eval.every for config in configs):

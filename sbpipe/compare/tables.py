@@ -59,6 +59,8 @@ def _time(there: dict[str, Any]) -> str:
         return f"– ({count})"
     spread = "" if there["speedup_sd"] is None else f" ±{there['speedup_sd']:.2f}"
     speedup = "" if there["speedup_mean"] is None else f", {there['speedup_mean']:.2f}x{spread}"
+    if speedup and there["pairs"] != there["reached"]:
+        speedup += f" of {there['pairs']} pairs"
     return f"{seconds_pm(there['time_mean'], there['time_sd'])}{speedup} ({count})"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from sbpipe.errors import SbpipeError
 
 _PR_SET_PDEATHSIG = 1
+_TAIL_LINES = 12
 SAYS = "sbpipe: "
 """How an error that is not a bug begins on the terminal."""
 SUPERVISED = "SBPIPE_SUPERVISED"
@@ -21,8 +22,11 @@ SUPERVISED = "SBPIPE_SUPERVISED"
 class ChildFailed(SbpipeError):
     """A role ended badly; its exit code becomes ours."""
 
-    def __init__(self, role: str, code: int, log: Path) -> None:
-        super().__init__(_last_word(log) or f"the {role} ended with code {code}; the end of {log}:\n{_tail(log)}")
+    def __init__(self, child: "Child") -> None:
+        code, said = child.code or 0, child.said()
+        word = said[-1].removeprefix(SAYS) if said and said[-1].startswith(SAYS) else ""
+        tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:]) or "  (nothing)"
+        super().__init__(word or f"the {child.role} ended with code {code}; the end of {child.log}:\n{tail}")
         self.exit_code = code if code > 0 else 128 - code
 
 
@@ -43,12 +47,15 @@ class Child:
     started_at: float = 0.0
     restart_at: float = 0.0
     is_given_up: bool = False
+    log_begins: int = 0
+    """Where this process's words begin in its log; before it are those of earlier ones."""
 
     def start(self) -> None:
         """Start the process, its output into its log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
+            self.log_begins = log.tell()
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -63,6 +70,15 @@ class Child:
     def code(self) -> int | None:
         """Its exit code, None while it runs."""
         return self.process.poll() if self.process is not None else None
+
+    def said(self) -> list[str]:
+        """The lines of its log, without those of earlier processes."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self.log_begins)
+                return log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Send a signal if it still runs."""
@@ -87,20 +103,3 @@ def _die_with_parent() -> None:
 def role_command(role: str, *arguments: str) -> list[str]:
     """The command line of one role, with this interpreter."""
     return [sys.executable, "-m", "sbpipe", role, *arguments]
-
-
-def _last_word(log: Path) -> str:
-    """What a role said was wrong, if it said so: that is all a person needs to see."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return lines[-1].removeprefix(SAYS) if lines and lines[-1].startswith(SAYS) else ""
-
-
-def _tail(path: Path, lines: int = 12) -> str:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "(no log)"
-    return "\n".join(f"  {line}" for line in text[-lines:])

@@ -52,8 +52,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
             _end(trainer, others)
             sweep()
     if trainer.code != 0 and not is_stopping.count:
-        assert trainer.code is not None
-        raise ChildFailed("trainer", trainer.code, trainer.log)
+        raise ChildFailed(trainer)
     return not is_stopping.count
 
 
@@ -62,7 +61,7 @@ def _end(trainer: Child, others: list[Child]) -> None:
     trainer.stop()
     trainer.wait(_GRACE_S)
     for other in others:
-        if trainer.code != 0:
+        if trainer.code != 0 and other.upkeep != "optional":  # a tracker sees for itself that the run is over, and how
             other.stop()
     for other in others:
         other.wait(_OTHERS_GRACE_S[other.upkeep])
@@ -80,7 +79,7 @@ def _look_after(child: Child, trainer: Child, display: Display) -> None:
     if child.upkeep == "restart":
         _restart(child, display)
     elif child.upkeep == "vital":
-        raise ChildFailed(child.role, child.code or 0, child.log)
+        raise ChildFailed(child)
     elif not child.is_given_up:
         child.is_given_up = True
         display.say(f"the {child.role} ended with code {child.code}; the run goes on without it (its log: {child.log})")
@@ -88,7 +87,7 @@ def _look_after(child: Child, trainer: Child, display: Display) -> None:
 
 def _restart(child: Child, display: Display) -> None:
     if child.code == UserError.exit_code or child.num_restarts >= _MAX_RESTARTS:
-        raise ChildFailed(child.role, child.code or 0, child.log)
+        raise ChildFailed(child)
     if child.restart_at == 0.0:
         if time.monotonic() - child.started_at > _FORGIVEN_AFTER_S:
             child.num_restarts = 0

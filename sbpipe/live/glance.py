@@ -1,6 +1,5 @@
 """What `sbpipe top` shows, asked of the watch that the page uses too, and whether a silent run's trainer is still there."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 from sbpipe.live.finding import find
 from sbpipe.live.top import ACTIVE, View, lines_of
 from sbpipe.live.watching import Sent, Watch
-from sbpipe.run_dir import LOCK
+from sbpipe.run_dir import is_held
 
 GONE_AFTER_S = 5
 """Silence after which it is worth asking whether the trainer is still there."""
 _FIDELITY_OF = 20
 """Points the fidelity is averaged over: of a single step it jumps about."""
-_LOCKS = Path("/proc/locks")
 
 
 class Glance:
@@ -68,22 +66,6 @@ def _killed(head: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _is_silent(head: Mapping[str, Any]) -> bool:
     return head["state"] in ACTIVE and (head.get("age_s") or 0) >= GONE_AFTER_S
-
-
-def is_held(run: Path) -> bool:
-    """Whether a process of this host holds a run's lock; also True where that cannot be known.
-
-    The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in which a trainer that
-    starts would be turned away.
-    """
-    try:
-        inode, table = (run / LOCK).stat().st_ino, _LOCKS.read_text(encoding="ascii")
-    except FileNotFoundError as missing:
-        return bool(missing.filename == os.fspath(_LOCKS))
-    except OSError:
-        return True
-    locks = [line.split() for line in table.splitlines()]
-    return any(lock[1] == "FLOCK" and any(word.endswith(f":{inode}") for word in lock) for lock in locks if len(lock) > 1)
 
 
 def view_of(head: Mapping[str, Any], details: Mapping[str, Any]) -> View:

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sbpipe.live.numbers import is_number, number
 from sbpipe.live.series import Rule, Series
 from sbpipe.live.timeline import Timeline
+from sbpipe.logbook.numbers import is_number, number
 
 Event = Mapping[str, Any]
 

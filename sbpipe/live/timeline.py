@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpipe.live.numbers import is_number, number
+from sbpipe.logbook.numbers import is_number, number
+from sbpipe.logbook.reading import SAME_HOST_S
 
 Event = Mapping[str, Any]
 
@@ -17,8 +18,6 @@ SIDE_LANE = "side thread"
 LOOP_STAGES = ("wait", "forward", "backward", "optimizer", "publish", "log", "evaluate", "checkpoint")
 SELECTOR_STAGES = ("idle", "await", "transfer", "apply", "view", "score", "select", "send")
 """`apply` and `transfer` happen within `await`, so they come after it and are drawn over it."""
-SAME_HOST_S = 0.1
-"""Monotonic clocks of one host agree with each other as well as its wall clock does; beyond this it is another host."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,6 @@ def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, flo
     shares: dict[str, float] = {}
     for bar in bars:
         if bar["lane"] != SIDE_LANE:
-            lasted = bar["end"] - bar["begin"] if bar["stage"] in ("wait", "idle", "await") else 0.0
-            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + lasted / max(1e-9, window_s)
-    return {lane: round(min(1.0, share), 4) for lane, share in shares.items()}
+            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1}.get(bar["stage"], 0)  # `apply` is work within `await`
+            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + counts * (bar["end"] - bar["begin"]) / max(1e-9, window_s)
+    return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sbpipe.logbook.numbers import number
 from sbpipe.logbook.reading import Run
 
 
@@ -22,12 +23,6 @@ class Point:
     trained: float = 0
     """Examples backpropagated so far."""
     candidates: float = 0
-
-
-def number(numbers: dict[str, Any], name: str) -> float | None:
-    """A number by its name; None if it is missing, null or no number."""
-    value = numbers.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def curve_of(run: Run, started: float | None = None) -> tuple[list[Point], list[str]]:
@@ -64,7 +59,9 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | None) -> Point:
-    since_start = startup_s + (number(event, "elapsed_s") or 0.0) if started is None else event["t"] - started
+    began = number(event, "startup_s")
+    own_clock = (startup_s if began is None else began) + (number(event, "elapsed_s") or 0.0)
+    since_start = own_clock if started is None else event["t"] - started
     trained = number(event, "trained")
     return Point(
         time_s=round(max(0.0, since_start - (number(event, "evaluate_s") or 0.0)), 4),

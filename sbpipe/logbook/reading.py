@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from sbpipe.run_dir import CONFIG, SUMMARY, TRAINER_EVENTS
 
 Event = dict[str, Any]
+SAME_HOST_S = 0.5
+"""Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,15 @@ def read_run(path: Path) -> Run:
     inline = [event for event in all_events if event.get("kind") == "selection"]
     if inline:
         selections["inline"] = inline
+    turns = [event["kind"] for event in all_events if event["kind"] in ("start", "summary")]
+    is_going_on = "summary" in turns and turns[-1] == "start"
+    if is_going_on:
+        notes.append(f"{SUMMARY} is older than the run's last start, and left out")
     return Run(
         path=path,
         config=_read_json(path / CONFIG, notes),
         environment=_read_json(path / "environment.json", notes),
-        summary=_read_json(path / SUMMARY, notes),
+        summary={} if is_going_on else _read_json(path / SUMMARY, notes),
         events=_by_kind(all_events),
         selections=selections,
         notes=notes,
@@ -91,15 +98,24 @@ def events_in(path: Path, notes: list[str]) -> list[Event]:
     return events
 
 
+def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
+    """Whether a resume from a checkpoint of so many steps does an event's work anew, or has mended it.
+
+    A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps done.
+    """
+    kind, at = event.get("kind"), event.get("step") or 0
+    if kind == "step":
+        return bool(at >= step)
+    return kind == "failed" or (kind in ("progress", "eval", "scores") and at > step)
+
+
 def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
-    """Events by kind; a resume takes back the steps, evaluations and scores after its checkpoint."""
+    """Events by kind, without those that a resume takes back."""
     kinds: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["kind"] == "resumed":
-            for kind in ("step", "eval", "scores"):
-                kinds[kind] = [
-                    earlier for earlier in kinds[kind] if earlier.get("step", 0) < event.get("step", 0) + (kind != "step")
-                ]
+            step = event.get("step", 0)
+            kinds = defaultdict(list, {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()})
         kinds[event["kind"]].append(event)
     return dict(kinds)
 

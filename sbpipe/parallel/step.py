@@ -21,13 +21,17 @@ class ParallelStep(TrainStep):
     ) -> None:
         super().__init__(config, model, loss, optimizer, spans)
         self._group = group
-        self.forward = group.wrap(model)
+        self._is_wrapped = False
+        self._purpose = f"step {group.place.rank}" if group.place.rank else "step"  # dropout must not repeat in every share
 
     def __call__(self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Train on this replica's examples; the losses of all of them."""
+        """Train on this replica's examples; their losses stand for the whole batch, because only pictures read them."""
         if self._group.place.rank == 0:
             self._group.tell(step, progress)
-        return self._group.gathered(super().__call__(step, progress, inputs, targets))
+        if not self._is_wrapped:
+            # Not before the first step: wrapping hands the first replica's weights to all, and a resumed run has loaded them by now.
+            self.forward, self._is_wrapped = self._group.wrap(self.model), True
+        return super().__call__(step, progress, inputs, targets).repeat_interleave(self._group.place.world)
 
 
 class SharedSplit:

@@ -1,6 +1,7 @@
 """What a replica other than the first does: load the share it is told, take the step it is told, until it is told to end."""
 
 import queue
+import signal
 import threading
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from sbpipe.trainer.setup import Setup
 
 
 def work(setup: Setup, group: Group, checkpoints: Path | None) -> None:
-    """Follow the first replica; `checkpoints` is the folder of a run that is resumed."""
+    """Follow the first replica; `checkpoints` is the folder of a run that is resumed.
+
+    A signal to stop is the first replica's affair: it ends its step, and all others with it.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     step = setup.train_step
     if checkpoints is not None and (state := Checkpoints(checkpoints, 1).load_newest()) is not None:
         step.model.load_state_dict(state["model"])
@@ -22,13 +28,13 @@ def work(setup: Setup, group: Group, checkpoints: Path | None) -> None:
     ahead: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=1)
     threading.Thread(target=_load, args=(setup, group, ahead), name="feed", daemon=True).start()
     while True:
-        number, progress = group.hear()
-        if number < 0:
+        step_number, progress = group.hear()
+        if step_number < 0:
             return
         batch = ahead.get()
         if isinstance(batch, BaseException):
             raise batch
-        parallel(number, progress, *batch)
+        parallel(step_number, progress, *batch)
 
 
 def _load(setup: Setup, group: Group, ahead: "queue.Queue[Batch | BaseException]") -> None:

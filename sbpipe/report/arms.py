@@ -1,9 +1,10 @@
 """The table of arms: what each reached, how fast, at which price, against the reference. Losing arms stay in. Knows no picture."""
 
+import statistics
 from statistics import mean, stdev
 from typing import Any
 
-from sbpipe.logbook.curve import number
+from sbpipe.logbook.numbers import number
 from sbpipe.report.grouping import Arm, Group, Target
 from sbpipe.report.table import Table
 from sbpipe.report.trials import Trial
@@ -102,7 +103,8 @@ def _target_numbers(arm: Arm, reference: Arm | None, target: Target) -> dict[str
         "reached": len(times),
         "of": len(arm.finished),
         **_named("time", list(times.values())),
-        **_named("speedup", speedups),
+        "speedup_mean": statistics.geometric_mean(speedups) if speedups else None,
+        "speedup_sd": _named("speedup", speedups)["speedup_sd"],
     }
 
 

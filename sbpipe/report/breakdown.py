@@ -5,7 +5,7 @@ from typing import Any
 
 from sbpipe.charts import Chart
 from sbpipe.charts.theme import STAGES
-from sbpipe.logbook.curve import number
+from sbpipe.logbook.numbers import number
 from sbpipe.report.arms import devices_of, shown
 from sbpipe.report.grouping import Arm, Group
 from sbpipe.report.scales import without_data
@@ -60,10 +60,6 @@ def breakdown_charts(group: Group) -> list[Chart]:
     shared = [arm.name for arm in group.arms if arm.name in means and means[arm.name]["hidden"] > 0 and _is_on_one_device(arm)]
     if shared:
         notes += (f"{', '.join(shared)}: one device, so what is hidden shared it with training or measuring and slowed them.",)
-    if any(parts["other"] < 0 for parts in means.values()):
-        notes += (
-            "A negative part: more was measured than the wall time holds, as after a resume, whose earlier time is not in it.",
-        )
     charts = [_chart("time-breakdown", "Where the time went", means, "seconds of wall time, measuring excluded (s)", notes)]
     per_candidate = {arm.name: _candidates(arm) for arm in group.arms if arm.name in means}
     counts = [count for count in per_candidate.values() if count]
@@ -124,7 +120,7 @@ def _chart(name: str, title: str, means: dict[str, dict[str, float]], unit: str,
     meaning = (
         "Each bar is an arm's wall time from the start of the trainer's process (mean over its finished runs, whole runs), cut into what the trainer was doing. "
         "Selecting counts as long as the trainer waited for it; the pale bar below is selecting that ran beside training or measuring, and so is not in the time. "
-        "Idle is waiting while no selector worked."
+        "Idle is the waiting that the selectors' work cannot account for, so at least that much; selecting on the clock is at most what is shown."
     )
     return Chart(name, title, meaning, _spec(rows, sums, list(means), unit), notes)
 

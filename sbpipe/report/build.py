@@ -96,10 +96,14 @@ def figures_folder(out: Path) -> Path:
     return out.with_name("figures" if out.name == FILE_NAME else f"{out.stem}-figures")
 
 
-def trace_path(out: Path, run: Run, *, is_only: bool) -> Path:
-    """Where a run's trace goes, beside the report."""
+def trace_paths(out: Path, runs: Sequence[Run]) -> list[Path]:
+    """Where each run's trace goes, beside the report; runs of one name are numbered."""
     prefix = "" if out.name == FILE_NAME else f"{out.stem}-"
-    return out.with_name(f"{prefix}trace.json" if is_only else f"{prefix}trace-{_slug(run.name)}.json")
+    if len(runs) == 1:
+        return [out.with_name(f"{prefix}trace.json")]
+    slugs = [_slug(run.name) for run in runs]
+    numbered = [slug if slugs.count(slug) == 1 else f"{slug}-{slugs[: k + 1].count(slug)}" for k, slug in enumerate(slugs)]
+    return [out.with_name(f"{prefix}trace-{slug}.json") for slug in numbered]
 
 
 def title_of(sources: Sources) -> str:
@@ -138,8 +142,7 @@ def _check_run(path: Path) -> None:
 def _with_traces(sections: list[Section], runs: Sequence[Run], out: Path) -> list[Section]:
     """Write the trace of each run, and a note in the first section that says where."""
     said = []
-    for run in runs:
-        path = trace_path(out, run, is_only=len(runs) == 1)
+    for run, path in zip(runs, trace_paths(out, runs), strict=True):
         what = write_trace(run, path)
         if what:
             said.append([path.name, what])

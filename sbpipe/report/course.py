@@ -100,12 +100,19 @@ def trainer_idle(run: Run) -> list[dict[str, Any]]:
     rows = []
     for numbers in stretches(range(1, len(steps)), MOST_STRETCHES):
         first, last = numbers[0], numbers[-1]
-        apart = sum(total_s(steps[k], *APART) for k in numbers)
+        apart = apart_s(steps[first - 1 : last + 1], begins[first - 1], begins[last])
         lasted = begins[last] - begins[first - 1] - apart
         if lasted > 0:
             waited = sum(total_s(steps[k], "wait") for k in numbers)
             rows.append(_idle_row(begins[last] - begins[0], waited / lasted, "trainer"))
     return rows
+
+
+def apart_s(steps: Sequence[Event], begin: float, end: float) -> float:
+    """Seconds between two moments that the loop spent beside training; an evaluation may be told by the step before or after it."""
+    spans = [event.get("spans", {}).get(stage, []) for event in steps for stage in APART]
+    pairs = [(start, start + lasted) for times in spans for start, lasted in zip(times[::2], times[1::2], strict=False)]
+    return float(sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in pairs))
 
 
 def selector_idle(run: Run) -> list[dict[str, Any]]:

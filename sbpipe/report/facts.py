@@ -45,7 +45,7 @@ TROUBLE = ("selector.lost", "lease.expired", "lease.fenced", "lease.fallback", "
 
 def status_of(run: Run) -> str:
     """How the run ended, as far as its files say."""
-    if run.of("failed"):
+    if run.of("failed") and not run.summary:
         return f"failed: {run.of('failed')[-1].get('error')}"
     return str(run.summary.get("status") or "no end recorded: still running, or killed")
 

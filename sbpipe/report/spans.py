@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sbpipe.logbook import Run
-from sbpipe.logbook.reading import Event
+from sbpipe.logbook.reading import SAME_HOST_S, Event
 
 TRAINER = "trainer"
 SIDE_STAGES = {"receive", "view"}
@@ -13,8 +13,6 @@ SIDE_STAGES = {"receive", "view"}
 SELECTOR_STAGES = {"idle", "await", "apply", "score", "select", "send", "transfer"}
 PROCESSOR_TIME = {"dispatch"}
 """Stages timed by the processor: their length is not a stretch of the clock, so they are in no lane."""
-SAME_HOST_S = 0.5
-"""Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
 
 
 class Bar(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpipe.charts import Chart
-from sbpipe.logbook.curve import number
+from sbpipe.logbook.numbers import number
 from sbpipe.report.arms import NOTHING, shown, spread
 from sbpipe.report.grouping import Arm, Group, Target
 from sbpipe.report.scales import GREY, arm_colour, legend, without_data
@@ -150,7 +150,11 @@ def _panel(measure: Measure, means: list[Any], seeds: list[Any], x: dict[str, An
         "encoding": shared,
         "layer": [
             {"data": {"values": means}, "mark": mark, "encoding": {"y": y, "color": colour, "tooltip": of_mean}},
-            {"data": {"values": [row for row in means if row["n"] > 1 and row["mean"] is not None]}, "mark": {"type": "rule"}, "encoding": bar},
+            {
+                "data": {"values": [row for row in means if row["n"] > 1 and row["mean"] is not None]},
+                "mark": {"type": "rule"},
+                "encoding": bar,
+            },
             {"data": {"values": seeds}, "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.4}, "encoding": dots},
         ],
     }

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbpipe.logbook import Run
-from sbpipe.logbook.curve import Point, curve_of, number, time_to_target
+from sbpipe.logbook.curve import Point, curve_of, time_to_target
+from sbpipe.logbook.numbers import number
 
 
 @dataclass(frozen=True)

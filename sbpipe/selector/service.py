@@ -101,12 +101,13 @@ class SelectorService:
         """Answer leases until the end; the reason of the trainer's goodbye, or "stopped"."""
         self._thread.start()
         try:
+            idle_since = time.perf_counter()
             while not is_stopped.is_set():
                 try:
-                    with self._spans.span("idle"):
-                        message = self._inbox.get(timeout=_POLL_S)
+                    message = self._inbox.get(timeout=_POLL_S)
                 except queue.Empty:
                     continue
+                self._spans.add("idle", idle_since, time.perf_counter() - idle_since)
                 if isinstance(message, Goodbye):
                     if message.reason not in ("finished", "stopped"):
                         raise PeerLost(message.reason)
@@ -114,6 +115,7 @@ class SelectorService:
                 if isinstance(message, SbpipeError):
                     raise message
                 self._serve(message)
+                idle_since = time.perf_counter()
             self._port.post(Goodbye("stopped"))
             return "stopped"
         except BaseException as error:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbpipe.errors import SbpipeError
+from sbpipe.launch.reporting import report_apart
 from sbpipe.run_dir import write_atomically
 from sbpipe.study.conduct import Outcome
 from sbpipe.study.plan import Plan
@@ -12,7 +12,6 @@ from sbpipe.study.results import CSV
 from sbpipe.study.tables import Table, facts_of, page_of
 
 PAGE = "results.md"
-REPORT = "report.html"
 
 
 @dataclass(frozen=True)
@@ -37,18 +36,9 @@ def end(plan: Plan, path: Path, outcome: Outcome, tables: Sequence[Table], *, re
         f"results:  {path / CSV}",
         f"tables:   {path / PAGE}",
     ]
-    lines.append(f"report:   {_report(path) if with_report else 'not asked for'}")
+    lines.append(f"report:   {report_apart(path) if with_report else 'not asked for'}")
     if not outcome.failed:
         return Ending(0, "\n".join(lines))
     names = ", ".join(result.cell.label for result in outcome.failed)
     lines.append(f"\n{len(outcome.failed)} of {len(plan.cells)} cells failed: {names}\ntry them again with:  {resume_with} --retry")
     return Ending(1, "\n".join(lines))
-
-
-def _report(path: Path) -> str:
-    from sbpipe.report.build import build_report
-
-    try:
-        return str(build_report([path], path / REPORT))
-    except SbpipeError as error:
-        return f"none: {error}"

@@ -132,6 +132,15 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found or (["the order of the cells"] if there != now else [])
 
 
+def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> None:
+    """A setting given for all cells must reach all of them: what the file says of an arm or the grid is not silently kept."""
+    for cell in cells:
+        for key, value in flags.items():
+            if cell.settings[key] != value:
+                reason = f"the file sets it to {toml_or_none(cell.settings[key])} for {cell.label!r}"
+                raise ConfigError(f"--set {key}", value, reason, "Change it in the file, or leave the flag out")
+
+
 _MAY_GROW = ("seeds", "cells", "strategies", "varied")
 
 

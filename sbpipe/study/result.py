@@ -5,6 +5,7 @@ from typing import Any
 
 from sbpipe.logbook import read_run
 from sbpipe.logbook.curve import Point, curve_of
+from sbpipe.logbook.numbers import number
 from sbpipe.study.folder import Folder, State
 from sbpipe.study.plan import PlannedCell
 
@@ -32,8 +33,7 @@ class Result:
 
     def number(self, name: str) -> float | None:
         """A number of its summary."""
-        value: Any = self.summary.get(name)
-        return float(value) if is_number(value) else None
+        return number(self.summary, name)
 
 
 def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:
@@ -42,8 +42,3 @@ def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:
         return Result(cell, state, {}, [], {})
     run = read_run(folder.run_path(cell))
     return Result(cell, state, run.summary, curve_of(run, state.started)[0], run.environment)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a summary's value goes into the results."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

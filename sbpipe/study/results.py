@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import flatten, resolve, to_dict
+from sbpipe.logbook.numbers import is_number
 from sbpipe.logbook.study import RESULTS
 from sbpipe.metrics import plain
 from sbpipe.run_dir import write_atomically
 from sbpipe.study.plan import Plan
-from sbpipe.study.result import Result, is_number
+from sbpipe.study.result import Result
 
 CSV = "results.csv"
 

@@ -1,6 +1,7 @@
 """Tables for the terminal and for Markdown, and the words every table of results stands under: hardware, n, spread, versions."""
 
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 from sbpipe.progress import duration, percent
 from sbpipe.study.plan import Plan, short, spoken
 from sbpipe.study.result import Result
+
+_OWN_SIDE_THREADS = 0.7
+"""Load beyond one per core that a study makes by itself: loaders, links, the study's own process."""
 
 
 @dataclass(frozen=True)
@@ -99,24 +103,34 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
     facts = [
         f"n = {len(plan.seeds)} (seeds {seeds}); {len(finished)} of {len(plan.cells)} cells finished; ± is the standard deviation"
     ]
-    facts.append(f"processor: {cpu().model}, {len(os.sched_getaffinity(0))} cores used")
+    hosts = _said(finished, "host")
+    is_here = hosts in ([], [platform.node()])
+    where = f"processor: {cpu().model}, {len(os.sched_getaffinity(0))} cores" if is_here else f"hosts: {', '.join(hosts)}"
+    facts.append(where)
     roles = sorted(
         {str(result.summary.get(key)) for result in finished for key in ("device.trainer", "device.selector")} - {"None"}
     )
     facts += [f"devices: {', '.join(roles)}"] if roles else []
-    versions = finished[-1].environment.get("versions", {}) if finished else {}
-    facts += [f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"] if versions else []
-    commit = finished[-1].environment.get("git_commit") if finished else None
-    facts += [f"commit: {commit}"] if commit else []
+    versions, commits = _said(finished, "versions"), _said(finished, "git_commit")
+    facts += [f"versions: {text}" for text in versions] + [f"commit: {text}" for text in commits]
+    if max(len(hosts), len(versions), len(commits)) > 1:
+        facts.append("caution: cells were run on different hosts or by different versions; their times do not compare")
     facts += _busy(results, len(os.sched_getaffinity(0)))
     spent_s = sum(result.state.process_s or 0.0 for result in results)
     return [*facts, f"all runs together took {duration(spent_s)}, one after another on the same cores, seed by seed"]
 
 
+def _said(results: Sequence[Result], key: str) -> list[str]:
+    """What the cells' environments say under a key, each once."""
+    found = [result.environment.get(key) for result in results]
+    texts = [", ".join(f"{name} {of}" for name, of in value.items()) if isinstance(value, dict) else value for value in found]
+    return sorted({str(text) for text in texts if text})
+
+
 def _busy(results: Sequence[Result], cores: int) -> list[str]:
     """A caution if the machine had other things to do: two roles of the run before are all that should be left in the load."""
     busiest = max((result.state.load or 0.0 for result in results), default=0.0)
-    if busiest <= cores + 1:
+    if busiest <= cores + _OWN_SIDE_THREADS:
         return []
     return [f"caution: the machine was busy with other things (load {busiest:.1f} on {cores} cores); do not trust the times"]
 

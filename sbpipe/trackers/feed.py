@@ -11,7 +11,7 @@ from typing import Any
 
 from sbpipe.errors import RunDirError
 from sbpipe.progress import Follower
-from sbpipe.run_dir import TRAINER_EVENTS, refuse_if_in_use
+from sbpipe.run_dir import TRAINER_EVENTS, is_held
 from sbpipe.trackers.outlet import Outlet
 from sbpipe.trackers.scalars import without_taken_back
 from sbpipe.trackers.tracker import Tracked, Tracker
@@ -82,17 +82,8 @@ class Feed:
             outlet.take(events)
 
     def _ending(self, silent_s: float) -> str | None:
-        """Looks at the lock only when there is reason to: looking holds it for an instant, which could turn a trainer away."""
         may_be_over = self._turn.get("kind") in ("summary", "failed") or silent_s >= GONE_AFTER_S
-        return ending_of(self._turn, is_in_use=_is_in_use(self._run.path), silent_s=silent_s) if may_be_over else None
-
-
-def _is_in_use(path: Path) -> bool:
-    try:
-        refuse_if_in_use(path)
-    except RunDirError:
-        return True
-    return False
+        return ending_of(self._turn, is_in_use=is_held(self._run.path), silent_s=silent_s) if may_be_over else None
 
 
 def _numbers(turn: Mapping[str, Any]) -> dict[str, Any]:

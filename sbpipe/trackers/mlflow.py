@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sbpipe.errors import MissingExtra
-from sbpipe.trackers.scalars import is_number
+from sbpipe.logbook.numbers import is_number
 from sbpipe.trackers.tracker import Tracked
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
 """Which numbers of which events go to trackers, and under which names. Pure."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from sbpipe.logbook.numbers import is_number
+from sbpipe.logbook.reading import is_taken_back
 
 NAMES: dict[str, dict[str, str]] = {
     "step": {
@@ -36,7 +38,7 @@ def scalars_of(event: Mapping[str, Any]) -> dict[str, float]:
     values = {name: float(event[field]) for field, name in names.items() if is_number(event.get(field))}
     spans = event.get("spans")
     if names and isinstance(spans, Mapping):
-        values |= {f"time/{stage}_ms": 1000.0 * span[1] for stage, span in spans.items() if len(span) == 2 and is_number(span[1])}
+        values |= {f"time/{stage}_ms": 1000.0 * sum(filter(is_number, times[1::2])) for stage, times in spans.items()}
     return values
 
 
@@ -45,17 +47,6 @@ def without_taken_back(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str,
     kept: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("kind") == "resumed":
-            kept = [earlier for earlier in kept if not _is_taken_back(earlier, event.get("step", 0))]
+            kept = [earlier for earlier in kept if not is_taken_back(earlier, event.get("step", 0))]
         kept.append(event)
     return kept
-
-
-def _is_taken_back(event: Mapping[str, Any], step: int) -> bool:
-    """A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps done."""
-    kind, at = event.get("kind"), event.get("step", 0)
-    return kind in NAMES and (at >= step if kind == "step" else at > step)
-
-
-def is_number(value: object) -> bool:
-    """Whether a tracker can show a value as a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

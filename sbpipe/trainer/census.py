@@ -35,13 +35,17 @@ class Census:
         self.num_classes = num_classes
         num_examples = len(table.scores)
         self._panel: Ids = np.unique(np.linspace(0, num_examples - 1, min(PANEL, num_examples)).astype(np.int64))
-        self._considered_before, self._kept_before = np.zeros_like(table.times_considered), np.zeros_like(table.times_kept)
+        self.count_from_here()
+
+    def count_from_here(self) -> None:
+        """What the table holds now was told before."""
+        self._considered_before, self._kept_before = self._table.times_considered.copy(), self._table.times_kept.copy()
 
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
         """How many of these examples are of each class; by their targets where the classes are not known beforehand."""
         if self._classes is not None:
             classes = self._classes[example_ids]
-        elif targets.ndim == 1 and not targets.is_floating_point():
+        elif targets.ndim == 1 and not targets.is_floating_point() and len(targets) == len(example_ids):
             classes = targets.numpy()
         else:
             return []

@@ -36,11 +36,13 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
+        self._is_paused = False
         self._next_heartbeat = 0.0
         self._alone_since = time.monotonic()
         self._announced = -1
         self.num_fenced = 0
         self.num_fallback = 0
+        self.most_selectors = 0
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     # --- called by the loop and the loader ----------------------------------------------------------------------------------
@@ -81,6 +83,18 @@ class Dispatcher:
         """A version can be applied by selectors."""
         with self._changed:
             self._stream.published = max(self._stream.published, version)
+        self._port.wake()
+
+    def pause(self, deadline_s: float) -> None:
+        """Grant nothing more and wait for what is out: who measures now must not be selected for on time that does not count."""
+        with self._changed:
+            self._is_paused = True
+            self._changed.wait_for(lambda: self._failure or self._is_stopping or not self._stream.ledger.out, deadline_s)
+
+    def go_on(self) -> None:
+        """Grant again."""
+        with self._changed:
+            self._is_paused = False
         self._port.wake()
 
     def state(self, deadline_s: float) -> dict[str, Any]:
@@ -159,6 +173,9 @@ class Dispatcher:
 
     def _grant(self, now: float) -> None:
         peers = self._roster.ready()
+        self.most_selectors = max(self.most_selectors, len(peers))
+        if self._is_paused:
+            return
         for peer, lease in self._stream.grant(peers):
             if not self._port.send(peer.name, lease):
                 self._reception.lose(peer.name, "does not take messages")

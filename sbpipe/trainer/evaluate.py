@@ -43,7 +43,7 @@ def evaluate(model: nn.Module, loss: PerExampleLoss, test: Split, *, batch_size:
         inputs, targets = test.batch(ids, 0)
         outputs = model(laid_out(inputs))
         loss_sum += float(loss(outputs, targets).sum())
-        is_classes = is_classes and targets.ndim == 1 and not targets.is_floating_point() and outputs.ndim == 2
+        is_classes = is_classes and are_classes(outputs, targets, num_classes)
         if is_classes:
             answers, truth = outputs.argmax(1).cpu().numpy(), targets.cpu().numpy()
             seen += np.bincount(truth, minlength=num_classes)
@@ -56,6 +56,11 @@ def evaluate(model: nn.Module, loss: PerExampleLoss, test: Split, *, batch_size:
     per_class = (wrong / np.maximum(seen, 1)).round(6).tolist()
     mean_loss = loss_sum / test.num_examples
     return Evaluation(float(wrong.sum() / seen.sum()), mean_loss, per_class, *confidence_curves(confidence, is_right))
+
+
+def are_classes(outputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> bool:
+    """Whether the outputs are one number per class and the targets are classes."""
+    return targets.ndim == 1 and not targets.is_floating_point() and outputs.ndim == 2 and outputs.shape[1] >= num_classes > 0
 
 
 @torch.inference_mode()

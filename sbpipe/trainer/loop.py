@@ -128,17 +128,22 @@ class Loop:
             )
 
     def _evaluate_if_due(self, step: int, candidates: int) -> None:
-        """Before the step counts as done, so that nobody selects for the next one on time that is not counted."""
         every = self.config.eval.every * self.num_examples
         if every and candidates // every > self._evaluated_at // every:
             self._evaluated_at = candidates
             self.run_evaluation(step, candidates)
 
     def run_evaluation(self, step: int, candidates: int) -> None:
-        """Measure the test error now."""
+        """Measure the test error now, while nobody selects: this time is not counted, so it must not be worth anything.
+
+        What is out is waited for on the clock, as the loop would have had to without measuring.
+        """
+        with self.spans.span("wait"):
+            self.dispatcher.pause(QUIET_DEADLINE_S)
         with self.spans.span("evaluate"):
             evaluation = self.evaluate()
         self.telemetry.evaluated(evaluation, step, candidates)
+        self.dispatcher.go_on()
 
     def _checkpoint_if_due(self, step: int) -> None:
         if self.config.checkpoint.every and step % self.config.checkpoint.every == 0:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from sbpipe import devices
 from sbpipe.config import Config, digest, to_json, warnings_of
-from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.errors import ConfigError, RunDirError, SbpipeError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Ids
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir
+from sbpipe.trainer.census import FILE_NAME as EXAMPLES
 from sbpipe.trainer.census import Census, thumbnails
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
@@ -88,7 +89,9 @@ class TrainerRun:
         classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
         census = Census(self.stream.table, classes, setup.data.num_classes)
         batch_size = config.train.batch_size
-        self._telemetry = Telemetry(self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size)
+        self._telemetry = Telemetry(
+            self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size, process_began=began
+        )
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
         self._before: dict[str, float] = {}
         self.loop = self._loop(config, setup.spans)
@@ -183,58 +186,49 @@ class TrainerRun:
         state = self._checkpoints.load_newest()
         if state is None:
             log.info("no checkpoint yet in %s: starting from step 0", self._run_dir.path)
+            self.events.write("resumed", step=0)
             return self._begin()
         if state["digest"] != digest(self._setup.config):
             raise RunDirError(
                 f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without changing them"
             )
         self.stream.restore(state["stream"])
+        self._telemetry.census.count_from_here()
         self._before = state["totals"]
+        self._telemetry.startup_before_s = self._before["startup_s"]
         self.loop.resume(state)
         self.events.write("resumed", step=state["step"])
         log.info("resumed from step %d", state["step"])
         return int(state["step"])
 
     def _finish(self, ending: str) -> dict[str, Any]:
+        numbers = {"train_s": self._telemetry.elapsed_s, **self._telemetry.summary()}  # before anything that is not training
         step = self.stream.steps_done
         if step == 0 and ending == "finished":
             raise ConfigError(
                 "train.epochs", self._setup.config.train.epochs, "the candidates kept did not fill one batch", "Train longer"
             )
+        if ending == "finished" and not self.loop.is_stopped.is_set():
+            self.loop.run_evaluation(step, self.stream.ledger.num_considered)
+            numbers |= self._telemetry.evaluation_numbers()
         if step:
             self.loop.save_checkpoint(step)
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self.dispatcher.stop(ending)
         self.loop.feed.stop()
-        summary = self._summary(ending)
+        summary = self._summary(ending, numbers)
         self._telemetry.progress(1.0 if ending == "finished" else None, now=True)
-        self._telemetry.census.write(self._run_dir.path, self._show)
         self._run_dir.write_summary(summary)
         self.events.write("summary", **summary)
+        self._leave_examples()
         return summary
 
-    def _summary(self, ending: str) -> dict[str, Any]:
-        numbers = {"train_s": self._telemetry.elapsed_s, **self._telemetry.summary()}
-        if ending == "finished" and not self.loop.is_stopped.is_set():
-            self.loop.run_evaluation(self.stream.steps_done, self.stream.ledger.num_considered)
-            numbers |= self._telemetry.evaluation_numbers()
-        totals = self._totals()
-        pushed = totals["sync.published"] * self._setup.manifest.num_bytes
-        return {
-            "status": ending,
-            "mode": self._setup.config.mode,
-            "seed": self._setup.config.seed,
-            "config.digest": digest(self._setup.config),
-            **numbers,
-            **totals,
-            "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
-            "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),
-            "weights.digest": layout.digest(self._setup.train_step.model),
-            "weights.bytes": self._setup.manifest.num_bytes,
-            "devices": self._setup.config.num_devices,
-            "device.trainer": devices.describe(self._setup.device),
-            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
-        }
+    def _leave_examples(self) -> None:
+        """Thumbnails and counts, for pictures only: the run is done, whatever goes wrong here."""
+        try:
+            self._telemetry.census.write(self._run_dir.path, self._show)
+        except (OSError, RuntimeError, MemoryError, SbpipeError) as error:
+            log.warning("no %s for the report (%s)", EXAMPLES, error)
 
     def _show(self, example_ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
         """Examples as a person sees them, their targets, and what the model makes of them."""
@@ -242,6 +236,25 @@ class TrainerRun:
             return None, np.empty(0, np.int64), np.empty(0, np.int64)
         inputs, targets = self._setup.data.score.batch(example_ids, 0)
         return thumbnails(inputs.float().cpu().numpy()), *answers(self._setup.train_step.model, inputs, targets)
+
+    def _summary(self, ending: str, numbers: dict[str, Any]) -> dict[str, Any]:
+        config, totals = self._setup.config, self._totals()
+        pushed = totals["sync.published"] * self._setup.manifest.num_bytes
+        return {
+            "status": ending,
+            "mode": config.mode,
+            "seed": config.seed,
+            "config.digest": digest(config),
+            **numbers,
+            **totals,
+            "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
+            "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),
+            "weights.digest": layout.digest(self._setup.train_step.model),
+            "weights.bytes": self._setup.manifest.num_bytes,
+            "devices": config.num_devices if config.is_one_process else 1 + max(1, self.dispatcher.most_selectors),
+            "device.trainer": devices.describe(self._setup.device),
+            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
+        }
 
     def _totals(self) -> dict[str, float]:
         """Counts of the whole run, over all its resumes."""

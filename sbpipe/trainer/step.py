@@ -24,6 +24,7 @@ class TrainStep:
         self.forward = model
         """What the forward pass goes through: the model, or what wraps it."""
         self._loss = loss
+        self._purpose = "step"
         self.optimizer = optimizer
         self._spans = spans
         self.rate = config.optim.lr
@@ -38,7 +39,7 @@ class TrainStep:
         set_rate(self.optimizer, self._config.optim.lr, factor)
         self.model.train()
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
-            torch.manual_seed(randomness.key(self._config.seed, "step", step) & (2**63 - 1))
+            torch.manual_seed(randomness.key(self._config.seed, self._purpose, step) & (2**63 - 1))
             losses = self._losses(inputs, targets)
         with self._spans.span("backward"):
             self.optimizer.zero_grad(set_to_none=True)

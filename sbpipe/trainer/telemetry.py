@@ -57,12 +57,24 @@ class _OnItsWay:
 class Telemetry:
     """Measures the loop from outside it: losses are read one step late, so that logging never waits for the device."""
 
-    def __init__(self, events: EventLog, spans: Spans, stream: Stream, roster: Roster, census: Census, *, batch_size: int) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        spans: Spans,
+        stream: Stream,
+        roster: Roster,
+        census: Census,
+        *,
+        batch_size: int,
+        process_began: float,
+    ) -> None:
         self._events = events
         self._spans = spans
         self._stream = stream
         self._roster = roster
         self._batch_size = batch_size
+        self._process_began = process_began
+        self.startup_before_s = 0.0
         self.began = time.perf_counter()
         self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
@@ -144,6 +156,7 @@ class Telemetry:
             trained=step * self._batch_size,
             elapsed_s=self.elapsed_s,
             evaluate_s=self.evaluate_s,
+            startup_s=self.startup_before_s + self.began - self._process_began,
             **vars(evaluation),
         )
         self._events.write("scores", step=step, candidates=candidates, **self.census.take())
