@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint browser clean
 
 demo: $(VENV)/installed
-	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite
+	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite --no-report
 	$(BIN)/sbpipe report runs/demo
 
 test: lint browser
