@@ -8,10 +8,11 @@ from support import events_of, small, train_inline
 
 from sbpipe.logbook import read_run
 from sbpipe.records import Selection, TrainBatch
-from sbpipe.trainer.census import FILE_NAME, Census, extremes, thumbnails
+from sbpipe.trainer.census import FILE_NAME, Census, extremes
 from sbpipe.trainer.evaluate import are_classes, confidence_curves
 from sbpipe.trainer.scores import ScoreTable
 from sbpipe.trainer.telemetry import staleness_counts
+from sbpipe.trainer.thumbnails import thumbnails
 
 
 def considered(table: ScoreTable, ids: list[int], kept: list[int], scores: list[float]) -> None:

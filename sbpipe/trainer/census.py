@@ -1,6 +1,5 @@
 """What selection did to each example: the `scores` event now and then, and `examples.npz` at the end. Reads the score table only."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Ids
 from sbpipe.trainer.scores import ScoreTable
-
-log = logging.getLogger("sbpipe.trainer")
 
 FILE_NAME = "examples.npz"
 PANEL = 12
@@ -84,7 +81,7 @@ class Census:
         }
 
     def write(self, folder: Path, show: Show) -> None:
-        """Leave what is known of every example, with thumbnails of the extreme ones; a full disk is said, not raised."""
+        """Leave what is known of every example, with thumbnails of the extreme ones, whole or not at all."""
         table = self._table
         scores, _ = table.lookup(np.arange(len(table.scores)))
         arrays: dict[str, NDArray[Any]] = {
@@ -102,9 +99,9 @@ class Census:
             with partial.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
             partial.rename(folder / FILE_NAME)
-        except OSError as error:
+        except OSError:
             partial.unlink(missing_ok=True)
-            log.warning("%s could not be written (%s)", folder / FILE_NAME, error.strerror)
+            raise
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
@@ -121,13 +118,3 @@ def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int
         "most_kept": by_kept[kept[by_kept] > 0][:SHEET],
         "never_kept": by_passed_over[:SHEET],
     }
-
-
-def thumbnails(inputs: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Images (n, channels, height, width) as bytes, each stretched over the whole range; None if they are no images."""
-    if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
-        return None
-    low, high = inputs.min(axis=(1, 2, 3), keepdims=True), inputs.max(axis=(1, 2, 3), keepdims=True)
-    stretched = (inputs - low) / np.maximum(high - low, 1e-9) * 255.0
-    images: NDArray[np.uint8] = stretched.round().astype(np.uint8).transpose(0, 2, 3, 1)
-    return images

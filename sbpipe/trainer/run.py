@@ -5,34 +5,30 @@ import logging
 import math
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sbpipe import devices
 from sbpipe.config import Config, digest, to_json, warnings_of
-from sbpipe.errors import ConfigError, RunDirError, SbpipeError
+from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
-from sbpipe.records import Ids
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir
-from sbpipe.trainer.census import FILE_NAME as EXAMPLES
-from sbpipe.trainer.census import Census, thumbnails
+from sbpipe.trainer.accounts import Accounts
+from sbpipe.trainer.census import Census
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
-from sbpipe.trainer.evaluate import Evaluation, answers, evaluate
+from sbpipe.trainer.evaluate import Evaluation, evaluate
 from sbpipe.trainer.feed import Examples, Feed
 from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.peers import Roster
 from sbpipe.trainer.reception import Reception
 from sbpipe.trainer.setup import Setup
 from sbpipe.trainer.stream import Stream
-from sbpipe.trainer.telemetry import LOOP_STAGES, Telemetry
-from sbpipe.weights import layout
+from sbpipe.trainer.telemetry import Telemetry
+from sbpipe.trainer.thumbnails import leave_examples
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.slots import Slots
@@ -69,7 +65,6 @@ class TrainerRun:
         self._run_dir = run_dir
         self._slots = slots
         self._port = port
-        self._began = began
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
         self.stream = Stream(config, setup.data.train.num_examples)
         is_inline = config.is_one_process
@@ -93,7 +88,17 @@ class TrainerRun:
             self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size, process_began=began
         )
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
-        self._before: dict[str, float] = {}
+        self._accounts = Accounts(
+            setup=setup,
+            telemetry=self._telemetry,
+            publisher=self._publisher,
+            roster=self.roster,
+            dispatcher=self.dispatcher,
+            port=port,
+            checkpoints=self._checkpoints,
+            events=self.events,
+            began=began,
+        )
         self.loop = self._loop(config, setup.spans)
 
     def _welcome(self) -> Welcome:
@@ -130,7 +135,7 @@ class TrainerRun:
             evaluate=measure,
             total_candidates=self.stream.ledger.limit,
             num_examples=setup.data.train.num_examples,
-            totals=self._totals,
+            totals=self._accounts.totals,
         )
 
     def _on_commit(self, version: int) -> None:
@@ -194,8 +199,8 @@ class TrainerRun:
             )
         self.stream.restore(state["stream"])
         self._telemetry.census.count_from_here()
-        self._before = state["totals"]
-        self._telemetry.startup_before_s = self._before["startup_s"]
+        self._accounts.before = state["totals"]
+        self._telemetry.startup_before_s = state["totals"]["startup_s"]
         self.loop.resume(state)
         self.events.write("resumed", step=state["step"])
         log.info("resumed from step %d", state["step"])
@@ -216,66 +221,12 @@ class TrainerRun:
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self.dispatcher.stop(ending)
         self.loop.feed.stop()
-        summary = self._summary(ending, numbers)
+        summary = self._accounts.summary(ending, numbers)
         self._telemetry.progress(1.0 if ending == "finished" else None, now=True)
         self._run_dir.write_summary(summary)
         self.events.write("summary", **summary)
-        self._leave_examples()
+        leave_examples(self._telemetry.census, self._run_dir.path, self._setup)
         return summary
-
-    def _leave_examples(self) -> None:
-        """Thumbnails and counts, for pictures only: the run is done, whatever goes wrong here."""
-        try:
-            self._telemetry.census.write(self._run_dir.path, self._show)
-        except (OSError, RuntimeError, MemoryError, SbpipeError) as error:
-            log.warning("no %s for the report (%s)", EXAMPLES, error)
-
-    def _show(self, example_ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
-        """Examples as a person sees them, their targets, and what the model makes of them."""
-        if not len(example_ids):
-            return None, np.empty(0, np.int64), np.empty(0, np.int64)
-        inputs, targets = self._setup.data.score.batch(example_ids, 0)
-        return thumbnails(inputs.float().cpu().numpy()), *answers(self._setup.train_step.model, inputs, targets)
-
-    def _summary(self, ending: str, numbers: dict[str, Any]) -> dict[str, Any]:
-        config, totals = self._setup.config, self._totals()
-        pushed = totals["sync.published"] * self._setup.manifest.num_bytes
-        return {
-            "status": ending,
-            "mode": config.mode,
-            "seed": config.seed,
-            "config.digest": digest(config),
-            **numbers,
-            **totals,
-            "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
-            "sync.snapshot_ms": self._setup.spans.mean_ms("publish"),
-            "weights.digest": layout.digest(self._setup.train_step.model),
-            "weights.bytes": self._setup.manifest.num_bytes,
-            "devices": config.num_devices if config.is_one_process else 1 + max(1, self.dispatcher.most_selectors),
-            "device.trainer": devices.describe(self._setup.device),
-            "device.selector": ", ".join(sorted({peer.device for peer in [*self.roster.gone, *self.roster.peers.values()]})),
-        }
-
-    def _totals(self) -> dict[str, float]:
-        """Counts of the whole run, over all its resumes."""
-        seconds = self._setup.spans.total_s
-        now = {
-            "wall_s": time.perf_counter() - self._began,
-            "startup_s": self._telemetry.began - self._began,
-            **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
-            **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in ("busy", "view", "score", "select", "apply")},
-            "sync.published": self._publisher.num_published,
-            "sync.skipped": self._publisher.num_skipped,
-            "sync.applied": int(self.roster.total("applied")),
-            "selector.scored": int(self.roster.total("scored")),
-            "selector.lost": self.roster.num_lost,
-            "lease.fenced": self.dispatcher.num_fenced,
-            "lease.fallback": self.dispatcher.num_fallback,
-            "link.dropped": sum(self._port.dropped.values()),
-            "checkpoint.failed": self._checkpoints.num_failed,
-            "events.lost": self.events.num_lost,
-        }
-        return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
 
 @contextlib.contextmanager
