@@ -26,6 +26,8 @@ from sbpipe.run_dir import SUMMARY, TRAINER_EVENTS
 NUM_EVENTS = 100_000
 PAIRS = 4
 """Runs watched and not, in turn."""
+AGAIN = ("step", "progress", "selection", "eval", "scores")
+"""Kinds that are told over and over."""
 HEARD = 8
 """Steps whose way to the live page is timed."""
 DEADLINE_S = 60.0
@@ -76,7 +78,7 @@ def lengthen(short: Path, long: Path) -> int:
     shutil.copytree(short, long)
     files = sorted(long.glob("events-*.jsonl"))
     told = {file: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
-    times = -(-NUM_EVENTS // sum(len(events) for events in told.values()))
+    times = -(-NUM_EVENTS // sum(event["kind"] in AGAIN for events in told.values() for event in events))
     count = 0
     for file, events in told.items():
         with file.open("w") as out:
@@ -93,7 +95,7 @@ def _over_and_over(events: list[dict[str, Any]], times: int) -> Iterator[dict[st
     candidates = max((event["candidates"] for event in events if event["kind"] == "step"), default=0)
     for k in range(1, times):
         for event in events:
-            if event["kind"] in ("step", "progress", "selection", "eval", "scores"):
+            if event["kind"] in AGAIN:
                 yield _later(event, k * length_s, k * steps, k * candidates)
 
 

@@ -17,14 +17,19 @@ def whole(chart: Chart, shade: str = "light") -> dict[str, Any]:
     return {"$schema": SCHEMA, "title": chart.title, "config": theme.config(shade), **_sized(chart.spec)}
 
 
-def to_png(chart: Chart, *, scale: float = 2.0, shade: str = "light") -> bytes:
-    """The picture as PNG."""
-    return bytes(_library().vegalite_to_png(json.dumps(whole(chart, shade)), vl_version=VEGALITE, scale=scale))
-
-
 def to_svg(chart: Chart, *, shade: str = "light") -> str:
     """The picture as SVG."""
     return str(_library().vegalite_to_svg(json.dumps(whole(chart, shade)), vl_version=VEGALITE))
+
+
+def to_png(chart: Chart, *, scale: float = 2.0, shade: str = "light") -> bytes:
+    """The picture as PNG."""
+    return png_of_svg(to_svg(chart, shade=shade), scale=scale)
+
+
+def png_of_svg(svg: str, *, scale: float = 2.0) -> bytes:
+    """An SVG made here as PNG: who wants both draws once."""
+    return bytes(_library().svg_to_png(svg, scale=scale))
 
 
 def javascript() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbpipe.charts import Chart, to_png, to_svg
+from sbpipe.charts import Chart, png_of_svg, to_svg
 from sbpipe.errors import RunDirError
 from sbpipe.logbook import Run, Study, read_run, read_study
 from sbpipe.logbook.study import PLAN
@@ -87,8 +87,9 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> None:
     """Each chart as PNG and SVG, in place of those of the same name."""
     folder.mkdir(exist_ok=True)
     for chart in charts:
-        (folder / f"{chart.name}.png").write_bytes(to_png(chart))
-        (folder / f"{chart.name}.svg").write_text(to_svg(chart), encoding="utf-8")
+        svg = to_svg(chart)
+        (folder / f"{chart.name}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{chart.name}.png").write_bytes(png_of_svg(svg))
 
 
 def figures_folder(out: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 from sbpipe.logbook import Run
 from sbpipe.report.spans import bars_of, begins_of
 
-MOST_EVENTS = 200_000
+MOST_EVENTS = 100_000
 """Stages written; a longer run has only its middle in the file, which viewers would otherwise refuse to open."""
 
 
