@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from support import events_of, has_steps, sbpipe, settings, small, start, summary_of, train_inline, wait_for
 
+from sbpipe.logbook import read_run
+from sbpipe.report.spans import pairs_of
 from sbpipe.weights.leftovers import SHARED_MEMORY, leftovers
 
 pytestmark = pytest.mark.timeout(150)
@@ -280,3 +282,15 @@ def test_a_full_disk_costs_checkpoints_and_events_but_not_the_run(tmp_path: Path
         assert "steps            30" in done.stdout
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_nobody_selects_while_the_test_error_is_measured(run_path: Path) -> None:
+    arguments = settings(train__steps=40, eval__every=0.1, data__test_examples=2000)
+    assert sbpipe("run", "--run-dir", str(run_path), *arguments).returncode == 0
+    run = read_run(run_path)
+    events = [*run.of("step"), *(selection for selections in run.selections.values() for selection in selections)]
+    spans = [(stage, start, start + seconds) for event in events for stage, start, seconds in pairs_of(event)]
+    measured, scored = ([span[1:] for span in spans if span[0] == stage] for stage in ("evaluate", "score"))
+    assert len(measured) > 3
+    assert len(scored) > 40
+    assert [(a, b) for a in measured for b in scored if a[0] < b[1] and b[0] < a[1]] == []

@@ -112,6 +112,17 @@ def test_a_sweep_draws_modes_as_lines_over_a_log2_axis(tmp_path: Path) -> None:
     assert means[0]["sd"] == pytest.approx(100 * statistics.stdev([0.11, 0.13]))
 
 
+def test_a_line_breaks_where_not_every_seed_reached_the_target(tmp_path: Path) -> None:
+    chart = sweep_chart(group_study(read_study(sync_sweep(tmp_path))))
+    times = chart.spec["vconcat"][0]["hconcat"][1]["layer"][0]["data"]["values"]
+    assert [(row["x"], row["n"], row["mean"] is None) for row in times if row["line"] == "pipelined"] == [
+        (1, 2, False),
+        (2, 2, False),
+        (4, 1, True),
+        (8, 0, True),
+    ]
+
+
 def test_the_table_of_a_sweep_has_the_means_of_results_csv(tmp_path: Path) -> None:
     path = sync_sweep(tmp_path)
     table = sweep_table(group_study(read_study(path)))
