@@ -33,8 +33,8 @@ def png_of_svg(svg: str, *, scale: float = 2.0) -> bytes:
 
 
 def javascript() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that sets `window.vegaEmbed` and `window.vega`; needs no network."""
-    snippet = "window.vegaEmbed = vegaEmbed; window.vega = vega;"
+    """Vega, Vega-Lite and vega-embed as one script that sets `window.vegaEmbed`; needs no network."""
+    snippet = "window.vegaEmbed = vegaEmbed;"
     return str(_library().javascript_bundle(snippet, vl_version=VEGALITE)).replace("</script", "<\\/script")
 
 
