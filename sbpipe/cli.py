@@ -29,8 +29,8 @@ two terminals, or two hosts
   sbpipe trainer --device cuda:0        in one
   sbpipe selector --device cuda:1       in the other, before or after
 
-`sbpipe COMMAND --help` tells more. Exit codes: 0 done, 2 a mistake in the
-input, 3 the other role is lost or disagrees, 130 stopped.
+`sbpipe COMMAND --help` tells more. Exit codes: 0 done, 1 a bug, a missed bar
+or failed cells of a study, 2 a mistake in the input, 3 the other role is lost or disagrees, 130 stopped.
 """
 
 

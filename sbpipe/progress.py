@@ -28,13 +28,13 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
-def trainer_line(event: Mapping[str, Any]) -> str:
-    """The trainer's progress event as one line."""
-    filled = round(_BAR * event["share"])
+def trainer_line(event: Mapping[str, Any], bar: int = _BAR) -> str:
+    """The trainer's progress event as one line, with a bar of so many letters."""
+    filled = round(bar * event["share"])
     loss = "–" if event["loss"] is None else f"{event['loss']:.3f}"
     staleness = "–" if event["staleness"] is None else f"{event['staleness']:.2f}"
     return (
-        f"trainer  {'█' * filled}{'░' * (_BAR - filled)} {100 * event['share']:3.0f}%  step {event['step']}  loss {loss}  "
+        f"trainer  {'█' * filled}{'░' * (bar - filled)} {100 * event['share']:3.0f}%  step {event['step']}  loss {loss}  "
         f"error {percent(event['error'])}  staleness {staleness}  idle {percent(event['idle'])}  left {duration(event['left_s'])}"
     )
 
@@ -69,7 +69,8 @@ class Display:
 
     def show(self, event: Mapping[str, Any]) -> None:
         """A progress event: redraw the live lines, or print a plain one now and then."""
-        self.lines([trainer_line(event), selector_line(event)], is_last=event["share"] >= 1.0)
+        is_narrow = self._is_live and shutil.get_terminal_size().columns < 120
+        self.lines([trainer_line(event, 4 if is_narrow else _BAR), selector_line(event)], is_last=event["share"] >= 1.0)
 
     def lines(self, lines: list[str], *, is_last: bool = False) -> None:
         """Redraw the live lines, or print them as a plain one now and then."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sbpipe.compare.analysis import analyse_comparison, cost, paired, pareto_shares
+from sbpipe.compare.analysis import analyse_comparison, paired, pareto_shares
 from sbpipe.compare.arms import cautions, plan_comparison
 from sbpipe.compare.tables import comparison_tables
 from sbpipe.errors import ConfigError, UserError
@@ -13,6 +13,7 @@ from sbpipe.logbook.curve import Point, frontier
 from sbpipe.study.folder import State
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
+from sbpipe.study.spread import cost
 from sbpipe.study.tables import page_of
 from tests.support import sbpipe, settings
 

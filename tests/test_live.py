@@ -380,9 +380,10 @@ def test_health_complains_of_stalled_failed_and_vanished() -> None:
     stalled = head("slow", folded(step(0)), START_T + 100, 30.0, [])
     failed = head("bad", folded(event("failed", error="x")), START_T, 30.0, [])
     good = head("good", folded(step(0), event("summary", status="finished")), START_T + 9e9, 30.0, [])
-    assert complaints([good], []) == []
-    reasons = complaints([stalled, failed, good], ["runs is gone"])
+    assert complaints([good], [], START_T + 100) == []
+    reasons = complaints([stalled, failed, good], ["runs is gone"], START_T + 100)
     assert reasons == ["runs is gone", "slow: stalled, no event for 99 s", "bad: failed"]
+    assert complaints([stalled, failed], [], START_T + 4000) == []
 
 
 # --- the server -----------------------------------------------------------------------------------------------------------------

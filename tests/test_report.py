@@ -248,9 +248,9 @@ def test_words_of_a_run_cannot_break_out_of_the_page() -> None:
 
 def test_several_runs_are_compared_first_and_folded_after(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / name) for name in ("a", "b")]
-    first, *singles = sections_of(read_sources(paths))
+    results, first, *singles = sections_of(read_sources(paths))
+    assert results.tables
     assert first.charts
-    assert first.tables
     assert [section.title for section in singles] == ["a", "b"]
     assert all(section.is_folded for section in singles)
     names = [chart.name for section in (first, *singles) for chart in section.charts]
@@ -259,7 +259,7 @@ def test_several_runs_are_compared_first_and_folded_after(tmp_path: Path) -> Non
 
 def test_a_study_shows_one_run_of_each_arm_that_ran(tmp_path: Path) -> None:
     path = write_study(tmp_path / "comparison")
-    _, *singles = sections_of(read_sources([path]))
+    _, _, *singles = sections_of(read_sources([path]))
     assert [section.title for section in singles] == ["comparison: sb, one run"]
     assert any(chart.name.endswith("timeline") for chart in singles[0].charts)
 

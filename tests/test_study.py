@@ -146,7 +146,7 @@ def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: Path) -> None:
     Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 3})).close()
-    with pytest.raises(RunDirError, match=r"train\.steps of pipelined_interval-1_seed-0 is 3 there and 4 here.*another --out"):
+    with pytest.raises(RunDirError, match=r"different plan: train\.steps is 3 there and 4 here\. .*another --out"):
         Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 4}))
     with pytest.raises(RunDirError, match=r"cell pipelined_interval-1_seed-0 is only there"):
         Folder(tmp_path, sweep(grid={"sync.interval": [2]}, settings={"train.steps": 3}))
@@ -155,7 +155,7 @@ def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: P
 def test_a_flag_that_an_arm_would_overrule_is_refused() -> None:
     arms = [Arm("full", {}), Arm("shorter", {"train.epochs": 2.0})]
     cells = lay_out({"train.epochs": 1.0}, arms, {}, [0])
-    with pytest.raises(ConfigError, match=r"--set train.epochs = 1.0: the file sets it to 2.0 for 'shorter seed 0'"):
+    with pytest.raises(ConfigError, match=r"--set train.epochs = 1.0: the grid or an arm sets it to 2.0 for 'shorter seed 0'"):
         refuse_overruled(cells, {"train.epochs": 1.0})
     refuse_overruled(cells[:1], {"train.epochs": 1.0})
 

@@ -12,7 +12,7 @@ STAGES = {
     "receive": "#b59a1f",
     "view": "#9db8a5",
     "log": "#7a8794",
-    "evaluate": "#a79bc9",
+    "evaluate": "#d8c7a3",
     "checkpoint": "#8d7b68",
     "wait": "#d1495b",
     "score": "#2a9d76",

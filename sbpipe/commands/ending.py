@@ -21,6 +21,11 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
     """Say how a run ended and where its files are."""
     if summary:
         print(f"\n{summary['status']}\n{summary_table(summary)}")
+    if not summary:
+        print(
+            f"\nkilled before it could leave a summary\nrun directory: {path}\ngo on with:    sbpipe run --run-dir {path} --resume"
+        )
+        return
     print(f"\nrun directory: {path}\nsummary:       {path / SUMMARY}")
     if summary.get("status") == "stopped":
         print(f"go on with:    sbpipe run --run-dir {path} --resume")

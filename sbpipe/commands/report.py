@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from sbpipe.errors import ConfigError
+
 HELP = "one page with the figures of a run, several runs, a sweep or a comparison"
 DESCRIPTION = """Makes one HTML page that needs no network, its figures as PNG and SVG, and a trace of each run.
 
@@ -26,6 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from sbpipe.report.build import FILE_NAME, build_report, figures_folder
 
     out = args.out or (args.paths[0] / FILE_NAME if len(args.paths) == 1 else Path(FILE_NAME))
+    if out.suffix not in (".html", ".htm"):
+        raise ConfigError(
+            "--out", str(out), "a report is an HTML page", "Give it a name that ends in .html; figures are PNG and SVG beside it"
+        )
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")
     if not args.no_figures:

@@ -25,6 +25,13 @@ that are switched on by settings, e.g. --set trackers.tensorboard=true.
 """
 
 
+_WHERE = {
+    "tensorboard": "tensorboard --logdir {run}/tensorboard",
+    "wandb": "its project at W&B, or {run}/wandb if offline",
+    "mlflow": "MLFLOW_TRACKING_URI, or {run}/mlruns without it",
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="the run directory")
@@ -57,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     is_whole = feed.run(is_stopped, once=args.once)
     if is_stopped.is_set():
         return 130
+    if is_whole:
+        print("\n".join(f"{name}: {_WHERE[name].format(run=args.run_dir)}" for name in names))
     return 0 if is_whole else 1
 
 

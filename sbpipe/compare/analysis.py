@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sbpipe.logbook.curve import Point, frontier, time_to_target
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
-from sbpipe.study.spread import geometric_mean_of, mean_of, sd_of
+from sbpipe.study.spread import cost, geometric_mean_of, mean_of, sd_of, target_error
 
 Label = TypeVar("Label", bound=Hashable)
 BySeed = Mapping[int, float]
@@ -32,13 +32,6 @@ def paired(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:
     return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def cost(time_s: float, devices: int, price: Mapping[str, float] | None) -> float | None:
-    """What a run of so many seconds costs: the trainer's device, and every further one at the selector's price."""
-    if price is None:
-        return None
-    return time_s / 3600.0 * (price["trainer"] + (devices - 1) * price["selector"])
-
-
 def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     """What `results.json` says of a comparison."""
     finished = {arm: [result for result in results if result.cell.arm == arm and result.is_finished] for arm in plan.arms}
@@ -46,7 +39,7 @@ def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     assert plan.baseline is not None
     baseline = finished[plan.baseline]
     error = mean_of(list(_errors(baseline).values()))
-    targets = [{"factor": factor, "error": None if error is None else factor * error} for factor in plan.targets]
+    targets = [{"factor": factor, "error": target_error(factor, error)} for factor in plan.targets]
     curves = [(arm, result.curve) for arm, group in finished.items() for result in group]
     shares = pareto_shares(curves)
     strategies = pareto_shares([(plan.strategies.get(arm, arm), curve) for arm, curve in curves])
@@ -56,7 +49,7 @@ def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
         "targets": targets,
         "strategies": strategies,
         "arms": {
-            arm: _arm(group, baseline, targets, plan.price)
+            arm: _arm(group, baseline, targets, plan.price, failed[arm])
             | {"failed": failed[arm], "strategy": plan.strategies.get(arm, arm), "pareto_share": shares.get(arm, 0.0)}
             for arm, group in finished.items()
         },
@@ -64,7 +57,11 @@ def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _arm(
-    group: Sequence[Result], baseline: Sequence[Result], targets: Sequence[dict[str, Any]], price: Mapping[str, float] | None
+    group: Sequence[Result],
+    baseline: Sequence[Result],
+    targets: Sequence[dict[str, Any]],
+    price: Mapping[str, float] | None,
+    failed: int,
 ) -> dict[str, Any]:
     """One arm over its seeds, and against the baseline of the same seeds."""
     errors = _errors(group)
@@ -81,7 +78,7 @@ def _arm(
         "pairs": len(differences),
         "error_difference_mean": mean_of(differences),
         "error_difference_sd": sd_of(differences),
-        "targets": [_target(target, group, baseline, price) for target in targets],
+        "targets": [_target(target, group, baseline, price) | {"of": len(group) + failed} for target in targets],
         "curves": {str(result.cell.seed): [asdict(point) for point in result.curve] for result in group},
     }
 
@@ -94,7 +91,6 @@ def _target(
     return {
         "factor": target["factor"],
         "reached": len(times),
-        "of": len(group),
         "time_mean": mean_of(list(times.values())),
         "time_sd": sd_of(list(times.values())),
         **_spent(group, times, price),

@@ -8,15 +8,18 @@ from sbpipe.progress import percent
 from sbpipe.study.plan import Plan
 from sbpipe.study.tables import Table, number, percent_pm, seconds_pm
 
-_PAIRED = "seconds, speed-up over the baseline with the same seed, and how many seeds reached it; means are over those"
+_PAIRED = "seconds and speed-up over the baseline with the same seed, where every seed reached it; in brackets how many did"
+_NO_BASELINE = "caution: no run of the baseline {} has finished: no targets, no differences. Mend it, or name another baseline"
 
 
 def comparison_tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
     """Final errors; then time, device-seconds and price to each target; then who provides the Pareto-optimal points."""
+    if analysis["baseline_error"] is None:
+        return [_finals(plan, analysis)]
     tables = [_finals(plan, analysis), _targets(analysis, "time to target", _time, [_PAIRED])]
-    tables.append(_targets(analysis, "device-seconds to target", lambda there: number(there["device_s_mean"], ".1f")))
+    tables.append(_targets(analysis, "device-seconds to target", lambda there: _if_all(there, "device_s_mean", ".1f")))
     if plan.price:
-        tables.append(_targets(analysis, "price to target", lambda there: number(there["cost_mean"], ".4f")))
+        tables.append(_targets(analysis, "price to target", lambda there: _if_all(there, "cost_mean", ".4f")))
     return [*tables, _pareto(analysis)]
 
 
@@ -42,6 +45,7 @@ def _finals(plan: Plan, analysis: dict[str, Any]) -> Table:
         f"difference: test error minus that of {analysis['baseline']} with the same seed, in percentage points; ±: standard deviation",
         "trained: examples backpropagated; time: start-up included, measuring excluded; device-s: time x devices held",
         *(f"caution: {text}" for text in cautions(plan)),
+        *([] if analysis["baseline_error"] is not None else [_NO_BASELINE.format(analysis["baseline"])]),
     ]
     return Table(f"comparison {plan.name}: final test error", columns, rows, notes)
 
@@ -53,9 +57,14 @@ def _targets(analysis: dict[str, Any], title: str, say: Callable[[dict[str, Any]
     return Table(title, columns, rows, list(notes))
 
 
+def _if_all(there: dict[str, Any], name: str, form: str) -> str:
+    """A mean over all seeds; one over the lucky ones would flatter."""
+    return number(there[name], form) if there["reached"] == there["of"] else "–"
+
+
 def _time(there: dict[str, Any]) -> str:
     count = f"{there['reached']}/{there['of']}"
-    if there["time_mean"] is None:
+    if there["time_mean"] is None or there["reached"] < there["of"]:
         return f"– ({count})"
     spread = "" if there["speedup_sd"] is None else f" ±{there['speedup_sd']:.2f}"
     speedup = "" if there["speedup_mean"] is None else f", {there['speedup_mean']:.2f}x{spread}"

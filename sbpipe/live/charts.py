@@ -185,6 +185,6 @@ TIMELINE = {
     "title": "The last steps of both roles",
     "meaning": (
         "Each bar is a stage, each lane a role. Blue over green at the same time: training and selecting overlap. "
-        "Red or amber in a lane: that role waits; grey: a selector has nothing to do."
+        "Red or amber in a lane: that role waits; grey: a selector has nothing to do; sand: the test error is measured."
     ),
 }

@@ -149,12 +149,12 @@ class _Routes:
 
     def metrics(self, _: Request) -> Response:
         """Gauges for Prometheus."""
-        return Response(metrics_text(self._watch.overview()["heads"], time.time()), headers={"Content-Type": CONTENT_TYPE})
+        return Response(metrics_text(self._watch.overview()["heads"], self._watch.now()), headers={"Content-Type": CONTENT_TYPE})
 
     def healthz(self, _: Request) -> Response:
         """Whether everything followed goes well."""
         overview = self._watch.overview()
-        reasons = complaints(overview["heads"], overview["problems"])
+        reasons = complaints(overview["heads"], overview["problems"], self._watch.now())
         return _answer({"status": "failing", "reasons": reasons} if reasons else {"status": "ok"}, 503 if reasons else 200)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from sbpipe.live.state import RunState
 
+OLD_S = 3600.0
 STATES = ("waiting", "running", "stalled", "finished", "stopped", "failed")
 
 
@@ -39,10 +40,12 @@ def head(name: str, state: RunState, now: float, stalled_after_s: float, notes: 
     }
 
 
-def complaints(heads: list[dict[str, Any]], problems: list[str]) -> list[str]:
-    """Why a health check should fail; [] when every run has ended well or goes on."""
+def complaints(heads: list[dict[str, Any]], problems: list[str], now: float) -> list[str]:
+    """Why a health check should fail; [] when every run has ended well or goes on, or its trouble is an hour old and history."""
     reasons = list(problems)
     for run in heads:
+        if now - (run["last_t"] or now) > OLD_S:
+            continue
         if run["state"] == "stalled":
             reasons.append(f"{run['name']}: stalled, no event for {run['age_s']} s")
         elif run["state"] == "failed":

@@ -49,7 +49,7 @@ class Watch:
     ) -> None:
         self._paths = list(paths)
         self._stalled_after_s = stalled_after_s
-        self._now = now
+        self.now = now
         self._lock = threading.Lock()
         self._runs: dict[str, _Followed] = {}
         self._found = Found()
@@ -105,7 +105,7 @@ class Watch:
     def overview(self) -> dict[str, Any]:
         """Every run's line, newest first, the studies, and what is wrong with the paths themselves."""
         with self._lock:
-            now, found = self._now(), self._found
+            now, found = self.now(), self._found
             heads = [self._head(name, followed, now) for name, followed in reversed(self._runs.items())]
             return {"heads": heads, "studies": found.studies, "problems": found.problems, "notes": found.notes}
 

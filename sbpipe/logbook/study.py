@@ -38,6 +38,8 @@ class Study:
     kind: str
     plan: dict[str, Any]
     analysis: dict[str, Any]
+    facts: list[str]
+    """What a reader must know to believe the numbers: hardware, versions, cautions."""
     cells: list[Cell]
 
     @property
@@ -60,4 +62,4 @@ def read_study(path: Path) -> Study:
         raise RunDirError(
             f"{path} is not a sweep or comparison ({error}). Name a folder that `sbpipe sweep` or `compare` made"
         ) from None
-    return Study(path, plan["kind"], plan, results.get("analysis", {}), cells)
+    return Study(path, plan["kind"], plan, results.get("analysis", {}), results.get("facts", []), cells)

@@ -23,8 +23,8 @@ def numbers_of(arm: Arm, group: Group) -> dict[str, Any]:
     reference = next((other for other in group.arms if other.name == group.reference), None)
     errors = arm.final_errors
     before = reference.final_errors if reference else {}
-    walls = [wall for trial in arm.finished if (wall := _training_s(trial)) is not None]
-    device_s = [wall * devices_of(trial) for trial in arm.finished if (wall := _training_s(trial)) is not None]
+    walls = [wall for trial in arm.finished if (wall := training_s(trial)) is not None]
+    device_s = [wall * devices_of(trial) for trial in arm.finished if (wall := training_s(trial)) is not None]
     computed = {
         "n": len(arm.finished),
         "failed": sum(trial.status == "failed" for trial in arm.trials),
@@ -108,7 +108,7 @@ def _target_numbers(arm: Arm, reference: Arm | None, target: Target) -> dict[str
     }
 
 
-def _training_s(trial: Trial) -> float | None:
+def training_s(trial: Trial) -> float | None:
     """A trial's wall time to its last evaluation, start-up included, measuring excluded."""
     if trial.curve:
         return trial.curve[-1].time_s

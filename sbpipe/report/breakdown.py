@@ -6,18 +6,18 @@ from typing import Any
 from sbpipe.charts import Chart
 from sbpipe.charts.theme import STAGES
 from sbpipe.logbook.numbers import number
-from sbpipe.report.arms import devices_of, shown
+from sbpipe.report.arms import devices_of, shown, training_s
 from sbpipe.report.grouping import Arm, Group
 from sbpipe.report.scales import without_data
 from sbpipe.report.table import Table
 
 PARTS = {
-    "selecting": ("forward, selecting (waited for)", STAGES["score"]),
+    "selecting": ("selecting, while the trainer waits", STAGES["score"]),
     "forward": ("forward, training", STAGES["forward"]),
     "backward": ("backward and optimizer", STAGES["backward"]),
     "other": ("other (start-up, publish, log, ...)", STAGES["log"]),
-    "idle": ("idle", STAGES["wait"]),
-    "hidden": ("forward, selecting (hidden)", "#9fd8c0"),
+    "idle": ("waiting for something else", STAGES["wait"]),
+    "hidden": ("selecting, hidden behind training", "#9fd8c0"),
 }
 """The parts of a bar in the order they are stacked; `hidden` is drawn beside it, for it costs no wall time."""
 NEEDED = ("wall_s", "trainer.forward_s", "trainer.backward_s", "trainer.wait_s", "selector.busy_s")
@@ -25,8 +25,8 @@ UNEVEN = 1.05
 """Arms whose candidates differ by more than this factor are drawn per candidate as well."""
 
 
-def breakdown(summary: dict[str, Any]) -> dict[str, float] | None:
-    """Seconds per part of one run; without `hidden` they add up to its wall time less measuring. None if numbers are missing.
+def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str, float] | None:
+    """Seconds per part of one run; without `hidden` they add up to `time_s`, or to its wall time less measuring. None if numbers are missing.
 
     What the trainer waits while selectors work is selecting on the clock; the rest of the selectors' work is hidden.
     """
@@ -41,7 +41,7 @@ def breakdown(summary: dict[str, Any]) -> dict[str, float] | None:
         "selecting": selecting_s,
         "forward": forward_s,
         "backward": backward_s,
-        "other": wall_s - measured_s,
+        "other": wall_s - measured_s if time_s is None else time_s - forward_s - backward_s - wait_s,
         "idle": wait_s - selecting_s,
         "hidden": busy_s - selecting_s,
     }
@@ -80,14 +80,12 @@ def breakdown_table(group: Group) -> Table | None:
         for name, parts in means.items()
     ]
     header = ["arm", *(f"{label} (s)" for label, _ in PARTS.values()), "sum without hidden (s)"]
-    meaning = (
-        "Means over an arm's finished runs, whole runs, from the start of the trainer's process, measuring the test error excluded."
-    )
+    meaning = "Means over an arm's finished runs, whole runs, start-up included, measuring the test error excluded."
     return Table(f"Where the time went{': ' + group.name if group.name else ''}", header, rows, meaning) if rows else None
 
 
 def _mean_parts(arm: Arm) -> dict[str, float] | None:
-    found = [parts for trial in arm.finished if (parts := breakdown(trial.numbers)) is not None]
+    found = [parts for trial in arm.finished if (parts := breakdown(trial.numbers, training_s(trial))) is not None]
     return {part: mean(parts[part] for parts in found) for part in PARTS} if found else None
 
 
@@ -118,9 +116,9 @@ def _chart(name: str, title: str, means: dict[str, dict[str, float]], unit: str,
         if (total := sum(value for part, value in parts.items() if part != "hidden")) is not None
     ]
     meaning = (
-        "Each bar is an arm's wall time from the start of the trainer's process (mean over its finished runs, whole runs), cut into what the trainer was doing. "
+        "Each bar is an arm's time (mean over its finished runs, whole runs, start-up included), cut into what the trainer was doing. "
         "Selecting counts as long as the trainer waited for it; the pale bar below is selecting that ran beside training or measuring, and so is not in the time. "
-        "Idle is the waiting that the selectors' work cannot account for, so at least that much; selecting on the clock is at most what is shown."
+        "All waiting counts as waiting for selection as far as the selectors were at work at all, so that part is at most what is shown."
     )
     return Chart(name, title, meaning, _spec(rows, sums, list(means), unit), notes)
 

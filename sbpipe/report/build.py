@@ -80,7 +80,9 @@ def sections_of(sources: Sources) -> list[Section]:
         for study in sources.studies
         for arm, run in _first_runs(study)
     ]
-    return [replace(together, tables=tables, notes=notes), *_named_apart([*singles, *firsts])]
+    facts = [fact for study in sources.studies for fact in study.facts]
+    results = Section("results", "Results", [], tables=tables, notes=[*facts, *notes])
+    return [results, together, *_named_apart([*singles, *firsts])]
 
 
 def write_figures(charts: Sequence[Chart], folder: Path) -> None:

@@ -121,7 +121,7 @@ def group_study(study: Study) -> Group:
         "the first point of the sweep" if is_sweep else "the baseline of the plan",
         plan.get("targets") or FACTORS,
     )
-    fixed = [target for target in analysis.get("targets") or [] if isinstance(target, dict) and target.get("error") is not None]
+    fixed = [target for target in analysis.get("targets") or [] if isinstance(target, dict) and (target.get("error") or 1.0) < 1.0]
     return replace(
         group,
         targets=[Target(target["factor"], target["error"]) for target in fixed] or group.targets,
@@ -139,7 +139,7 @@ def _group(name: str, kind: str, arms: list[Arm], chosen: str | None, why: str, 
         chosen = min(ended, key=lambda arm: mean(arm.final_errors.values())).name if ended else None
         why = "the arm that ended best, chosen after the runs"
     errors = list(by_name[chosen].final_errors.values()) if chosen else []
-    targets = [Target(factor, factor * mean(errors)) for factor in factors] if errors else []
+    targets = [Target(factor, factor * mean(errors)) for factor in factors if factor * mean(errors) < 1.0] if errors else []
     return Group(name, kind, arms, chosen, why, targets)
 
 

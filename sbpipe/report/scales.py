@@ -18,8 +18,10 @@ def arm_colour(names: list[str]) -> dict[str, Any]:
     return {"domain": names, **({"range": CATEGORY} if len(names) <= len(CATEGORY) else {"scheme": "turbo"})}
 
 
-def legend(title: str, names: list[str], orient: str = "bottom") -> dict[str, Any]:
-    """A legend below (or above) the picture, as many columns as its words allow."""
+def legend(title: str, names: list[str], orient: str = "bottom") -> dict[str, Any] | None:
+    """A legend below (or above) the picture, as many columns as its words allow; none for a single thing."""
+    if len(names) == 1:
+        return None
     longest = max((len(name) for name in names), default=1)
     return {
         "title": title,

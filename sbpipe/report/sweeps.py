@@ -109,14 +109,14 @@ def sweep_table(group: Group) -> Table:
         for measure in plain:
             values = [value for trial in arm.finished if (value := measure.of(trial)) is not None]
             is_partial = 0 < len(values) < len(arm.finished)
-            cells.append(shown(*spread(values), digits=4) + (f" ({len(values)} of {len(arm.finished)})" if is_partial else ""))
+            cells.append(f"{NOTHING} ({len(values)} of {len(arm.finished)})" if is_partial else shown(*spread(values), digits=4))
         swept = [arm.label, *(str(arm.swept.get(key, NOTHING)) for key in keys)]
         failed = sum(trial.status == "failed" for trial in arm.trials)
         rows.append([*swept, f"{len(arm.finished)} of {len(arm.trials)}" + (f", {failed} failed" if failed else ""), *cells])
     header = ["arm", *keys, "runs finished", *(measure.label for measure in plain)]
     meaning = (
         "Means of the rows of results.csv over the seeds that finished, ± standard deviation. "
-        "In brackets: how many of them have the number, or reached the target."
+        "In brackets, where not all of them have the number or reached the target: how many did."
     )
     return Table(f"Sweep{': ' + group.name if group.name else ''}", header, rows, meaning)
 

@@ -21,7 +21,7 @@ LEGEND = {"orient": "bottom", "columns": 7}
 MEANING = (
     "One row per thread, time from left to right. Blue is training (forward, backward, optimizer), green is scoring and selecting, "
     "pink and purple carry the weights from trainer to selector, red is the trainer waiting for examples, pale grey a selector "
-    "with nothing to do. Two rows filled at the same time are the overlap the pipeline is for. Drag to move, hold Ctrl or Alt "
+    "with nothing to do; sand is measuring the test error, for which everybody stops. Two rows filled at the same time are the overlap the pipeline is for. Drag to move, hold Ctrl or Alt "
     "and turn the wheel to zoom, double-click to go back."
 )
 

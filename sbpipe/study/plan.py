@@ -118,18 +118,21 @@ def warnings_in(cells: Iterable[PlannedCell]) -> list[str]:
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How two plans differ, in a few words each; [] if they are the same."""
-    keys = [key for key in now if key != "cells" and there.get(key) != now[key]]
-    found = [f"{key} is {toml_or_none(there.get(key))} there and {toml_or_none(now[key])} here" for key in keys]
+    """How two plans differ, in a few words each, changed settings first; [] if they are the same."""
+    if there.get("kind") != now["kind"]:
+        return [f"it is a {there.get('kind')}, not a {now['kind']}"]
     before = {cell["cell"]: cell for cell in there.get("cells", [])}
     after = {cell["cell"]: cell for cell in now["cells"]}
-    found += [f"cell {name} is only there" for name in before if name not in after]
-    found += [f"cell {name} is only here" for name in after if name not in before]
-    for name in after.keys() & before.keys():
+    found: dict[str, None] = {}
+    for name in sorted(after.keys() & before.keys()):
         old, new = before[name]["settings"], after[name]["settings"]
-        changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-        found += [f"{key} of {name} is {toml_or_none(old.get(key))} there and {toml_or_none(new.get(key))} here" for key in changed]
-    return found or (["the order of the cells"] if there != now else [])
+        for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
+            found[f"{key} is {toml_or_none(old.get(key))} there and {toml_or_none(new.get(key))} here"] = None
+    keys = [key for key in now if key != "cells" and there.get(key) != now[key]]
+    found |= {f"{key} is {toml_or_none(there.get(key))} there and {toml_or_none(now[key])} here": None for key in keys}
+    found |= {f"cell {name} is only there": None for name in before if name not in after}
+    found |= {f"cell {name} is only here": None for name in after if name not in before}
+    return list(found) or (["the order of the cells"] if there != now else [])
 
 
 def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> None:
@@ -137,8 +140,8 @@ def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> 
     for cell in cells:
         for key, value in flags.items():
             if cell.settings[key] != value:
-                reason = f"the file sets it to {toml_or_none(cell.settings[key])} for {cell.label!r}"
-                raise ConfigError(f"--set {key}", value, reason, "Change it in the file, or leave the flag out")
+                reason = f"the grid or an arm sets it to {toml_or_none(cell.settings[key])} for {cell.label!r}"
+                raise ConfigError(f"--set {key}", value, reason, "Change it there, or leave this one out")
 
 
 _MAY_GROW = ("seeds", "cells", "strategies", "varied")

@@ -10,7 +10,7 @@ from typing import Any
 from sbpipe.logbook.curve import time_to_target
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
-from sbpipe.study.spread import mean_of, sd_of
+from sbpipe.study.spread import mean_of, sd_of, target_error
 
 NUMBERS = {
     "error": "eval.error",
@@ -33,7 +33,7 @@ def analyse_sweep(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     for result in results:
         groups[result.cell.point].append(result)
     reference = mean_of(final_errors(groups[plan.cells[0].point]))
-    targets = [{"factor": factor, "error": None if reference is None else factor * reference} for factor in plan.targets]
+    targets = [{"factor": factor, "error": target_error(factor, reference)} for factor in plan.targets]
     return {
         "reference": plan.cells[0].point,
         "reference_error": reference,

@@ -23,6 +23,8 @@ def tables_of(path: Path, known: Sequence[str]) -> dict[str, Any]:
         raise ConfigError("file", str(path), f"is not TOML ({error})", "See configs/sweep and configs/compare") from None
     for key in tables:
         if key not in known:
+            if key == "baseline":
+                raise ConfigError(key, tables[key], f"{path} is a comparison, not a sweep", f"Use: sbpipe compare {path}")
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             way_out = f"It may hold {', '.join(known)}; settings of the runs belong under [base]"
             raise ConfigError(key, tables[key], f"unknown key in {path}, the nearest known one is {near}", way_out)

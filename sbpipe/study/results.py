@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import flatten, resolve, to_dict
+from sbpipe.logbook.curve import time_to_target
 from sbpipe.logbook.numbers import is_number
 from sbpipe.logbook.study import RESULTS
 from sbpipe.metrics import plain
 from sbpipe.run_dir import write_atomically
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
+from sbpipe.study.spread import cost
+from sbpipe.study.tables import facts_of
 
 CSV = "results.csv"
 
@@ -25,6 +28,20 @@ def row_of(result: Result, plan: Plan) -> dict[str, Any]:
     numbers = {name: value for name, value in result.summary.items() if is_number(value) and name != "seed"}
     went = {"status": result.state.status, "process_s": result.state.process_s, "failure": result.state.error}
     return {"cell": result.cell.cell, "arm": result.cell.arm, "seed": result.cell.seed, **place, **went, **numbers}
+
+
+def times_of(result: Result, plan: Plan, analysis: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell's time as the tables count it, what it cost, and when it reached each target."""
+    if not result.curve:
+        return {}
+    time_s = result.curve[-1].time_s
+    row: dict[str, Any] = {"time_s": time_s, "device_s": time_s * result.devices}
+    if plan.price:
+        row["cost"] = cost(time_s, result.devices, plan.price)
+    for target in analysis.get("targets", []):
+        reached_s = None if target["error"] is None else time_to_target(result.curve, target["error"])
+        row[f"time_to_{target['factor']:g}x_s"] = reached_s
+    return row
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -39,7 +56,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def write_results(path: Path, plan: Plan, results: Sequence[Result], analysis: Mapping[str, Any]) -> None:
     """Leave both files in a study's folder."""
-    rows = [row_of(result, plan) for result in results]
+    rows = [row_of(result, plan) | times_of(result, plan, analysis) for result in results]
     write_atomically(path / CSV, to_csv(rows))
-    whole = plain({"kind": plan.kind, "rows": rows, "analysis": dict(analysis)})
+    whole = plain({"kind": plan.kind, "facts": facts_of(plan, results), "rows": rows, "analysis": dict(analysis)})
     write_atomically(path / RESULTS, json.dumps(whole, indent=2, allow_nan=False) + "\n")

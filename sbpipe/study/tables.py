@@ -90,7 +90,9 @@ def _sweep_row(point: dict[str, Any], keys: Sequence[str]) -> list[str]:
         percent(point["idle_mean"]),
         "–" if sent is None else f"{sent / 2**20:.2f} MiB/s",
         seconds_pm(point["wall_mean"], point["wall_sd"]),
-        "–" if point["time_to_target_mean"] is None else f"{point['time_to_target_mean']:.1f}s ({point['reached']}/{point['n']})",
+        f"– ({point['reached']}/{point['n']})"
+        if point["reached"] < point["n"] or not point["n"]
+        else f"{point['time_to_target_mean']:.1f}s",
     ]
 
 
