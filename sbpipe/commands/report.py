@@ -34,6 +34,9 @@ def run(args: argparse.Namespace) -> int:
         )
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")
+    prefix = "" if out.name == FILE_NAME else f"{out.stem}-"
+    for trace in sorted(out.parent.glob(f"{prefix}trace*.json")):
+        print(f"trace:   {trace}   (for ui.perfetto.dev)")
     if not args.no_figures:
         print(f"figures: {figures_folder(out)}")
     if args.open:

@@ -104,7 +104,7 @@ def show_events(follower: Follower, display: Display) -> None:
     for event in follower.new_events():
         if event.get("kind") == "progress":
             display.show(event)
-        elif event.get("kind") == "selector":
+        elif event.get("kind") == "selector" and event.get("selector") != "inline":
             display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
 
 

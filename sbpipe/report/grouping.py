@@ -138,7 +138,7 @@ def _group(name: str, kind: str, arms: list[Arm], chosen: str | None, why: str, 
         ended = [arm for arm in arms if arm.final_errors] if len(arms) > 1 else []
         chosen = min(ended, key=lambda arm: mean(arm.final_errors.values())).name if ended else None
         why = "the arm that ended best, chosen after the runs"
-    errors = list(by_name[chosen].final_errors.values()) if chosen else []
+    errors = list(by_name[chosen].final_errors.values()) if chosen and len(arms) > 1 else []
     targets = [Target(factor, factor * mean(errors)) for factor in factors if factor * mean(errors) < 1.0] if errors else []
     return Group(name, kind, arms, chosen, why, targets)
 

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from sbpipe import devices
 from sbpipe.config import digest
 from sbpipe.link.ports import Port
@@ -74,4 +76,11 @@ class Accounts:
             "devices": config.num_devices if config.is_one_process else 1 + max(1, self.dispatcher.most_selectors),
             "device.trainer": devices.describe(self.setup.device),
             "device.selector": ", ".join(sorted({peer.device for peer in selectors})),
+            **(_of_replicas(config.train.replicas, self.setup.device) if config.mode == "data-parallel" else {}),
         }
+
+
+def _of_replicas(count: int, device: torch.device) -> dict[str, Any]:
+    """What a run without a selector says of selecting: nothing."""
+    nothing = dict.fromkeys(("selector.busy_ratio", "selector.idle_ratio", "staleness.mean", "staleness.p95", "staleness.max"))
+    return {"device.trainer": f"{count} replicas, {devices.describe(device)}", "device.selector": "none", **nothing}

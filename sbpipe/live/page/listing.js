@@ -85,6 +85,7 @@ export function listRuns(heads, colourOf, onToggle) {
   list.replaceChildren(...heads.filter(isListed).map((head) => runRow(head, colourOf(head.name), onToggle)));
   for (const row of list.children) if (row.dataset.run === focused) row.querySelector("input").focus({ preventScroll: true });
   document.getElementById("no-runs").hidden = heads.length > 0;
+  document.getElementById("looking").hidden = true;
   const more = document.getElementById("more-runs");
   const numHidden = heads.length - list.children.length;
   more.hidden = numHidden === 0;
