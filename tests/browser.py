@@ -4,6 +4,7 @@ import base64
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -157,3 +158,11 @@ class Browser:
             self._process.kill()
             self._process.wait(10.0)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+if __name__ == "__main__":  # python -m tests.browser URL FILE.png: the picture of a page that draws its charts
+    with Browser() as shown:
+        shown.set_viewport(1200, 1400)
+        shown.open(sys.argv[1])
+        shown.wait_until("document.querySelectorAll('canvas').length > 8")
+        shown.screenshot(Path(sys.argv[2]))
