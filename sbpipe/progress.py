@@ -125,7 +125,8 @@ class Follower:
         return [event for event in events if isinstance(event, dict)]
 
 
-TABLE: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+Rows = tuple[tuple[str, str, Callable[[Any], str]], ...]
+FIRST: Rows = (
     ("test error", "eval.error", percent),
     ("wall time", "wall_s", duration),
     ("steps", "steps", "{:,}".format),
@@ -133,6 +134,10 @@ TABLE: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("keep rate", "keep_rate", percent),
     ("trainer busy", "trainer.busy_ratio", percent),
     ("trainer idle", "trainer.idle_ratio", percent),
+)
+"""What is asked first of a run, wherever its numbers are shown."""
+TABLE: Rows = (
+    *FIRST,
     ("selector busy", "selector.busy_ratio", percent),
     ("staleness mean", "staleness.mean", "{:.2f} steps".format),
     ("staleness max", "staleness.max", "{} steps".format),

@@ -4,7 +4,7 @@ This room imports neither torch nor anything else of sbpipe but its errors, so `
 """
 
 from sbpipe.config.consistency import check_together, least_staleness, warnings_of
-from sbpipe.config.reading import flatten, parse_assignment, read_toml, resolve
+from sbpipe.config.reading import flatten, parse_assignment, read_tables, read_toml, resolve
 from sbpipe.config.schema import (
     CheckpointConfig,
     Config,
@@ -49,6 +49,7 @@ __all__ = [
     "known_keys",
     "least_staleness",
     "parse_assignment",
+    "read_tables",
     "read_toml",
     "resolve",
     "to_dict",

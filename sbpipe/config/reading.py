@@ -14,13 +14,17 @@ from sbpipe.errors import ConfigError
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The dotted keys and values of a TOML file."""
+    return flatten(read_tables(path, "config file", "configs/"))
+
+
+def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
+    """The tables of a TOML file, as they stand there; `what` it is and where there are `examples`, for who gave a wrong one."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("config file", str(path), f"cannot be read ({error.strerror})", "Check the path") from None
+        raise ConfigError(what, str(path), f"cannot be read ({error.strerror})", "Check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("config file", str(path), f"is not TOML ({error})", "See configs/ for examples") from None
-    return flatten(tables)
+        raise ConfigError(what, str(path), f"is not TOML ({error})", f"See {examples} for examples") from None
 
 
 def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:

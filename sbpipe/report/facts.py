@@ -1,22 +1,15 @@
 """What one run was and how it ended, in numbers and words: tiles and tables. Knows no page."""
 
-from collections.abc import Callable
 from typing import Any
 
 from sbpipe.config import flatten
 from sbpipe.logbook import Run
-from sbpipe.progress import duration, percent
+from sbpipe.progress import FIRST, Rows, percent
 from sbpipe.report.kept import never_kept_share
 from sbpipe.report.table import Table
 
-TILES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("test error", "eval.error", percent),
-    ("wall time", "wall_s", duration),
-    ("steps", "steps", "{:,}".format),
-    ("candidates", "candidates", "{:,}".format),
-    ("keep rate", "keep_rate", percent),
-    ("trainer busy", "trainer.busy_ratio", percent),
-    ("trainer idle", "trainer.idle_ratio", percent),
+TILES: Rows = (
+    *FIRST,
     ("selector idle", "selector.idle_ratio", percent),
     ("staleness (steps)", "staleness.mean", "{:.2f}".format),
     ("fidelity", "fidelity.spearman", "{:.3f}".format),

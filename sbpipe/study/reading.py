@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import flatten, parse_assignment, read_toml
+from sbpipe.config import flatten, parse_assignment, read_tables, read_toml
 from sbpipe.errors import ConfigError
 from sbpipe.study.plan import TARGETS, Arm
 
@@ -15,12 +15,7 @@ _ARM_WORDS = ("name", "strategy", "settings")
 
 def tables_of(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """The top-level tables of a study's file, which may hold the known ones only."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("file", str(path), f"cannot be read ({error.strerror})", "Check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("file", str(path), f"is not TOML ({error})", "See configs/sweep and configs/compare") from None
+    tables = read_tables(path, "file", "configs/sweep and configs/compare")
     for key in tables:
         if key not in known:
             if key == "baseline":
