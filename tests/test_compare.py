@@ -164,8 +164,10 @@ def test_what_weakens_a_comparison_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.name)
 def test_every_comparison_in_the_tree_is_a_plan_that_runs_seed_by_seed(path: Path) -> None:
     plan = plan_comparison(path, settings={}, seeds=[0, 1])
-    assert [cell.seed for cell in plan.cells] == [0] * len(plan.arms) + [1] * len(plan.arms)
-    assert plan.baseline == "full"
+    per_seed = len(plan.cells) // 2
+    assert [cell.seed for cell in plan.cells] == [0] * per_seed + [1] * per_seed
+    assert per_seed == (53 if plan.tasks else len(plan.arms))
+    assert plan.baseline == ("random" if plan.tasks else "full")
 
 
 def test_a_comparison_of_real_runs_ends_with_its_tables(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sbpipe.errors import ConfigError, RunDirError, UserError
 from sbpipe.logbook import read_run
 from sbpipe.logbook.curve import Point, curve_of, time_to_target
 from sbpipe.study.cell_run import last_word
-from sbpipe.study.estimate import time_left_s
+from sbpipe.study.estimate import Running, time_left_s
 from sbpipe.study.folder import Folder, State
 from sbpipe.study.plan import Arm, Plan, PlannedCell, lay_out, refuse_overruled
 from sbpipe.study.points import analyse_sweep
@@ -155,7 +155,9 @@ def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: P
 def test_a_flag_that_an_arm_would_overrule_is_refused() -> None:
     arms = [Arm("full", {}), Arm("shorter", {"train.epochs": 2.0})]
     cells = lay_out({"train.epochs": 1.0}, arms, {}, [0])
-    with pytest.raises(ConfigError, match=r"--set train.epochs = 1.0: the grid or an arm sets it to 2.0 for 'shorter seed 0'"):
+    with pytest.raises(
+        ConfigError, match=r"--set train.epochs = 1.0: the grid, a task or an arm sets it to 2.0 for 'shorter seed 0'"
+    ):
         refuse_overruled(cells, {"train.epochs": 1.0})
     refuse_overruled(cells[:1], {"train.epochs": 1.0})
 
@@ -217,10 +219,18 @@ def test_one_run_has_no_spread() -> None:
 def test_time_left_is_taken_from_cells_of_the_same_kind() -> None:
     fast, slow, fast_again, slow_again = sweep(grid={"sync.interval": [1]}, seeds=[0, 1]).cells
     done = {"a": (fast, 10.0), "b": (slow, 30.0)}
-    assert time_left_s(fast_again, 4.0, None, [slow_again], done) == pytest.approx(6.0 + 30.0)
-    assert time_left_s(fast_again, 4.0, 1.0, [slow_again], done) == pytest.approx(1.0 + 30.0)
-    assert time_left_s(fast, 4.0, 6.0, [slow], {}) == pytest.approx(6.0 + 10.0)
-    assert time_left_s(fast, 4.0, None, [slow], {}) is None
+    assert time_left_s([Running(fast_again, 4.0, None)], [slow_again], done) == pytest.approx(6.0 + 30.0)
+    assert time_left_s([Running(fast_again, 4.0, 1.0)], [slow_again], done) == pytest.approx(1.0 + 30.0)
+    assert time_left_s([Running(fast, 4.0, 6.0)], [slow], {}) == pytest.approx(6.0 + 10.0)
+    assert time_left_s([Running(fast, 4.0, None)], [slow], {}) is None
+
+
+def test_time_left_is_shared_by_cells_side_by_side_but_not_by_those_that_run_alone() -> None:
+    first, second, third, _ = sweep(grid={"sync.interval": [1]}, seeds=[0, 1]).cells
+    running, done = [Running(first, 0.0, 10.0), Running(second, 0.0, 30.0)], {"a": (third, 20.0)}
+    assert time_left_s(running, [third], done, jobs=2) == pytest.approx((10.0 + 30.0 + 20.0) / 2)
+    assert time_left_s(running, [third], done, jobs=2, alone={third.cell}) == pytest.approx((10.0 + 30.0) / 2 + 20.0)
+    assert time_left_s(running, [], done, jobs=2) == pytest.approx(30.0)
 
 
 def test_a_point_is_the_mean_over_seeds_and_targets_come_from_the_first_point() -> None:

@@ -1,4 +1,4 @@
-"""`sbpipe compare`: arms by seeds under one budget, every device billed."""
+"""`sbpipe compare`: arms by tasks by seeds under one budget, every device billed."""
 
 import argparse
 import sys
@@ -13,15 +13,20 @@ Runs every arm with every seed, seed by seed on the same cores, and leaves
 results.csv, the tables (results.md) and a report. Target errors are factors of
 the baseline's mean final error. Time includes start-up and leaves out
 measuring; device-seconds bill every device held. Losing arms are shown too.
+Where the file has [[tasks]], every arm runs for every task, and each task is
+compared by itself.
 
   sbpipe compare configs/compare/smoke.toml             about a minute
   sbpipe compare configs/compare/honest.toml --seeds 3
+  sbpipe compare configs/compare/delay.toml --jobs 2    two cells side by side
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument("file", type=Path, metavar="ARMS.toml", help="name, seeds, baseline, targets, [price], [base], [[arms]]")
+    parser.add_argument(
+        "file", type=Path, metavar="ARMS.toml", help="name, seeds, baseline, targets, [price], [base], [[tasks]], [[arms]]"
+    )
     add_study_arguments(parser)
 
 

@@ -1,6 +1,7 @@
 """What `sweep` and `compare` share: their arguments, and the way from a plan to the last word. Knows neither grid nor arms."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,13 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting of all cells; may be repeated",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write, or to go on (a new folder under runs/)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cells at a time, each on its share of the cores (1); pipelined and data-parallel ones run alone",
+    )
     parser.add_argument("--retry", action="store_true", help="run cells again that failed")
     parser.add_argument("--dry-run", action="store_true", help="check and list the cells, run none")
     parser.add_argument("--no-report", action="store_true", help="leave out the report at the end")
@@ -42,11 +50,13 @@ def conduct_study(
 ) -> int:
     """Run what is left of a plan, then tables, report and where they are."""
     from sbpipe.progress import Display
+    from sbpipe.study.beside import refuse_jobs
     from sbpipe.study.conduct import Conductor
     from sbpipe.study.ending import end
     from sbpipe.study.folder import Folder, default_out
     from sbpipe.study.plan import refuse_overruled, warnings_in
 
+    refuse_jobs(args.jobs, len(os.sched_getaffinity(0)))
     refuse_overruled(plan.cells, dict(parse_assignment(text) for text in args.assignments))
     for warning in warnings_in(plan.cells):
         print(f"warning: {warning}", file=sys.stderr)
@@ -56,8 +66,9 @@ def conduct_study(
     path = args.out or default_out(plan.kind, plan.name)
     folder = Folder(path, plan)
     try:
-        print(f"{plan.kind} {plan.name}: {len(plan.cells)} runs, seeds {', '.join(map(str, plan.seeds))}, into {path}", flush=True)
-        outcome = Conductor(plan, folder, analyse, Display(), retry=args.retry).run()
+        seeds, pace = ", ".join(map(str, plan.seeds)), f", {args.jobs} at a time" if args.jobs > 1 else ""
+        print(f"{plan.kind} {plan.name}: {len(plan.cells)} runs{pace}, seeds {seeds}, into {path}", flush=True)
+        outcome = Conductor(plan, folder, analyse, Display(), retry=args.retry, jobs=args.jobs).run()
         again = [part for part in argv[1:] if part != "--retry"]
         resume_with = shlex.join(["sbpipe", *again, *([] if args.out else ["--out", str(path)])])
         ending = end(plan, path, outcome, tabulate(plan, outcome.analysis), resume_with=resume_with, with_report=not args.no_report)

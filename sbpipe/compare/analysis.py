@@ -5,6 +5,8 @@ measuring excluded (`logbook.curve`). Targets are factors of the baseline's mean
 devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of the same seed, as a geometric mean. Pareto-optimal: an
 evaluation, of any arm and seed, that no other one beats or equals in both time and error while beating it in one. An arm's Pareto
 share is the share of those evaluations it provides; an arm that is evaluated more often can provide more of them.
+
+Where there are tasks, all of this is said of each task by itself: nothing is a mean over two tasks.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,8 +14,9 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from sbpipe.logbook.curve import Point, frontier, time_to_target
+from sbpipe.logbook.study import INSTRUMENTS
 from sbpipe.study.plan import Plan
-from sbpipe.study.result import Result
+from sbpipe.study.result import Result, num_beside
 from sbpipe.study.spread import cost, geometric_mean_of, mean_of, sd_of, target_error
 
 Label = TypeVar("Label", bound=Hashable)
@@ -32,8 +35,22 @@ def paired(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:
     return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
 
 
+def verdict(difference: float | None, spread: float | None) -> str | None:
+    """Whether an error is `lower` or `higher` than the baseline's by more than the spread, or `within` it; None if either is unknown."""
+    if difference is None or spread is None:
+        return None
+    return "within" if abs(difference) <= spread else "lower" if difference < 0 else "higher"
+
+
 def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
-    """What `results.json` says of a comparison."""
+    """What `results.json` says of a comparison: of all its cells or, where there are tasks, of those of each task."""
+    if not plan.tasks:
+        return _analyse(plan, results)
+    parts = {task: _analyse(plan.of_task(task), [one for one in results if one.cell.task == task]) for task in plan.tasks}
+    return {"baseline": plan.baseline, "beside": num_beside(results), "tasks": parts}
+
+
+def _analyse(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     finished = {arm: [result for result in results if result.cell.arm == arm and result.is_finished] for arm in plan.arms}
     failed = {arm: sum(result.cell.arm == arm and not result.is_finished for result in results) for arm in plan.arms}
     assert plan.baseline is not None
@@ -46,6 +63,7 @@ def analyse_comparison(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     return {
         "baseline": plan.baseline,
         "baseline_error": error,
+        "beside": num_beside(results),
         "targets": targets,
         "strategies": strategies,
         "arms": {
@@ -66,7 +84,11 @@ def _arm(
     """One arm over its seeds, and against the baseline of the same seeds."""
     errors = _errors(group)
     walls = {result.cell.seed: result.curve[-1].time_s for result in group if result.curve}
-    differences = [ours - theirs for ours, theirs in paired(errors, _errors(baseline))]
+    against = _errors(baseline)
+    differences = [ours - theirs for ours, theirs in paired(errors, against)]
+    spread = sd_of(differences)
+    if spread is None:
+        spread = max((sd for values in (errors, against) if (sd := sd_of(list(values.values()))) is not None), default=None)
     return {
         "n": len(group),
         "error_mean": mean_of(list(errors.values())),
@@ -78,6 +100,8 @@ def _arm(
         "pairs": len(differences),
         "error_difference_mean": mean_of(differences),
         "error_difference_sd": sd_of(differences),
+        "verdict": verdict(mean_of(differences), spread),
+        "instruments": {name: mean_of(_numbers(group, name)) for name in INSTRUMENTS},
         "targets": [_target(target, group, baseline, price) | {"of": len(group) + failed} for target in targets],
         "curves": {str(result.cell.seed): [asdict(point) for point in result.curve] for result in group},
     }
@@ -105,6 +129,10 @@ def _spent(group: Sequence[Result], times: BySeed, price: Mapping[str, float] | 
     devices = {result.cell.seed: result.devices for result in group}
     costs = [spent for seed, time_s in times.items() if (spent := cost(time_s, devices[seed], price)) is not None]
     return {"device_s_mean": mean_of([time_s * devices[seed] for seed, time_s in times.items()]), "cost_mean": mean_of(costs)}
+
+
+def _numbers(group: Sequence[Result], name: str) -> list[float]:
+    return [value for result in group if (value := result.number(name)) is not None]
 
 
 def _errors(group: Sequence[Result]) -> dict[int, float]:

@@ -6,11 +6,13 @@ from typing import Any
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError
+from sbpipe.study.beside import beside_words
 from sbpipe.study.plan import TARGETS, Arm, Plan, PlannedCell, lay_out
 from sbpipe.study.reading import arms_in, base_in, seeds_in, tables_of, targets_in
 from sbpipe.study.sweeps import varied_keys
+from sbpipe.study.tasks import refuse_without_baseline, tasks_in
 
-KNOWN = ("name", "seeds", "baseline", "targets", "price", "base", "arms")
+KNOWN = ("name", "seeds", "baseline", "targets", "price", "base", "tasks", "arms")
 _ROLES = ("trainer", "selector")
 
 
@@ -21,19 +23,24 @@ def plan_comparison(path: Path, *, settings: Mapping[str, Any], seeds: list[int]
     if not arms:
         raise ConfigError("arms", [], f"{path} names no arms", 'Write [[arms]], then name = "..." and settings below it')
     all_seeds = seeds if seeds is not None else seeds_in(tables.get("seeds", 3))
-    cells = lay_out(base_in(tables, path.parent) | dict(settings), arms, {}, all_seeds)
-    refuse_unlike_schedules(cells)
+    tasks = tasks_in(tables.get("tasks", []), arms, all_seeds, is_fixed=seeds is None)
+    baseline = baseline_of(tables.get("baseline"), arms)
+    refuse_without_baseline(tasks, next(arm for arm in arms if arm.name == baseline))
+    cells = lay_out(base_in(tables, path.parent) | dict(settings), arms, {}, all_seeds, tasks)
+    for task in dict.fromkeys(cell.task for cell in cells):
+        refuse_unlike_schedules([cell for cell in cells if cell.task == task])
     return Plan(
         kind="comparison",
         name=str(tables.get("name", path.stem)),
         swept=[],
         seeds=all_seeds,
         cells=cells,
-        baseline=baseline_of(tables.get("baseline"), arms),
+        baseline=baseline,
         targets=targets_in(tables.get("targets", list(TARGETS))),
         price=price_in(tables.get("price")),
         strategies={arm.name: arm.strategy for arm in arms},
-        varied=varied_keys(arms),
+        varied=varied_keys(arms, tasks),
+        tasks=[task.name for task in tasks],
     )
 
 
@@ -70,8 +77,8 @@ def refuse_unlike_schedules(cells: Sequence[PlannedCell]) -> None:
         raise ConfigError("schedule.name", "constant", reason, "Give all arms a schedule that decays, or none")
 
 
-def cautions(plan: Plan) -> list[str]:
-    """What weakens the comparison, for the reader to know."""
+def cautions(plan: Plan, beside: int = 0) -> list[str]:
+    """What weakens the comparison, for the reader to know; `beside` is how many cells ran side by side with others."""
     configs = [resolve(cell.settings) for cell in plan.cells]
     found = []
     if all(config.schedule.name == "constant" for config in configs):
@@ -82,4 +89,6 @@ def cautions(plan: Plan) -> list[str]:
         found.append("one seed: there is no spread, and a difference may be chance")
     if any(not config.eval.every for config in configs):
         found.append("eval.every = 0: an arm measured only at its end reaches every target at its end")
+    if beside:
+        found.append(beside_words(beside, len(plan.cells)))
     return found

@@ -1,9 +1,11 @@
 """A comparison as tables: every arm is a row, whether it won or lost."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sbpipe.compare.arms import cautions
+from sbpipe.compare.matrix import task_tables
 from sbpipe.progress import percent
 from sbpipe.study.plan import Plan
 from sbpipe.study.tables import Table, number, percent_pm, seconds_pm
@@ -13,6 +15,18 @@ _NO_BASELINE = "caution: no run of the baseline {} has finished: no targets, no 
 
 
 def comparison_tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
+    """All tables of a comparison; where there are tasks, first arms by tasks, then those of each task."""
+    if not plan.tasks:
+        return _tables(plan, analysis)
+    details = [
+        replace(table, title=table.title if plan.name in table.title else f"{table.title}, task {task}", is_detail=True)
+        for task, part in analysis["tasks"].items()
+        for table in _tables(plan.of_task(task), part)
+    ]
+    return [*task_tables(plan, analysis), *details]
+
+
+def _tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
     """Final errors; then time, device-seconds and price to each target; then who provides the Pareto-optimal points."""
     if analysis["baseline_error"] is None:
         return [_finals(plan, analysis)]
@@ -44,7 +58,7 @@ def _finals(plan: Plan, analysis: dict[str, Any]) -> Table:
     notes = [
         f"difference: test error minus that of {analysis['baseline']} with the same seed, in percentage points; ±: standard deviation",
         "trained: examples backpropagated; time: start-up included, measuring excluded; device-s: time x devices held",
-        *(f"caution: {text}" for text in cautions(plan)),
+        *(f"caution: {text}" for text in cautions(plan, analysis["beside"])),
         *([] if analysis["baseline_error"] is not None else [_NO_BASELINE.format(analysis["baseline"])]),
     ]
     return Table(f"comparison {plan.name}: final test error", columns, rows, notes)

@@ -1,7 +1,7 @@
 """A folder of runs made by `sbpipe sweep` or `sbpipe compare`: its plan, its rows and its cells."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from sbpipe.logbook.reading import Run, read_run
 PLAN = "plan.json"
 RESULTS = "results.json"
 CELLS = "cells"
+INSTRUMENTS = ("selection.swing", "selection.ess", "selection.strength", "fidelity.spearman", "staleness.mean")
+"""What a run's summary may say of its selection."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,20 @@ class Study:
     def arms(self) -> list[str]:
         """The arms, in the plan's order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of a comparison that has them, in the plan's order."""
+        return list(self.plan.get("tasks") or [])
+
+    def parts(self) -> list["Study"]:
+        """What is compared by itself: each task with its own cells and analysis; the whole study if it has no tasks."""
+        return [self._of_task(task) for task in self.tasks] or [self]
+
+    def _of_task(self, task: str) -> "Study":
+        plan = {**self.plan, "name": f"{self.plan.get('name') or self.path.name}, task {task}", "tasks": []}
+        analysis = self.analysis.get("tasks", {}).get(task, {})
+        return replace(self, plan=plan, analysis=analysis, cells=[cell for cell in self.cells if cell.swept.get("task") == task])
 
 
 def read_study(path: Path) -> Study:

@@ -12,6 +12,7 @@ from sbpipe.report.grouping import Group, group_runs, group_study
 from sbpipe.report.pareto import pareto_chart, pareto_shares
 from sbpipe.report.sweeps import sweep_chart, sweep_table
 from sbpipe.report.table import Table
+from sbpipe.report.tasks import task_tables
 
 
 def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
@@ -29,13 +30,15 @@ def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
 
 
 def tables_of_many(runs: list[Run], studies: list[Study]) -> list[Table]:
-    """The tables of the plain runs together, then of each study."""
-    return [table for group in groups_of(runs, studies) for table in _tables_of(group)]
+    """The tables of the plain runs together, then of each study; first, where studies have tasks, their arms by tasks."""
+    matrices = [table for study in studies if study.tasks for table in task_tables(study)]
+    return [*matrices, *(table for group in groups_of(runs, studies) for table in _tables_of(group))]
 
 
 def groups_of(runs: list[Run], studies: list[Study]) -> list[Group]:
-    """What is compared with what: plain runs with each other, a study's cells with each other."""
-    return [*([group_runs(runs)] if runs else []), *(group_study(study) for study in studies if study.cells)]
+    """What is compared with what: plain runs with each other, a study's cells with each other, those of a task by themselves."""
+    parts = [part for study in studies for part in study.parts() if part.cells]
+    return [*([group_runs(runs)] if runs else []), *(group_study(part) for part in parts)]
 
 
 def _charts_of(group: Group) -> list[Chart]:

@@ -3,12 +3,14 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from sbpipe import launch
 from sbpipe.progress import Follower
 from sbpipe.run_dir import TRAINER_EVENTS, is_finished
+from sbpipe.study.beside import on_cores
 from sbpipe.study.folder import Folder, State
 from sbpipe.study.plan import PlannedCell
 
@@ -18,10 +20,11 @@ _STOP_S = 45.0
 class CellRun:
     """A running cell. Its process leads a session of its own and is stopped by the kernel if we are killed."""
 
-    def __init__(self, folder: Folder, cell: PlannedCell, attempt: int) -> None:
+    def __init__(self, folder: Folder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None) -> None:
+        """`cores`: its share of the machine; None: all of it."""
         path = folder.run_path(cell)
         command = launch.role_command("run", *launch.assignments(cell.settings), "--run-dir", str(path), "--no-report")
-        self._folder, self._cell, self._path = folder, cell, path
+        self._folder, self.cell, self._path, self.cores = folder, cell, path, cores
         self._child = launch.Child("run", command, folder.log_path(cell))
         self._follower = Follower(path / TRAINER_EVENTS)
         self.state = State("running", time.time(), attempt, load=round(os.getloadavg()[0], 2))
@@ -30,10 +33,17 @@ class CellRun:
 
     def start(self) -> None:
         """Start the process."""
-        self._child.start()
+        with on_cores(self.cores):
+            self._child.start()
         assert self._child.process is not None
         self.state = replace(self.state, pid=self._child.process.pid)
-        self._folder.write_state(self._cell, self.state)
+        self._folder.write_state(self.cell, self.state)
+
+    def has_beside(self, others: int) -> None:
+        """So many other cells are running now."""
+        if others > self.state.beside:
+            self.state = replace(self.state, beside=others)
+            self._folder.write_state(self.cell, self.state)
 
     @property
     def elapsed_s(self) -> float:
@@ -59,18 +69,31 @@ class CellRun:
             process_s=round(ended - self.state.started, 3),
             error=None if is_good else last_word(self._child.log, code or 0),
         )
-        self._folder.write_state(self._cell, self.state)
+        self._folder.write_state(self.cell, self.state)
         return self.state
 
-    def stop(self) -> None:
-        """Let the run end its step and leave; the cell counts as not begun. A second Ctrl-C kills it."""
-        try:
-            self._child.stop()
-            self._child.wait(_STOP_S)
-        except KeyboardInterrupt:
-            self._child.stop(signal.SIGKILL)
-            self._child.wait(_STOP_S)
-        self._folder.forget(self._cell)
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Tell the run to end its step and leave, or kill it."""
+        self._child.stop(number)
+
+    def leave(self) -> None:
+        """Wait until the run has left; the cell counts as not begun."""
+        self._child.wait(_STOP_S)
+        self._folder.forget(self.cell)
+
+
+def stop_all(runs: Sequence[CellRun]) -> None:
+    """Let all runs leave at once; a second Ctrl-C kills them."""
+    try:
+        for run in runs:
+            run.signal()
+        for run in runs:
+            run.leave()
+    except KeyboardInterrupt:
+        for run in runs:
+            run.signal(signal.SIGKILL)
+        for run in runs:
+            run.leave()
 
 
 def last_word(log: os.PathLike[str], code: int) -> str:

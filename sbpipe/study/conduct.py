@@ -1,5 +1,6 @@
-"""Conducts a study: cell after cell, skipping what is done, writing results after each. Reads events; knows no torch."""
+"""Conducts a study: cell after cell or some side by side, skipping what is done, writing results after each. Reads events; knows no torch."""
 
+import os
 import signal
 import threading
 import time
@@ -9,9 +10,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from sbpipe.config import resolve
 from sbpipe.progress import Display, duration, percent, selector_line, trainer_line
-from sbpipe.study.cell_run import CellRun
-from sbpipe.study.estimate import time_left_s
+from sbpipe.study.beside import core_shares, runs_alone
+from sbpipe.study.cell_run import CellRun, stop_all
+from sbpipe.study.estimate import Running, time_left_s
 from sbpipe.study.folder import Folder
 from sbpipe.study.plan import Plan, PlannedCell
 from sbpipe.study.result import Result, read_result
@@ -33,10 +36,17 @@ class Outcome:
 
 
 class Conductor:
-    """Runs what is left of a plan."""
+    """Runs what is left of a plan, up to `jobs` cells at a time.
 
-    def __init__(self, plan: Plan, folder: Folder, analyse: Analyse, display: Display, *, retry: bool) -> None:
-        self._plan, self._folder, self._analyse, self._display = plan, folder, analyse, display
+    Cells begin in the plan's order. One that must have the machine to itself waits until it is free, and those behind it wait too, so
+    that a study of both kinds runs seed by seed all the same.
+    """
+
+    def __init__(self, plan: Plan, folder: Folder, analyse: Analyse, display: Display, *, retry: bool, jobs: int = 1) -> None:
+        self._plan, self._folder, self._analyse, self._display, self._jobs = plan, folder, analyse, display, jobs
+        self._alone = {cell.cell for cell in plan.cells if jobs == 1 or runs_alone(resolve(cell.settings))}
+        self._shares = core_shares(sorted(os.sched_getaffinity(0)), jobs)
+        self._running: list[CellRun] = []
         self._results = {cell.cell: result for cell in plan.cells if (result := self._ended(cell, retry=retry)) is not None}
 
     def run(self) -> Outcome:
@@ -46,14 +56,20 @@ class Conductor:
         analysis, is_stopped = self._write(), False
         with _terminate_as_interrupt():
             try:
-                while waiting:
-                    cell = waiting.pop(0)
-                    result = self._run_cell(cell, waiting)
-                    self._results[cell.cell] = result
-                    analysis = self._write()
-                    self._say_how_it_went(result)
+                while waiting or self._running:
+                    while waiting and self._may_start(waiting[0]):
+                        self._start(waiting.pop(0))
+                    if self._conclude_ended():
+                        analysis = self._write()
+                    else:
+                        self._show(waiting)
+                        time.sleep(_POLL_S)
             except KeyboardInterrupt:
                 is_stopped = True
+                names = ", ".join(run.cell.label for run in self._running) or "the study"
+                self._display.say(f"stopping {names} (Ctrl-C again to kill)")
+            finally:
+                stop_all(self._running)
         failed = [result for result in self._in_order() if not result.is_finished]
         return Outcome(self._in_order(), analysis, is_stopped, failed)
 
@@ -63,19 +79,30 @@ class Conductor:
             return None
         return read_result(self._folder, cell, state)
 
-    def _run_cell(self, cell: PlannedCell, waiting: Sequence[PlannedCell]) -> Result:
+    def _may_start(self, cell: PlannedCell) -> bool:
+        """Whether there is a place: one that runs alone needs an empty machine, and leaves none for others."""
+        if cell.cell in self._alone or any(run.cell.cell in self._alone for run in self._running):
+            return not self._running
+        return len(self._running) < self._jobs
+
+    def _start(self, cell: PlannedCell) -> None:
         attempt = self._folder.clear(cell, self._display.say) + 1
-        run = CellRun(self._folder, cell, attempt)
-        try:
-            run.start()
-            while not run.is_over():
-                self._show(cell, run, waiting)
-                time.sleep(_POLL_S)
-        except KeyboardInterrupt:
-            self._display.say(f"stopping {cell.label} (Ctrl-C again to kill it)")
-            run.stop()
-            raise
-        return read_result(self._folder, cell, run.conclude())
+        taken = [run.cores for run in self._running]
+        cores = None if cell.cell in self._alone else next(share for share in self._shares if share not in taken)
+        run = CellRun(self._folder, cell, attempt, cores)
+        self._running.append(run)
+        run.start()
+        for one in self._running:
+            one.has_beside(len(self._running) - 1)
+
+    def _conclude_ended(self) -> bool:
+        """Take in the cells that have ended; whether there were any."""
+        ended = [run for run in self._running if run.is_over()]
+        for run in ended:
+            self._running.remove(run)  # first, for what is stopped while it is there counts as not begun
+            result = self._results[run.cell.cell] = read_result(self._folder, run.cell, run.conclude())
+            self._say_how_it_went(result)
+        return bool(ended)
 
     def _in_order(self) -> list[Result]:
         return [self._results[cell.cell] for cell in self._plan.cells if cell.cell in self._results]
@@ -86,20 +113,17 @@ class Conductor:
         write_results(self._folder.path, self._plan, results, analysis)
         return analysis
 
-    def _show(self, cell: PlannedCell, run: CellRun, waiting: Sequence[PlannedCell]) -> None:
+    def _show(self, waiting: Sequence[PlannedCell]) -> None:
         done_s = {
             name: (result.cell, result.state.process_s)
             for name, result in self._results.items()
             if result.is_finished and result.state.process_s is not None
         }
-        own_left_s = run.progress["left_s"] if run.progress else None
-        left_s = time_left_s(cell, run.elapsed_s, own_left_s, waiting, done_s)
-        lines = [study_line(len(self._results), len(self._plan.cells), cell.label, left_s)]
-        if run.progress:
-            lines += [trainer_line(run.progress), selector_line(run.progress)]
-        else:
-            lines.append(f"trainer  starting, {duration(run.elapsed_s)}")
-        self._display.lines(lines)
+        running = [Running(run.cell, run.elapsed_s, run.progress["left_s"] if run.progress else None) for run in self._running]
+        left_s = time_left_s(running, waiting, done_s, jobs=self._jobs, alone=self._alone)
+        what = self._running[0].cell.label if self._jobs == 1 else f"{len(running)} at work"
+        line = study_line(len(self._results), len(self._plan.cells), what, left_s)
+        self._display.lines([line, *(cell_lines(self._running[0]) if self._jobs == 1 else map(cell_line, self._running))])
 
     def _say_what_is_there(self, num_waiting: int) -> None:
         num_done = sum(result.is_finished for result in self._results.values())
@@ -121,6 +145,21 @@ def study_line(num_done: int, num_cells: int, label: str, left_s: float | None) 
     """Where the whole study stands, in one line."""
     filled = round(_BAR * num_done / num_cells)
     return f"study    {'█' * filled}{'░' * (_BAR - filled)} {num_done}/{num_cells}  {label}  left {duration(left_s)}"
+
+
+def cell_lines(run: CellRun) -> list[str]:
+    """Where the only running cell stands."""
+    if run.progress is None:
+        return [f"trainer  starting, {duration(run.elapsed_s)}"]
+    return [trainer_line(run.progress), selector_line(run.progress)]
+
+
+def cell_line(run: CellRun) -> str:
+    """Where one of several running cells stands."""
+    if run.progress is None:
+        return f"  {run.cell.label}  starting, {duration(run.elapsed_s)}"
+    at = run.progress
+    return f"  {run.cell.label}  {100 * at['share']:.0f}%  step {at['step']}  error {percent(at['error'])}  left {duration(at['left_s'])}"
 
 
 @contextmanager

@@ -31,10 +31,10 @@ def end(plan: Plan, path: Path, outcome: Outcome, tables: Sequence[Table], *, re
     lines = [
         "",
         *facts_of(plan, outcome.results),
-        *("\n" + table.as_text() for table in tables),
+        *("\n" + table.as_text() for table in tables if not table.is_detail),
         "",
         f"results:  {path / CSV}",
-        f"tables:   {path / PAGE}",
+        f"tables:   {path / PAGE}" + (", those of each task too" if any(table.is_detail for table in tables) else ""),
     ]
     lines.append(f"report:   {report_apart(path) if with_report else 'not asked for'}")
     if not outcome.failed:

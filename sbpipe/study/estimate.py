@@ -1,6 +1,7 @@
 """How long the rest of a study will take, from what is done. Pure arithmetic on seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from statistics import fmean
 
 from sbpipe.study.plan import PlannedCell
@@ -19,21 +20,37 @@ def expected_s(cell: PlannedCell, done_s: Mapping[str, tuple[PlannedCell, float]
     return None
 
 
+@dataclass(frozen=True)
+class Running:
+    """A cell at work: how long already and, once it can tell, how long still."""
+
+    cell: PlannedCell
+    elapsed_s: float
+    left_s: float | None
+
+
 def time_left_s(
-    running: PlannedCell,
-    running_s: float,
-    running_left_s: float | None,
+    running: Sequence[Running],
     waiting: Sequence[PlannedCell],
     done_s: Mapping[str, tuple[PlannedCell, float]],
+    *,
+    jobs: int = 1,
+    alone: Set[str] = frozenset(),
 ) -> float | None:
-    """Seconds until the last cell is done.
+    """Seconds until the last cell is done, `jobs` at a time but for those of `alone`.
 
-    The running cell is taken at its own word, `running_left_s`, once it has one. Before any cell is finished, the waiting ones
-    are expected to take as long as the running one. None while nothing is known at all.
+    A running cell is taken at its own word once it has one. Before any cell is finished, the waiting ones are expected to take as
+    long as the running ones. None while nothing is known at all.
     """
-    own_s = expected_s(running, done_s)
-    own_left_s = running_left_s if running_left_s is not None else (None if own_s is None else max(0.0, own_s - running_s))
-    if own_left_s is None:
+    left_s = {one.cell.cell: own for one in running if (own := _own_left_s(one, done_s)) is not None}
+    if len(left_s) < len(running) or not running:
         return None
-    guess_s = running_s + own_left_s
-    return own_left_s + sum(guess_s if (known := expected_s(cell, done_s)) is None else known for cell in waiting)
+    guess_s = fmean(one.elapsed_s + left_s[one.cell.cell] for one in running)
+    rest_s = {cell.cell: guess_s if (known := expected_s(cell, done_s)) is None else known for cell in waiting}
+    shared_s = sum(seconds / (1 if name in alone else jobs) for name, seconds in (left_s | rest_s).items())
+    return max(shared_s, *left_s.values())
+
+
+def _own_left_s(one: Running, done_s: Mapping[str, tuple[PlannedCell, float]]) -> float | None:
+    whole_s = expected_s(one.cell, done_s)
+    return one.left_s if one.left_s is not None else (None if whole_s is None else max(0.0, whole_s - one.elapsed_s))

@@ -40,6 +40,8 @@ class State:
     pid: int | None = None
     load: float | None = None
     """Processes that wanted a core at its start, a mean over one minute."""
+    beside: int = 0
+    """The most other cells of the study that ran at the same time, each on a share of the cores."""
 
 
 def default_out(kind: str, name: str) -> Path:

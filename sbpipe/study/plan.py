@@ -1,10 +1,10 @@
-"""Which runs a study consists of: arms times a grid times seeds, each checked before anything starts. Pure; knows no file."""
+"""Which runs a study consists of: arms times a grid or tasks times seeds, each checked before anything starts. Pure; knows no file."""
 
 import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sbpipe.config import Config, resolve, toml_value, warnings_of
@@ -13,6 +13,10 @@ from sbpipe.errors import ConfigError, UserError
 TARGETS = (1.1, 1.2, 1.4)
 """Target errors as factors of a reference error, as in the paper's Table 1."""
 
+TASK = "task"
+"""What a cell's task is called among its swept values; it is no setting."""
+INVERSE_KEEP = "1/keep"
+STEPS = "train.steps"
 _LONGEST_NAME = 120
 
 
@@ -23,6 +27,24 @@ class Arm:
     name: str
     settings: dict[str, Any]
     strategy: str = ""
+    tasks: list[str] | None = None
+    """The only tasks it runs for; None: all of them."""
+    steps_factor: float | str | None = None
+    """What its train.steps are multiplied by: a number, or "1/keep" of its selection.keep."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all arms are run for, such as a data set: its name, and what it sets over the base and under the arms."""
+
+    name: str
+    settings: dict[str, Any]
+    seeds: list[int]
+    arms: list[str]
+
+    def includes(self, arm: Arm, seed: int) -> bool:
+        """Whether this arm runs for it with this seed."""
+        return seed in self.seeds and arm.name in self.arms and (arm.tasks is None or self.name in arm.tasks)
 
 
 @dataclass(frozen=True)
@@ -34,7 +56,7 @@ class PlannedCell:
     arm: str
     seed: int
     swept: dict[str, Any]
-    """The grid's keys and this cell's values."""
+    """The grid's keys, or `task`, and this cell's values."""
     settings: dict[str, Any]
     """Every setting that was given."""
 
@@ -42,6 +64,11 @@ class PlannedCell:
     def label(self) -> str:
         """What a person calls it."""
         return " ".join([self.arm, *(f"{short(key)} {spoken(value)}" for key, value in self.swept.items()), f"seed {self.seed}"])
+
+    @property
+    def task(self) -> str | None:
+        """Its task; None in a study without tasks."""
+        return self.swept.get(TASK)
 
     @property
     def point(self) -> str:
@@ -64,17 +91,24 @@ class Plan:
     strategies: dict[str, str] = field(default_factory=dict)
     """Each arm's strategy."""
     varied: list[str] = field(default_factory=list)
-    """Keys that arms set: columns of the results beside the swept ones."""
+    """Keys that arms and tasks set: columns of the results beside the swept ones."""
+    tasks: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as `plan.json` holds it."""
+        """The plan as `plan.json` holds it; one without tasks says nothing of them."""
         tables: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return tables
+        return {key: value for key, value in tables.items() if key != "tasks" or value}
 
     @property
     def arms(self) -> list[str]:
         """The arms, in order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))
+
+    def of_task(self, task: str) -> "Plan":
+        """The part of the plan that is one task."""
+        cells = [cell for cell in self.cells if cell.task == task]
+        seeds = [seed for seed in self.seeds if any(cell.seed == seed for cell in cells)]
+        return replace(self, name=f"{self.name}, task {task}", seeds=seeds, cells=cells, tasks=[])
 
 
 def short(key: str) -> str:
@@ -88,23 +122,32 @@ def spoken(value: Any) -> str:
 
 
 def lay_out(
-    base: Mapping[str, Any], arms: Sequence[Arm], grid: Mapping[str, Sequence[Any]], seeds: Sequence[int]
+    base: Mapping[str, Any],
+    arms: Sequence[Arm],
+    grid: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int],
+    tasks: Sequence[Task] = (),
 ) -> list[PlannedCell]:
-    """Every arm at every point of the grid with every seed, checked; seed by seed, so that a drift of the machine hits all alike.
+    """Every arm at every point of the grid, or for every task, with every seed, checked.
 
-    Without arms a cell is labelled by its mode. A cell whose settings cannot be resolved is named and nothing else happens.
+    Seed by seed, so that a drift of the machine hits all alike; then task by task, then arm by arm. Without arms a cell is labelled
+    by its mode. A cell whose settings cannot be resolved is named and nothing else happens.
     """
-    _refuse_conflicts(base, arms, grid)
+    _refuse_conflicts(base, arms, grid, tasks)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    rounds: Sequence[Task | None] = tasks or [None]
     cells: list[PlannedCell] = []
     names: set[str] = set()
-    for seed, point, arm in itertools.product(seeds, points, arms or [Arm("", {})]):
-        settings = {**base, **arm.settings, **point, "seed": seed}
-        draft = PlannedCell("", arm.name, seed, point, settings)
-        config = _checked(draft)
+    for seed, task, point, arm in itertools.product(seeds, rounds, points, arms or [Arm("", {})]):
+        if task is not None and not task.includes(arm, seed):
+            continue
+        swept = point if task is None else {TASK: task.name, **point}
+        given = {**base, **(task.settings if task else {}), **arm.settings, **point, "seed": seed}
+        settings = given | _stretched(arm, given, task)
+        config = _checked(PlannedCell("", arm.name, seed, swept, settings))
         label = arm.name or config.mode
-        name = _unused(_folder_name(label, point, seed), names)
-        cells.append(PlannedCell(name, label, seed, point, settings))
+        name = _unused(_folder_name(label, swept, seed), names)
+        cells.append(PlannedCell(name, label, seed, swept, settings))
     return cells
 
 
@@ -140,15 +183,15 @@ def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> 
     for cell in cells:
         for key, value in flags.items():
             if cell.settings[key] != value:
-                reason = f"the grid or an arm sets it to {toml_or_none(cell.settings[key])} for {cell.label!r}"
+                reason = f"the grid, a task or an arm sets it to {toml_or_none(cell.settings[key])} for {cell.label!r}"
                 raise ConfigError(f"--set {key}", value, reason, "Change it there, or leave this one out")
 
 
-_MAY_GROW = ("seeds", "cells", "strategies", "varied")
+_MAY_GROW = ("seeds", "cells", "strategies", "varied", "tasks")
 
 
 def has_grown(there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a plan is an earlier one with cells added: more seeds, values or arms, and every earlier cell as it was."""
+    """Whether a plan is an earlier one with cells added: more seeds, values, arms or tasks, and every earlier cell as it was."""
     after = {cell["cell"]: cell for cell in now["cells"]}
     is_same = all(there.get(key) == now[key] for key in now if key not in _MAY_GROW)
     return is_same and all(after.get(cell["cell"]) == cell for cell in there.get("cells", []))
@@ -159,8 +202,11 @@ def toml_or_none(value: Any) -> str:
     return "not given" if value is None else toml_value(value)
 
 
-def _refuse_conflicts(base: Mapping[str, Any], arms: Sequence[Arm], grid: Mapping[str, Sequence[Any]]) -> None:
-    for where, keys in [("base", base), ("grid", grid), *((f"arm {arm.name!r}", arm.settings) for arm in arms)]:
+def _refuse_conflicts(
+    base: Mapping[str, Any], arms: Sequence[Arm], grid: Mapping[str, Sequence[Any]], tasks: Sequence[Task]
+) -> None:
+    owners = [*((f"arm {arm.name!r}", arm.settings) for arm in arms), *((f"task {task.name!r}", task.settings) for task in tasks)]
+    for where, keys in [("base", base), ("grid", grid), *owners]:
         if "seed" in keys:
             raise ConfigError("seed", keys["seed"], f"is set in the {where}, but a study has seeds", "Use seeds = [...] or --seeds")
     for arm in arms:
@@ -170,6 +216,26 @@ def _refuse_conflicts(base: Mapping[str, Any], arms: Sequence[Arm], grid: Mappin
             raise ConfigError(
                 both[0], value, f"is set by arm {arm.name!r} and swept by the grid too", "Leave it out of one of them"
             )
+
+
+def _stretched(arm: Arm, given: Mapping[str, Any], task: Task | None) -> dict[str, int]:
+    """The steps of an arm that trains a multiple of what is given for all."""
+    if arm.steps_factor is None:
+        return {}
+    key = f"arm {arm.name!r} steps_factor"
+    if STEPS in arm.settings:
+        raise ConfigError(key, arm.steps_factor, f"the arm sets {STEPS} too", "Leave one of them out")
+    steps = given.get(STEPS)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        where = "[base]" if task is None else f"task {task.name!r} or [base]"
+        reason = f"multiplies {STEPS}, which is {toml_or_none(steps)}"
+        raise ConfigError(key, arm.steps_factor, reason, f"Set {STEPS} to a number of steps in {where}")
+    if arm.steps_factor != INVERSE_KEEP:
+        return {STEPS: max(1, round(steps * float(arm.steps_factor)))}
+    keep = given.get("selection.keep", Config().selection.keep)
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or keep <= 0:
+        raise ConfigError("selection.keep", keep, f"has no inverse, which {key} asks for", "Set a share above 0")
+    return {STEPS: max(1, round(steps / keep))}
 
 
 def _checked(cell: PlannedCell) -> Config:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sbpipe.logbook.curve import time_to_target
 from sbpipe.study.plan import Plan
-from sbpipe.study.result import Result
+from sbpipe.study.result import Result, num_beside
 from sbpipe.study.spread import mean_of, sd_of, target_error
 
 NUMBERS = {
@@ -37,6 +37,7 @@ def analyse_sweep(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     return {
         "reference": plan.cells[0].point,
         "reference_error": reference,
+        "beside": num_beside(results),
         "targets": targets,
         "points": [point_of(group, targets) for group in groups.values() if group],
     }

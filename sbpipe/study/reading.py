@@ -8,9 +8,9 @@ from typing import Any
 
 from sbpipe.config import flatten, parse_assignment, read_tables, read_toml
 from sbpipe.errors import ConfigError
-from sbpipe.study.plan import TARGETS, Arm
+from sbpipe.study.plan import INVERSE_KEEP, TARGETS, Arm
 
-_ARM_WORDS = ("name", "strategy", "settings")
+_ARM_WORDS = ("name", "strategy", "settings", "tasks", "steps_factor")
 
 
 def tables_of(path: Path, known: Sequence[str]) -> dict[str, Any]:
@@ -69,15 +69,15 @@ def grid_flag(text: str) -> tuple[str, list[Any]]:
     return key.strip(), grid_in({key.strip(): [value for value in parsed if value != ""]}, "--grid")[key.strip()]
 
 
-def seeds_in(value: Any) -> list[int]:
+def seeds_in(value: Any, where: str = "seeds") -> list[int]:
     """`seeds = 3` means 0, 1, 2; a list means itself."""
     way_out = "Write how many, for instance seeds = 3, or which ones, for instance seeds = [0, 1, 2]"
     is_count = isinstance(value, int) and not isinstance(value, bool)
     seeds = list(range(value)) if is_count else value
     if not isinstance(seeds, list) or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds):
-        raise ConfigError("seeds", value, "is neither a number of seeds nor a list of them", way_out)
+        raise ConfigError(where, value, "is neither a number of seeds nor a list of them", way_out)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError("seeds", value, "names a seed twice" if seeds else "leaves nothing to run", way_out)
+        raise ConfigError(where, value, "names a seed twice" if seeds else "leaves nothing to run", way_out)
     return seeds
 
 
@@ -90,15 +90,43 @@ def seeds_flag(text: str) -> list[int]:
 
 
 def arms_in(entries: Any) -> list[Arm]:
-    """The [[arms]]: a name each, an optional strategy, and settings beside them or under `settings`."""
+    """The [[arms]]: a name each, an optional strategy, the tasks it is for, and settings beside them or under `settings`."""
+    return [_arm(entry) for entry in named_in(entries, "arm")]
+
+
+def named_in(entries: Any, word: str) -> list[dict[str, Any]]:
+    """The entries of [[arms]] or [[tasks]], each under a name of its own."""
+    many = f"{word}s"
+    way_out = f'Write [[{many}]], then name = "..." and settings below it'
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ConfigError("arms", entries, "is not a list of arms", 'Write [[arms]], then name = "..." and settings below it')
-    arms = [_arm(entry) for entry in entries]
-    names = [arm.name for arm in arms]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError("arms", name, "is the name of two arms", "Give each arm a name of its own")
-    return arms
+        raise ConfigError(many, entries, f"is not a list of {many}", way_out)
+    names: list[str] = []
+    for entry in entries:
+        name = entry.get("name")
+        if not isinstance(name, str) or not name.strip():
+            reason = f"every {word} needs a name"
+            raise ConfigError(f"{many} name", name, reason, f'Write name = "..." below its [[{many}]]')
+        if name.strip() in names:
+            raise ConfigError(many, name, f"is the name of two {many}", f"Give each {word} a name of its own")
+        names.append(name.strip())
+    return [{**entry, "name": name} for entry, name in zip(entries, names, strict=True)]
+
+
+def settings_beside(entry: Mapping[str, Any], words: Sequence[str], where: str) -> dict[str, Any]:
+    """The settings of an arm or a task: beside its own words, or under `settings`."""
+    beside = settings_in({key: value for key, value in entry.items() if key not in words}, where)
+    return beside | settings_in(entry.get("settings", {}), f"{where} settings")
+
+
+def names_in(value: Any, where: str) -> list[str] | None:
+    """A list of names; None if it is not given."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise ConfigError(
+            where, value, "is not a list of names", f'Write {where.rpartition(" ")[2]} = ["...", "..."], or leave it out'
+        )
+    return [name.strip() for name in value]
 
 
 def targets_in(value: Any) -> list[float]:
@@ -110,13 +138,23 @@ def targets_in(value: Any) -> list[float]:
 
 
 def _arm(entry: Mapping[str, Any]) -> Arm:
-    name = entry.get("name")
-    if not isinstance(name, str) or not name.strip():
-        raise ConfigError("arms name", name, "every arm needs a name", 'Write name = "..." below its [[arms]]')
-    where = f"arm {name!r}"
-    beside = settings_in({key: value for key, value in entry.items() if key not in _ARM_WORDS}, where)
-    under = settings_in(entry.get("settings", {}), f"{where} settings")
-    strategy = entry.get("strategy", name)
+    where = f"arm {entry['name']!r}"
+    strategy = entry.get("strategy", entry["name"])
     if not isinstance(strategy, str):
         raise ConfigError(f"{where} strategy", strategy, "is not a name", 'Write strategy = "..."')
-    return Arm(name.strip(), beside | under, strategy)
+    return Arm(
+        entry["name"],
+        settings_beside(entry, _ARM_WORDS, where),
+        strategy,
+        names_in(entry.get("tasks"), f"{where} tasks"),
+        _steps_factor(entry.get("steps_factor"), f"{where} steps_factor"),
+    )
+
+
+def _steps_factor(value: Any, where: str) -> float | str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    if value is None or value == INVERSE_KEEP or is_number:
+        return float(value) if is_number else value
+    raise ConfigError(
+        where, value, "is no factor", f'Write a number above 0, or "{INVERSE_KEEP}" to train what selection would skip too'
+    )

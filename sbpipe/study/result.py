@@ -1,5 +1,6 @@
 """What a study knows of each cell that has ended. Reads the folder; writes nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,11 @@ class Result:
     def number(self, name: str) -> float | None:
         """A number of its summary."""
         return number(self.summary, name)
+
+
+def num_beside(results: Sequence[Result]) -> int:
+    """How many of the cells ran side by side with others."""
+    return sum(result.state.beside > 0 for result in results)
 
 
 def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:

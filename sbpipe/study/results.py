@@ -13,7 +13,7 @@ from sbpipe.logbook.numbers import is_number
 from sbpipe.logbook.study import RESULTS
 from sbpipe.metrics import plain
 from sbpipe.run_dir import write_atomically
-from sbpipe.study.plan import Plan
+from sbpipe.study.plan import TASK, Plan
 from sbpipe.study.result import Result
 from sbpipe.study.spread import cost
 from sbpipe.study.tables import facts_of
@@ -27,7 +27,8 @@ def row_of(result: Result, plan: Plan) -> dict[str, Any]:
     place = {key: settings[key] for key in dict.fromkeys([*plan.swept, *plan.varied])}
     numbers = {name: value for name, value in result.summary.items() if is_number(value) and name != "seed"}
     went = {"status": result.state.status, "process_s": result.state.process_s, "failure": result.state.error}
-    return {"cell": result.cell.cell, "arm": result.cell.arm, "seed": result.cell.seed, **place, **went, **numbers}
+    task = {TASK: result.cell.task} if plan.tasks else {}
+    return {"cell": result.cell.cell, "arm": result.cell.arm, **task, "seed": result.cell.seed, **place, **went, **numbers}
 
 
 def times_of(result: Result, plan: Plan, analysis: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +39,8 @@ def times_of(result: Result, plan: Plan, analysis: Mapping[str, Any]) -> dict[st
     row: dict[str, Any] = {"time_s": time_s, "device_s": time_s * result.devices}
     if plan.price:
         row["cost"] = cost(time_s, result.devices, plan.price)
-    for target in analysis.get("targets", []):
+    own = analysis.get("tasks", {}).get(result.cell.task, {}) if plan.tasks else analysis
+    for target in own.get("targets", []):
         reached_s = None if target["error"] is None else time_to_target(result.curve, target["error"])
         row[f"time_to_{target['factor']:g}x_s"] = reached_s
     return row

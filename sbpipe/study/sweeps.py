@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import ConfigError
-from sbpipe.study.plan import TARGETS, Arm, Plan, lay_out
+from sbpipe.study.plan import STEPS, TARGETS, Arm, Plan, Task, lay_out
 from sbpipe.study.reading import arms_in, base_in, grid_in, seeds_in, tables_of, targets_in
 
 KNOWN = ("name", "seeds", "targets", "base", "grid", "arms")
@@ -44,6 +44,9 @@ def plan_sweep(
     if not swept and not arms:
         way_out = "Give a SWEEP.toml with a [grid], --sync 1,2,4, or --grid KEY=V1,V2,..."
         raise ConfigError("grid", {}, "is empty: nothing is swept", way_out)
+    for arm in arms:
+        if arm.tasks:
+            raise ConfigError(f"arm {arm.name!r} tasks", arm.tasks, "a sweep has no tasks", "Leave it out, or use `sbpipe compare`")
     all_seeds = seeds if seeds is not None else seeds_in(tables.get("seeds", 1))
     cells = lay_out(base, arms, swept, all_seeds)
     return Plan(
@@ -58,9 +61,11 @@ def plan_sweep(
     )
 
 
-def varied_keys(arms: Sequence[Arm]) -> list[str]:
-    """Every key that some arm sets."""
-    return list(dict.fromkeys(key for arm in arms for key in arm.settings))
+def varied_keys(arms: Sequence[Arm], tasks: Sequence[Task] = ()) -> list[str]:
+    """Every key that some arm or task sets."""
+    stretched = [STEPS] if any(arm.steps_factor is not None for arm in arms) else []
+    given = [*(task.settings for task in tasks), *(arm.settings for arm in arms)]
+    return list(dict.fromkeys([*(key for settings in given for key in settings), *stretched]))
 
 
 def _name(tables: Mapping[str, Any], path: Path | None, swept: Mapping[str, Any]) -> str:

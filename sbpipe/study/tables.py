@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sbpipe.progress import duration, percent
+from sbpipe.study.beside import beside_words
 from sbpipe.study.plan import Plan, short, spoken
-from sbpipe.study.result import Result
+from sbpipe.study.result import Result, num_beside
 
 _OWN_SIDE_THREADS = 0.7
 """Load beyond one per core that a study makes by itself: loaders, links, the study's own process."""
@@ -22,6 +23,8 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
+    is_detail: bool = False
+    """Too much for a terminal: it stands on the page alone."""
 
     def as_text(self) -> str:
         """For a terminal."""
@@ -74,6 +77,7 @@ def sweep_table(plan: Plan, analysis: dict[str, Any]) -> Table:
     notes = [
         "± is the standard deviation over n seeds; time is until the end of training, start-up included, measuring excluded",
         f"to {factor:g}x is the time until the error is at most {factor:g} times {percent(analysis['reference_error'])}, the first row's",
+        *([f"caution: {beside_words(beside, len(plan.cells))}"] if (beside := analysis["beside"]) else []),
     ]
     return Table(f"sweep {plan.name}", columns, rows, notes)
 
@@ -101,9 +105,8 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
     from sbpipe.doctor.host import cpu
 
     finished = [result for result in results if result.is_finished]
-    seeds = ", ".join(map(str, plan.seeds))
     facts = [
-        f"n = {len(plan.seeds)} (seeds {seeds}); {len(finished)} of {len(plan.cells)} cells finished; ± is the standard deviation"
+        f"n = {_seeds_said(plan)}; {len(finished)} of {len(plan.cells)} cells finished; ± is the standard deviation",
     ]
     hosts = _said(finished, "host")
     is_here = hosts in ([], [platform.node()])
@@ -119,7 +122,17 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
         facts.append("caution: cells were run on different hosts or by different versions; their times do not compare")
     facts += _busy(results, len(os.sched_getaffinity(0)))
     spent_s = sum(result.state.process_s or 0.0 for result in results)
-    return [*facts, f"all runs together took {duration(spent_s)}, one after another on the same cores, seed by seed"]
+    beside = num_beside(results)
+    facts += [f"caution: {beside_words(beside, len(plan.cells))}"] if beside else []
+    how = "some side by side" if beside else "one after another on the same cores"
+    return [*facts, f"all runs together took {duration(spent_s)}, {how}, seed by seed"]
+
+
+def _seeds_said(plan: Plan) -> str:
+    """`3 (seeds 0, 1, 2)`, and the tasks that have others."""
+    parts = [(task, plan.of_task(task).seeds) for task in plan.tasks]
+    others = [f"{len(seeds)} for task {task}" for task, seeds in parts if seeds != plan.seeds]
+    return ", ".join([f"{len(plan.seeds)} (seeds {', '.join(map(str, plan.seeds))})", *others])
 
 
 def _said(results: Sequence[Result], key: str) -> list[str]:
