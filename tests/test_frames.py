@@ -52,20 +52,26 @@ def lease(**changes: Any) -> Lease:
 
 EXAMPLES: list[tuple[Message, int]] = [
     (Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
-    (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0), 2),
+    (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0, "psm_1-fast"), 2),
     (Ready({"model": "abc", "data": "def"}), 2),
     (Reject("data differ: 12 here, 13 there"), 2),
     (Fenced(), 2),
     (Heartbeat(12, {"candidates_per_s": 1e4}), 2),
     (Announce(5, 44_700_000), 2),
+    (Announce(5, 40_000, is_fast=True), 2),
     (lease(), 3),
+    (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
     (lease(history=None, exact=True, keep_all=True), 2),
     (selection(), 5),
+    (selection(predicted=np.array([2, 0, 1], np.int32), fast_version=3), 6),
     (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32), stats={}), 5),
     (Goodbye("done"), 2),
     (Fetch(5, 2 << 20, 2 << 20), 2),
+    (Fetch(5, 0, 40_000, is_fast=True), 2),
     (Chunk(5, 4, 10, b"abcdef"), 3),
+    (Chunk(5, 4, 10, b"abcdef", is_fast=True), 3),
     (Gone(4), 2),
+    (Gone(4, is_fast=True), 2),
 ]
 
 
@@ -155,6 +161,14 @@ BAD: list[tuple[Message, str]] = [
     (lease(stop=128 + limits.MAX_CANDIDATES + 1), "candidates are more"),
     (lease(start=-1), "start"),
     (lease(most=0), "most"),
+    (lease(strength=1.5), "strength"),
+    (lease(strength=-0.1), "strength"),
+    (lease(strength=float("nan")), "strength"),
+    (lease(fast_version=-2), "fast_version"),
+    (lease(fast_version=8), "older than the whole"),
+    (lease(history_classes=np.arange(4, dtype=np.int32)), "as many classes"),
+    (lease(history=None, history_classes=np.arange(4, dtype=np.int32)), "as many classes"),
+    (lease(history_classes=np.arange(5)), "history_classes"),
     (lease(lease_id=1 << 60), "lease_id"),
     (lease(history=np.zeros(3)), "history"),
     (lease(history=np.zeros((3, 1), np.float32)), "history"),
@@ -168,6 +182,11 @@ BAD: list[tuple[Message, str]] = [
     (selection(keep_probability=np.array([0.0, 1.0, 1.0], np.float32)), "probability 0 was kept"),
     (selection(keep_probability=np.array([0.5, 1.1, 0.5], np.float32)), "outside"),
     (selection(keep_probability=np.array([0.5, np.nan, 0.5], np.float32)), "outside"),
+    (selection(predicted=np.array([2, 0, 1])), "predicted"),
+    (selection(predicted=np.zeros(limits.MAX_CLASSES + 1, np.int32)), "predicted"),
+    (selection(fast_version=1 << 60), "fast_version"),
+    (selection(fast_version=2), "older than the whole"),
+    (selection(kept=np.empty(0, np.int32), fast_version=2), "older than the whole"),
     (selection(stats={"loss": float("nan")}), "stats"),
     (selection(stats={f"s{i}": 0.0 for i in range(limits.MAX_ENTRIES + 1)}), "stats"),
     (selection(stats={"n" * 65: 0.0}), "stats"),
@@ -198,13 +217,18 @@ SCORES, KEPT, CHANCES = (
 )
 
 
+def gone(version: Any) -> dict[str, Any]:
+    return {"version": version, "is_fast": False}
+
+
 def announced(dtype: str, data: bytes, length: int | None = None) -> list[Any]:
     return [dtype, len(data) // 4 if length is None else length, zlib.crc32(data)]
 
 
 def forged_selection(**changes: Any) -> list[bytes]:
-    header = {"lease_id": 1, "version": 1, "stats": {}, "scores": announced("<f4", SCORES), "kept": announced("<i4", KEPT)}
-    return forged(9, header | {"keep_probability": announced("<f4", CHANCES)} | changes, (SCORES, KEPT, CHANCES))
+    header = {"lease_id": 1, "version": 1, "stats": {}, "fast_version": -1, "predicted": None}
+    arrays = {"scores": announced("<f4", SCORES), "kept": announced("<i4", KEPT), "keep_probability": announced("<f4", CHANCES)}
+    return forged(9, header | arrays | changes, (SCORES, KEPT, CHANCES))
 
 
 FORGERIES: list[tuple[list[bytes], str]] = [
@@ -214,16 +238,21 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged(4, {"reason": b"bytes"}), "fields"),
     (forged(4, {"reason": "x" * (limits.MAX_REASON + 1)}), "fields"),
     (forged(4, ["reason"]), "fields"),
-    (forged(13, {"version": True}), "fields"),
-    (forged(13, {"version": 1.0}), "fields"),
-    (forged(13, {"version": -1}), "fields"),
-    (forged(13, {"version": (1 << 64) - 1}), "fields"),
+    (forged(13, {"version": 1}), "fields"),
+    (forged(13, gone(True)), "fields"),
+    (forged(13, gone(1.0)), "fields"),
+    (forged(13, gone(-1)), "fields"),
+    (forged(13, gone((1 << 64) - 1)), "fields"),
+    (forged(13, gone(1) | {"is_fast": 1}), "fields"),
+    (forged_selection(fast_version=0), "meaning"),
+    (forged_selection(fast_version=-2), "fields"),
+    (forged_selection(fast_version=None), "fields"),
     (forged(6, {"progress": 0, "stats": {"a": {"b": 1.0}}}), "fields"),
     (forged(6, {"progress": 0, "stats": {"a": float("inf")}}), "fields"),
     (forged(6, {"progress": 0, "stats": {"a": 1}}), "fields"),
     (forged(8, header_of(lease(history=None)) | {"stop": 128}), "meaning"),
     (forged(13, None, packed=b"\x81\xa7version"), "header"),
-    (forged(13, None, packed=msgpack.packb({"version": 1}) + b"\x00"), "header"),
+    (forged(13, None, packed=msgpack.packb(gone(1)) + b"\x00"), "header"),
     (forged(13, None, packed=b"\x82" + 2 * (b"\xa7version" + b"\x01")), "header"),
     (forged(13, None, packed=b"\x81\xa7version" + msgpack.packb(msgpack.ExtType(5, b"x"))), "header"),
     (forged(13, None, packed=b"\x81\xa7version" + msgpack.packb(msgpack.Timestamp(5, 0))), "fields"),
@@ -243,7 +272,8 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged_selection(stats=None), "fields"),
     (forged_selection()[:-1], "arrays"),
     ([*framed(Fenced()), b"more"], "arrays"),
-    ([*framed(selection()), b"more"], "prefix"),
+    ([*framed(selection()), b"more"], "arrays"),
+    ([*framed(selection(predicted=np.ones(2, np.int32))), b"more"], "prefix"),
     ([], "prefix"),
     ([b""], "prefix"),
     ([b"", b""], "prefix"),
@@ -259,12 +289,12 @@ def test_a_forged_message_is_refused_for_the_right_reason(frames: list[bytes], r
 
 
 def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
-    assert decode(forged(13, {"version": 1})).message == Gone(1)
+    assert decode(forged(13, gone(1))).message == Gone(1)
     assert isinstance(decode(forged_selection()).message, Selection)
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 1\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 2\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
@@ -291,10 +321,15 @@ scores = npst.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32
 seconds = st.floats(0, 86_400, exclude_min=True)
 
 
+def fast_versions(version: int) -> st.SearchStrategy[int]:
+    return st.just(-1) | st.integers(version, limits.MAX_COUNT)
+
+
 @st.composite
 def leases(draw: st.DrawFn) -> Lease:
     start, length = draw(counts.filter(lambda n: n < 1 << 52)), draw(st.integers(1, limits.MAX_CANDIDATES))
-    flags, history = (draw(st.booleans()), draw(st.booleans())), draw(st.none() | scores)
+    version, history = draw(counts), draw(st.none() | scores)
+    has_classes = history is not None and draw(st.booleans())
     return Lease(
         draw(counts),
         draw(counts),
@@ -302,9 +337,13 @@ def leases(draw: st.DrawFn) -> Lease:
         start + length,
         draw(st.integers(1, 1 << 20)),
         draw(st.integers(1, 1 << 20)),
-        draw(counts),
-        *flags,
+        version,
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.floats(0, 1)),
         history,
+        draw(npst.arrays(np.int32, len(history))) if history is not None and has_classes else None,
+        draw(fast_versions(version)),
     )
 
 
@@ -313,26 +352,27 @@ def selections(draw: st.DrawFn) -> Selection:
     every = draw(scores)
     kept = np.flatnonzero(draw(npst.arrays(np.bool_, len(every)))).astype(np.int32)
     chances = draw(npst.arrays(np.float32, len(every), elements=st.floats(0, 1, exclude_min=True, width=32)))
-    return Selection(draw(counts), draw(counts), every, kept, chances, draw(stats))
+    predicted, version = draw(st.none() | npst.arrays(np.int32, st.integers(0, 12))), draw(counts)
+    return Selection(draw(counts), version, every, kept, chances, draw(stats), predicted, draw(fast_versions(version)))
 
 
 @st.composite
 def chunks(draw: st.DrawFn) -> Chunk:
     data, offset = draw(st.binary(min_size=1, max_size=200)), draw(st.integers(0, 1 << 30))
-    return Chunk(draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data)
+    return Chunk(draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data, draw(st.booleans()))
 
 
 any_message: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, names, texts, counts, texts, texts.filter(lambda text: len(text) <= 32), texts),
-    st.builds(Welcome, texts, texts, texts, seconds, seconds),
+    st.builds(Welcome, texts, texts, texts, seconds, seconds, texts),
     st.builds(Ready, st.dictionaries(texts.filter(bool), texts, max_size=8)),
     st.builds(Reject, texts),
     st.just(Fenced()),
     st.builds(Heartbeat, counts, stats),
-    st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES)),
+    st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.booleans()),
     st.builds(Goodbye, texts),
-    st.builds(Fetch, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.integers(1, limits.MAX_CHUNK_BYTES)),
-    st.builds(Gone, counts),
+    st.builds(Fetch, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.integers(1, limits.MAX_CHUNK_BYTES), st.booleans()),
+    st.builds(Gone, counts, st.booleans()),
     leases(),
     selections(),
     chunks(),

@@ -375,7 +375,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, Reject)
-    assert "the peer speaks 0.3, this side 1.0" in answer.reason
+    assert "the peer speaks 0.3, this side 2.0" in answer.reason
 
 
 @pytest.mark.parametrize("name", [b"", b"a name", b"\xff\xfe", b"x" * 65])

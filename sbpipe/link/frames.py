@@ -33,7 +33,7 @@ from sbpipe.link.messages import BULK, Chunk, Message
 from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
 
 MAGIC = b"SBPL"
-PROTOCOL = (1, 0)
+PROTOCOL = (2, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
 PREFIX_BYTES = PREFIX.size + CRC.size

@@ -37,7 +37,8 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `config` is JSON; `shared_memory` names the block the snapshots lie in, "" = fetch them.
+    `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast parts, "" = fetch them, if
+    they are published apart at all.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Welcome:
     shared_memory: str
     heartbeat_s: float
     lost_after_s: float
+    shared_fast: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,11 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Announce:
-    """A newer snapshot can be had."""
+    """A newer snapshot can be had; `is_fast`, here and below, of the fast parts alone."""
 
     version: int
     num_bytes: int
+    is_fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Fetch:
     version: int
     offset: int
     num_bytes: int
+    is_fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Chunk:
     offset: int
     total_bytes: int
     data: bytes | memoryview
+    is_fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Gone:
     """That version can no longer be fetched: ask for the newest."""
 
     version: int
+    is_fast: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sbpipe.link import messages
 from sbpipe.link.limits import (
     MAX_CANDIDATES,
     MAX_CHUNK_BYTES,
+    MAX_CLASSES,
     MAX_CONFIG,
     MAX_COUNT,
     MAX_ENTRIES,
@@ -89,6 +90,19 @@ class Seconds:
     def is_legal(self, value: Any) -> bool:
         """A float in (0, 86400]; NaN is not."""
         return type(value) is float and 0.0 < value <= 86_400.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number between nothing and all."""
+
+    def plain(self, value: Any) -> Any:
+        """As float."""
+        return float(value)
+
+    def is_legal(self, value: Any) -> bool:
+        """A float in [0, 1]; NaN is not."""
+        return type(value) is float and 0.0 <= value <= 1.0
 
 
 @dataclass(frozen=True)
@@ -167,6 +181,14 @@ def _lease_fault(lease: Lease) -> str:
         return f"the range {lease.start}..{lease.stop} is empty"
     if lease.stop - lease.start > MAX_CANDIDATES:
         return f"{lease.stop - lease.start} candidates are more than {MAX_CANDIDATES}"
+    if lease.history_classes is not None and (lease.history is None or len(lease.history) != len(lease.history_classes)):
+        return "as many classes as scores must be in a history"
+    return _fast_fault(lease)
+
+
+def _fast_fault(message: Lease | Selection) -> str:
+    if -1 != message.fast_version < message.version:
+        return f"fast parts of version {message.fast_version} are older than the whole, {message.version}"
     return ""
 
 
@@ -178,10 +200,10 @@ def _selection_fault(selection: Selection) -> str:
     if not ((chances >= 0) & (chances <= 1)).all():
         return "a keep probability is outside [0, 1]"
     if not len(kept):
-        return ""
+        return _fast_fault(selection)
     if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():
         return "kept positions are not strictly increasing inside the scores"
-    return "" if chances[kept].all() else "a candidate of keep probability 0 was kept"
+    return _fast_fault(selection) if chances[kept].all() else "a candidate of keep probability 0 was kept"
 
 
 def _chunk_fault(chunk: messages.Chunk) -> str:
@@ -192,6 +214,7 @@ def _chunk_fault(chunk: messages.Chunk) -> str:
 
 
 _COUNT, _BYTES, _REASON = Whole(), Whole(0, MAX_SNAPSHOT_BYTES), Text(MAX_REASON, is_clipped=True)
+_FAST = Whole(-1)
 
 # By type code. Codes are never reused; 4 (Reject) and its one field never change.
 SHAPES: dict[int, Shape] = {
@@ -214,6 +237,7 @@ SHAPES: dict[int, Shape] = {
             "shared_memory": Text(),
             "heartbeat_s": Seconds(),
             "lost_after_s": Seconds(),
+            "shared_fast": Text(),
         },
         header_limit=MAX_WELCOME_BYTES,
     ),
@@ -221,7 +245,7 @@ SHAPES: dict[int, Shape] = {
     4: Shape(messages.Reject, {"reason": _REASON}),
     5: Shape(messages.Fenced),
     6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": Reals()}),
-    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES}),
+    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES, "is_fast": Flag()}),
     8: Shape(
         Lease,
         {
@@ -231,29 +255,35 @@ SHAPES: dict[int, Shape] = {
             "version": _COUNT,
             "exact": Flag(),
             "keep_all": Flag(),
+            "strength": Share(),
+            "fast_version": _FAST,
         },
-        {"history": Array("<f4", MAX_HISTORY, is_optional=True)},
+        {
+            "history": Array("<f4", MAX_HISTORY, is_optional=True),
+            "history_classes": Array("<i4", MAX_HISTORY, is_optional=True),
+        },
         check=_lease_fault,
     ),
     9: Shape(
         Selection,
-        {"lease_id": _COUNT, "version": _COUNT, "stats": Reals()},
+        {"lease_id": _COUNT, "version": _COUNT, "stats": Reals(), "fast_version": _FAST},
         {
             "scores": Array("<f4", MAX_CANDIDATES),
             "kept": Array("<i4", MAX_CANDIDATES),
             "keep_probability": Array("<f4", MAX_CANDIDATES),
+            "predicted": Array("<i4", MAX_CLASSES, is_optional=True),
         },
         check=_selection_fault,
     ),
     10: Shape(messages.Goodbye, {"reason": _REASON}),
-    11: Shape(messages.Fetch, {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES)}),
+    11: Shape(messages.Fetch, {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()}),
     12: Shape(
         messages.Chunk,
-        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES},
+        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "is_fast": Flag()},
         {"data": Array("|u1", MAX_CHUNK_BYTES)},
         check=_chunk_fault,
     ),
-    13: Shape(messages.Gone, {"version": _COUNT}),
+    13: Shape(messages.Gone, {"version": _COUNT, "is_fast": Flag()}),
 }
 
 CODES: dict[type[Message], int] = {shape.kind: code for code, shape in SHAPES.items()}

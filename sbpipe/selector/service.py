@@ -23,7 +23,6 @@ from sbpipe.link.messages import (
     Announce,
     Chunk,
     Fenced,
-    Fetch,
     Gone,
     Goodbye,
     Heartbeat,
@@ -37,6 +36,7 @@ from sbpipe.link.ports import OnePeerPort
 from sbpipe.metrics import Spans
 from sbpipe.records import Lease
 from sbpipe.selector.answer import Selector
+from sbpipe.selector.pulling import Puller
 from sbpipe.version import __version__
 from sbpipe.weights.replica import PulledSource
 from sbpipe.weights.transfer import Pull
@@ -44,7 +44,6 @@ from sbpipe.weights.transfer import Pull
 log = logging.getLogger("sbpipe.selector")
 
 _POLL_S = 0.2
-_PULL_STALLED_S = 10.0
 
 
 def new_selector_id() -> str:
@@ -55,12 +54,13 @@ def new_selector_id() -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What a welcome was turned into."""
+    """What a welcome was turned into; `fast_bytes` = 0 where the fast parts are not published apart."""
 
     selector: Selector
     fingerprints: dict[str, str]
     pulled: PulledSource | None
     snapshot_bytes: int
+    fast_bytes: int = 0
 
 
 class SelectorService:
@@ -85,9 +85,7 @@ class SelectorService:
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
-        self._pull: Pull | None = None
-        self._pull_began = 0.0
-        self._piece_at = 0.0
+        self._pullers: list[Puller] = []
         self._heard_at = time.monotonic()
         self._was_welcomed = False
         self._said_hello = False
@@ -129,9 +127,9 @@ class SelectorService:
 
     def _serve(self, message: Welcome | Lease) -> None:
         if isinstance(message, Welcome):
-            self._built = None
+            self._built, self._pullers = None, []
             built = self._build(message)
-            self._pull = Pull(built.snapshot_bytes, int(self._link.chunk_mib * 2**20)) if built.pulled else None
+            self._pullers = self._pullers_of(built)
             self._built = built
             self._spans.clear()
             self._port.post(Ready(built.fingerprints))
@@ -139,6 +137,19 @@ class SelectorService:
             selection = self._built.selector.answer(message)
             with self._spans.span("send"):
                 self._port.post(selection)
+
+    def _pullers_of(self, built: Built) -> list[Puller]:
+        if built.pulled is None:
+            return []
+        piece_bytes = int(self._link.chunk_mib * 2**20)
+        sizes = [(built.snapshot_bytes, False)] + ([(built.fast_bytes, True)] if built.fast_bytes else [])
+        return [
+            Puller(Pull(num_bytes, piece_bytes), built.pulled, self._send, self._spans, is_fast=is_fast)
+            for num_bytes, is_fast in sizes
+        ]
+
+    def _send(self, message: Message) -> None:
+        self._port.send(message)  # the port of now: a moved trainer has another
 
     def status(self) -> dict[str, float]:
         """What a terminal may show: version in use, candidates scored, idle and busy seconds."""
@@ -185,8 +196,8 @@ class SelectorService:
             self._port.session = NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
-        if self._pull is not None and self._pull.is_pulling and now - self._piece_at > _PULL_STALLED_S:
-            self._ask(self._pull.restart())
+        for puller in self._pullers:
+            puller.watch(now)
 
     def _look_elsewhere(self) -> None:
         port = self._moved()
@@ -205,15 +216,12 @@ class SelectorService:
             self._drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
-            if message.exact and self._pull is not None:
-                self._ask(self._pull.want(message.version))
+            for puller in self._pullers:
+                puller.lease(message)
             self._inbox.put(message)
-        elif isinstance(message, Announce) and self._pull is not None:
-            self._ask(self._pull.want(message.version))
-        elif isinstance(message, Chunk) and self._pull is not None:
-            self._receive(message)
-        elif isinstance(message, Gone) and self._pull is not None and message.version == self._pull.version:
-            self._ask(self._pull.gone())
+        elif isinstance(message, Announce | Chunk | Gone):
+            for puller in self._pullers:
+                puller.handle(message)
         elif isinstance(message, Fenced):
             log.info("the trainer does not know this selector any more: saying hello again")
             self._port.session = NO_SESSION
@@ -231,27 +239,6 @@ class SelectorService:
                 kept += [message] if isinstance(message, Goodbye | SbpipeError) else []
         for message in kept:
             self._inbox.put(message)
-
-    # --- weights over the wire ----------------------------------------------------------------------------------------------
-
-    def _ask(self, pieces: list[tuple[int, int, int]]) -> None:
-        for version, offset, num_bytes in pieces:
-            if offset == 0:
-                self._pull_began = time.perf_counter()
-            self._piece_at = time.monotonic()
-            self._port.send(Fetch(version, offset, num_bytes))
-
-    def _receive(self, chunk: Chunk) -> None:
-        built, pull = self._built, self._pull
-        if built is None or built.pulled is None or pull is None:
-            return
-        self._piece_at = time.monotonic()
-        began = self._pull_began
-        pieces, whole = pull.receive(chunk.version, chunk.offset, memoryview(chunk.data))
-        if whole is not None:
-            self._spans.add("transfer", began, time.perf_counter() - began)
-            built.pulled.offer(chunk.version, whole)
-        self._ask(pieces)
 
 
 class _Bug(SbpipeError):

@@ -10,7 +10,6 @@ from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog
 from sbpipe.trainer.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
-from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.trainer")
 
@@ -26,17 +25,18 @@ class Reception:
         welcome: Welcome,
         fingerprints: dict[str, str],
         publisher: Publisher,
-        slots: Slots,
+        fast: Publisher | None,
+        is_clocked: bool,
         events: EventLog,
     ) -> None:
         self._port = port
         self.roster = roster
         self._welcome = welcome
         self._fingerprints = fingerprints
-        self._publisher = publisher
-        self._slots = slots
+        self._publishers = {False: publisher} | ({True: fast} if fast is not None else {})
+        """By whether it publishes the fast parts alone."""
+        self._is_clocked = is_clocked
         self._events = events
-        self.snapshot_bytes = slots.slot_bytes
         self.num_admitted = 0
 
     def admit(self, name: str, device: str, now: float, *, pulls_weights: bool = False) -> None:
@@ -58,7 +58,7 @@ class Reception:
     def handle(self, name: str, message: Message, now: float) -> str:
         """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
         if isinstance(message, Hello):
-            self._publisher.release(name)
+            self._release(name)
             self.roster.remove(name)
             self.roster.peers[name] = Peer(name, message.device, heard_at=now, progressed_at=now)
             self._port.send(name, self._welcome)
@@ -92,13 +92,18 @@ class Reception:
         pulls = theirs.get("weights") != "shared"
         if not peer.is_ready:
             self.admit(peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls)
-        version = self._slots.version(self._slots.newest)
-        if pulls and version >= 0:
-            self._port.send(peer.name, Announce(version, self.snapshot_bytes))
+        if pulls and not self._is_clocked:  # under a clock an exact lease names what to pull, which need not be the newest
+            for is_fast, publisher in self._publishers.items():
+                if publisher.newest_version >= 0:
+                    self.announce(peer.name, publisher.newest_version, is_fast=is_fast)
+
+    def announce(self, name: str, version: int, *, is_fast: bool) -> None:
+        """Tell a selector that pulls of a newer snapshot."""
+        self._port.send(name, Announce(version, self._publishers[is_fast].num_bytes, is_fast))
 
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
-        self._publisher.release(name)
+        self._release(name)
         if self.roster.remove(name) is None:
             return ""
         self.roster.num_lost += is_failure
@@ -106,14 +111,19 @@ class Reception:
         self._events.write("selector", selector=name, state="lost" if is_failure else "left", reason=reason)
         return name
 
+    def _release(self, name: str) -> None:
+        for publisher in self._publishers.values():
+            publisher.release(name)
+
     def _serve(self, name: str, fetch: Fetch) -> None:
         """One piece of a snapshot; its slot is held from the first piece to the last."""
-        index = self._publisher.hold(name, fetch.version)
+        publisher = self._publishers.get(fetch.is_fast)
+        index = publisher.hold(name, fetch.version) if publisher is not None else None
         end = fetch.offset + fetch.num_bytes
-        if index is None or end > self.snapshot_bytes:
-            self._port.send(name, Gone(fetch.version))
+        if publisher is None or index is None or end > publisher.num_bytes:
+            self._port.send(name, Gone(fetch.version, fetch.is_fast))
             return
-        piece = self._slots.slot(index)[fetch.offset : end].numpy().tobytes()
-        self._port.send(name, Chunk(fetch.version, fetch.offset, self.snapshot_bytes, piece))
-        if end == self.snapshot_bytes:
-            self._publisher.release(name)
+        piece = publisher.piece(index, fetch.offset, end)
+        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.is_fast))
+        if end == publisher.num_bytes:
+            publisher.release(name)

@@ -35,6 +35,14 @@ def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp3
     return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
+def fast_part(manifest: Manifest) -> Manifest | None:
+    """The layout of the fast parts alone: the front of the whole. None if there are none, or nothing else."""
+    if not 0 < manifest.fast_bytes < manifest.num_bytes:
+        return None
+    tensors = tuple(spec for spec in manifest.tensors if spec.part in FAST_PARTS)
+    return Manifest(tensors, manifest.fast_bytes, manifest.fast_bytes, manifest.digest)
+
+
 def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
     """Views into flat bytes, one per tensor of the layout."""
     views = []

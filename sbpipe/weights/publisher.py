@@ -19,10 +19,20 @@ class Publisher:
     brings it to pinned memory and a thread from there into the slot, and a publish that finds the last one still on its way is skipped.
     """
 
-    def __init__(self, model: nn.Module, manifest: Manifest, slots: Slots, spans: Spans, on_commit: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        manifest: Manifest,
+        slots: Slots,
+        spans: Spans,
+        on_commit: Callable[[int], None],
+        *,
+        stage: str = "publish",
+    ) -> None:
         self._model = model
         self._manifest = manifest
         self._slots = slots
+        self._stage_name = stage
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
         self._spans = spans
         self._on_commit = on_commit
@@ -38,7 +48,7 @@ class Publisher:
 
         It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot and begins again.
         """
-        with self._spans.span("publish"):
+        with self._spans.span(self._stage_name):
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
                 self.num_skipped += 1
                 return False
@@ -72,6 +82,15 @@ class Publisher:
     def newest_version(self) -> int:
         """The version published last."""
         return self._slots.version(self._slots.newest)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of a snapshot."""
+        return self._manifest.num_bytes
+
+    def piece(self, index: int, offset: int, end: int) -> bytes:
+        """A copy of some bytes of a slot."""
+        return self._slots.slot(index)[offset:end].numpy().tobytes()
 
     def newest(self) -> dict[str, int | torch.Tensor]:
         """The version published last and a copy of its flat bytes, for a checkpoint."""

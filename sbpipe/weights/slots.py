@@ -35,6 +35,8 @@ class Slots:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self.path = path
+        self.fast: Slots | None = None
+        """The small slots of the fast parts, where these are published apart."""
         self._lock_fd = lock_fd
         self._header = np.frombuffer(memory, np.int64, _PAGE // 8)
         flat = torch.frombuffer(memory, dtype=torch.uint8)
@@ -43,8 +45,11 @@ class Slots:
         self._fence = threading.Lock()
 
     @classmethod
-    def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "") -> "Slots":
-        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is short."""
+    def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "", fast_bytes: int = 0) -> "Slots":
+        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is short.
+
+        With `fast_bytes` there are as many small ones beside them, for the fast parts.
+        """
         size = _PAGE + num_slots * _round_up(slot_bytes)
         path = SHARED_MEMORY / f"{PREFIX}{name}" if name else None
         memory, lock_fd = (mmap.mmap(-1, size), None) if path is None else _map_new(path, size)
@@ -53,11 +58,17 @@ class Slots:
         slots._header[:_NEWEST] = [_MAGIC, num_slots, slot_bytes]
         for slot in slots._slots:
             slot.zero_()  # touched now, so that the first publishes do not pay for page faults
+        try:
+            if fast_bytes:
+                slots.fast = cls.create(fast_bytes, num_slots=num_slots, name=f"{name}-fast" if name else "")
+        except OSError:
+            slots.close()
+            raise
         return slots
 
     @classmethod
-    def attach(cls, name: str) -> "Slots":
-        """Map slots that another process made. Raises OSError when they are not there, or are not slots."""
+    def attach(cls, name: str, fast_name: str = "") -> "Slots":
+        """Map slots that another process made, and those of the fast parts. Raises OSError when they are not there, or are not slots."""
         path = SHARED_MEMORY / name
         if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
             raise OSError(f"{name} is not a name of sbpipe's slots")
@@ -70,7 +81,9 @@ class Slots:
         magic, num_slots, slot_bytes = (int(word) for word in header[:_NEWEST])
         if magic != _MAGIC or len(memory) != _PAGE + num_slots * _round_up(slot_bytes):
             raise OSError(f"{path} does not hold sbpipe's slots")
-        return cls(memory, num_slots, slot_bytes, None, None)
+        slots = cls(memory, num_slots, slot_bytes, None, None)
+        slots.fast = cls.attach(fast_name) if fast_name else None
+        return slots
 
     def slot(self, index: int) -> torch.Tensor:
         """The flat bytes of one slot."""
@@ -129,6 +142,8 @@ class Slots:
 
     def close(self) -> None:
         """The writer's end: nothing stays behind in shared memory."""
+        if self.fast is not None:
+            self.fast.close()
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
