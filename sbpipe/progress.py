@@ -11,6 +11,33 @@ from typing import Any, TextIO
 
 PLAIN_EVERY_S = 5.0
 _BAR = 24
+LOOP: dict[str, tuple[str, str]] = {
+    "swing": (
+        "swing",
+        "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; 2 and more = the choice runs after "
+        "classes, for its feedback comes late.",
+    ),
+    "prediction_swing": (
+        "prediction swing",
+        "The same for the classes that the selector's model predicts for its candidates, which no policy has chosen: the model itself "
+        "swings between classes.",
+    ),
+    "strength": (
+        "strength",
+        "How sharply the policy chooses now: 0 = uniformly, 1 = plain Selective-Backprop.",
+    ),
+    "ess": (
+        "effective sample size",
+        "(sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = delay costs half of "
+        "the batch.",
+    ),
+    "guard": (
+        "guard",
+        "1 = open; less = the choice is mixed towards uniform, because the loop swung or the effective sample size fell.",
+    ),
+}
+"""Whether the loop is stable: field of a step, what it is called, and what it says. A run that has no such number leaves it out."""
+_LOOP_FORMS = {"swing": "swing {:.1f}", "strength": "strength {:.2f}", "ess": "ess {:.2f}"}
 
 
 def duration(seconds: float | None) -> str:
@@ -28,14 +55,23 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
-def trainer_line(event: Mapping[str, Any], bar: int = _BAR) -> str:
-    """The trainer's progress event as one line, with a bar of so many letters."""
+def loop_words(event: Mapping[str, Any]) -> str:
+    """Whether the loop swings, in a few words; "" when nothing is known of it. The guard is named only while it is not open."""
+    words = [form.format(event[name]) for name, form in _LOOP_FORMS.items() if event.get(name) is not None]
+    guard = event.get("guard")
+    return "  ".join([*words, *([f"guard {guard:.2f}"] if guard is not None and guard < 1.0 else [])])
+
+
+def trainer_line(event: Mapping[str, Any], bar: int = _BAR, *, has_loop: bool = True) -> str:
+    """The trainer's progress event as one line, with a bar of so many letters, and with what is known of the loop's swing."""
+    loop = loop_words(event) if has_loop else ""
     filled = round(bar * event["share"])
     loss = "–" if event["loss"] is None else f"{event['loss']:.3f}"
     staleness = "–" if event["staleness"] is None else f"{event['staleness']:.2f}"
     return (
         f"trainer  {'█' * filled}{'░' * (bar - filled)} {100 * event['share']:3.0f}%  step {event['step']}  loss {loss}  "
         f"error {percent(event['error'])}  staleness {staleness}  idle {percent(event['idle'])}  left {duration(event['left_s'])}"
+        f"{'  ' if loop else ''}{loop}"
     )
 
 
@@ -69,8 +105,11 @@ class Display:
 
     def show(self, event: Mapping[str, Any]) -> None:
         """A progress event: redraw the live lines, or print a plain one now and then."""
-        is_narrow = self._is_live and shutil.get_terminal_size().columns < 120
-        self.lines([trainer_line(event, 4 if is_narrow else _BAR), selector_line(event)], is_last=event["share"] >= 1.0)
+        shown = [trainer_line(event), selector_line(event)]
+        if self._is_live and len(shown[0]) >= shutil.get_terminal_size().columns:
+            loop = loop_words(event)
+            shown = [trainer_line(event, 4, has_loop=False), shown[1], *([f"loop     {loop}"] if loop else [])]
+        self.lines(shown, is_last=event["share"] >= 1.0)
 
     def lines(self, lines: list[str], *, is_last: bool = False) -> None:
         """Redraw the live lines, or print them as a plain one now and then."""
@@ -141,9 +180,20 @@ TABLE: Rows = (
     ("selector busy", "selector.busy_ratio", percent),
     ("staleness mean", "staleness.mean", "{:.2f} steps".format),
     ("staleness max", "staleness.max", "{} steps".format),
+    ("fast staleness", "staleness.fast_mean", "{:.2f} steps (normalisation, biases, head)".format),
     ("score fidelity", "fidelity.spearman", "{:.3f} (Spearman, score against fresh loss)".format),
+    ("swing", "selection.swing", "{:.2f} (class shares: 1 = calm, 2 and more = the choice runs after classes)".format),
+    (
+        "prediction swing",
+        "selection.prediction_swing",
+        "{:.2f} (the same for the classes that the selector's model predicts)".format,
+    ),
+    ("effective sample", "selection.ess", "{:.2f} of a train batch (1 = every example counts alike)".format),
+    ("strength", "selection.strength", "{:.2f} (0 = uniform, 1 = plain Selective-Backprop)".format),
+    ("guard", "selection.guard", "{:.2f} (1 = open, less = mixed towards uniform)".format),
     ("step", "trainer.step_ms", "{:.1f} ms".format),
     ("publish", "sync.snapshot_ms", "{:.2f} ms".format),
+    ("publish fast parts", "sync.fast_publish_ms", "{:.2f} ms".format),
     ("trainer device", "device.trainer", str),
     ("selector device", "device.selector", str),
 )

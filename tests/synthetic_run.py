@@ -12,6 +12,9 @@ STEP_S = 0.05
 BEGAN = 1_000.0
 WALL_MINUS_CLOCK = 1.7e9
 CLASSES = 4
+LOOP_FROM = 7
+"""The first step that knows a swing."""
+LOOP_FIELDS = ("swing", "prediction_swing", "ess", "strength", "guard", "fast_staleness_mean")
 Event = dict[str, Any]
 
 
@@ -67,9 +70,8 @@ def _trainer(steps: int) -> Iterator[Event]:
     for k in range(steps):
         yield _step(k, steps)
         if k % 10 == 9:
-            yield stamped(
-                _at(k + 1), "trainer", "progress", share=(k + 1) / steps, step=k + 1, candidates=96 * (k + 1), queue=k % 40
-            )
+            told = {"share": (k + 1) / steps, "step": k + 1, "candidates": 96 * (k + 1), "queue": k % 40}
+            yield stamped(_at(k + 1), "trainer", "progress", **told, swing=1.5, ess=0.93, strength=0.84, guard=1.0)
         if (k + 1) % max(1, steps // 6) == 0:
             yield from _measured(k + 1, steps)
 
@@ -106,7 +108,21 @@ def _step(k: int, steps: int) -> Event:
         spearman=round(0.95 - 0.05 * queue - 0.3 * (1 - done), 4),
         class_counts=[*counts, 32 - sum(counts)],
         spans=spans,
+        **_loop(k, done),
     )
+
+
+def _loop(k: int, done: float) -> dict[str, float | None]:
+    """Whether the loop swings: nothing before there are batches enough, then a wave that dies away while the strength grows."""
+    is_known = k >= LOOP_FROM
+    return {
+        "swing": round(1.0 + 1.5 * (1 - done) * (1 + math.sin(k / 5)), 4) if is_known else None,
+        "prediction_swing": round(1.0 + 0.8 * (1 - done), 4) if is_known else None,
+        "ess": round(0.9 + 0.05 * math.sin(k / 4), 4),
+        "strength": round(done, 4),
+        "guard": 0.5 if 0.2 < done < 0.3 else 1.0,
+        "fast_staleness_mean": 1.0,
+    }
 
 
 def _measured(step: int, steps: int) -> Iterator[Event]:
@@ -195,6 +211,12 @@ def _summary(steps: int) -> dict[str, Any]:
         "staleness.mean": 2.0,
         "staleness.max": 3,
         "fidelity.spearman": 0.85,
+        "selection.swing": 1.2,
+        "selection.prediction_swing": 1.1,
+        "selection.ess": 0.93,
+        "selection.strength": 0.84,
+        "selection.guard": 0.97,
+        "staleness.fast_mean": 1.0,
         "device.trainer": "cpu",
         "device.selector": "cpu",
     }

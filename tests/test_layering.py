@@ -9,7 +9,20 @@ ROOT = Path(__file__).parent.parent / "sbpipe"
 
 # From the ground up: a room may import itself and what stands before it.
 LAYERS = [
-    ["errors", "records", "config", "randomness", "metrics", "cores", "devices", "plugins", "run_dir", "layout", "version"],
+    [
+        "errors",
+        "records",
+        "config",
+        "randomness",
+        "metrics",
+        "cores",
+        "devices",
+        "plugins",
+        "run_dir",
+        "layout",
+        "version",
+        "swing",
+    ],
     ["losses", "models", "data", "selection", "link", "weights", "scoring", "progress", "logbook", "charts"],
     ["selector", "trainer"],
     ["parallel"],
@@ -48,6 +61,7 @@ TORCH_FREE = (
     "errors",
     "records",
     "metrics",
+    "swing",
     "cores",
     "run_dir",
     "progress",

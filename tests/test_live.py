@@ -19,7 +19,7 @@ from sbpipe.live.following import FileFollower, RunFollower
 from sbpipe.live.metrics_text import metrics_text
 from sbpipe.live.series import Mark, Series
 from sbpipe.live.server import PAGE_FILES, build_app
-from sbpipe.live.state import RunState
+from sbpipe.live.state import COLUMNS, RunState
 from sbpipe.live.status import complaints, head, status
 from sbpipe.live.timeline import drawing
 from sbpipe.live.watching import Sent, Watch
@@ -185,6 +185,17 @@ def test_events_become_latest_numbers_and_curves() -> None:
     assert (line["state"], line["step"], line["loss"], line["error"], line["share"]) == ("running", 2, 1.5, 0.25, 0.2)
     assert [row[3] for row in state.series["steps"].rows()] == [2.5, 1.5]
     assert state.series["evals"].rows() == [[2, 20, 2.0, 0.25]]
+
+
+def test_what_is_known_of_the_loop_is_kept_and_ends_with_the_summary() -> None:
+    loop = {"swing": 2.5, "ess": 0.75, "strength": 0.5, "guard": 0.9}
+    state = folded(progress(1, **loop), step(0, **loop, prediction_swing=1.5), step(1))
+    assert {name: state.latest[name] for name in loop} == loop
+    columns = state.series["steps"].columns
+    assert [row[columns.index("prediction_swing")] for row in state.series["steps"].rows()] == [1.5, None]
+    assert "sbpipe_swing_ratio{" in metrics_text([head("a", state, START_T + 3, 30.0, [])], START_T + 3)
+    state.fold(event("summary", status="finished", **{"selection.swing": 1.25, "selection.ess": None}))
+    assert (state.latest["swing"], state.latest["ess"]) == (1.25, 0.75)
 
 
 def test_a_step_is_placed_when_it_ended_not_when_it_was_written() -> None:
@@ -448,6 +459,13 @@ def test_every_axis_and_legend_has_a_title() -> None:
         encoding = picture["spec"]["encoding"]
         assert all(encoding[channel]["title"] for channel in ("x", "y", "color"))
         assert "(" in encoding["y"]["title"] or picture["series"] == "steps"
+
+
+def test_every_measure_has_a_column_and_a_dash_of_its_own() -> None:
+    for picture in charts.pictures(["a"], ["red"]):
+        assert set(picture["measures"]) <= set(COLUMNS[picture["series"]])
+        dashes = picture["spec"]["encoding"].get("strokeDash", {"scale": {"range": [[1, 0]]}})["scale"]["range"]
+        assert len({tuple(dash) for dash in dashes}) == len(picture["measures"])
 
 
 def test_health_is_ok_while_a_run_goes_on_and_metrics_are_served(client: Client) -> None:

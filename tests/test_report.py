@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sbpipe.commands import report as command
 from sbpipe.errors import RunDirError
 from sbpipe.logbook import Run, read_run
 from sbpipe.report.build import build_report, read_sources, sections_of, trace_paths
-from sbpipe.report.classes import batch_shares, swing
+from sbpipe.report.classes import batch_counts, swings
 from sbpipe.report.course import apart_s, selector_idle, trainer_idle
 from sbpipe.report.examples import captions_of, data_uri, example_charts, read_examples
 from sbpipe.report.facts import numbers_of, status_of, tiles_of
@@ -22,13 +23,15 @@ from sbpipe.report.one import charts_of_one, sections_of_one
 from sbpipe.report.page import html_page
 from sbpipe.report.section import Section
 from sbpipe.report.spans import bars_of, clock_shift
-from sbpipe.report.staleness import histogram_rows
+from sbpipe.report.stability import FIDELITY, stability_charts
+from sbpipe.report.staleness import histogram_rows, staleness_over_steps
 from sbpipe.report.table import Table
 from sbpipe.report.thinning import bucket_means, stretches, thin
 from sbpipe.report.timeline import timeline_chart, typical_window
 from sbpipe.report.trace import write_trace
+from sbpipe.swing import WINDOW, swing_of
 from tests.support import settings
-from tests.synthetic_run import BEGAN, STEP_S, stamped, write_examples, write_run
+from tests.synthetic_run import BEGAN, LOOP_FIELDS, LOOP_FROM, STEP_S, stamped, write_examples, write_run
 
 SETTINGS_ONLY = ("summary.json", "examples.npz")
 
@@ -146,21 +149,69 @@ def test_staleness_is_counted_by_example_and_split_into_its_parts() -> None:
 
 def test_batches_drawn_at_random_swing_as_much_as_chance() -> None:
     counts = np.random.default_rng(0).multinomial(64, [0.1, 0.3, 0.6], size=4000)
-    shares, batch_size = batch_shares([{"class_counts": row.tolist()} for row in counts])
-    assert batch_size == 64
-    assert swing(shares, batch_size) == pytest.approx([1.0, 1.0, 1.0], abs=0.05)
+    table = batch_counts([{"class_counts": row.tolist()} for row in counts])
+    assert swings(table) == pytest.approx([1.0, 1.0, 1.0], abs=0.1)
 
 
 def test_a_class_that_floods_and_starves_swings_more_than_chance() -> None:
     steps = [{"class_counts": [24, 40] if k % 4 < 2 else [8, 56]} for k in range(200)]
-    assert swing(*batch_shares(steps)).min() > 2.0
+    assert swings(batch_counts(steps)).min() > 2.0
+
+
+def test_classes_swing_by_the_definition_of_the_whole() -> None:
+    counts = np.random.default_rng(1).multinomial(64, [0.5, 0.5], size=WINDOW)
+    assert swings(counts) == pytest.approx([swing_of(counts)] * 2)
+
+
+def test_a_class_that_never_appears_does_not_swing() -> None:
+    steps = [{"class_counts": [3 + k % 2, 5, 0]} for k in range(WINDOW)]
+    assert swings(batch_counts(steps))[2] == 0.0
+
+
+def test_the_swing_is_drawn_from_where_it_is_known_with_the_line_of_chance(run: Run) -> None:
+    swing, _ = stability_charts(run)
+    lines, level = (layer["data"]["values"] for layer in swing.spec["layer"])
+    assert {row["number"] for row in lines} == {"swing of the train batches", "swing of the predictions"}
+    assert min(row["step"] for row in lines) == LOOP_FROM
+    assert level == [{"chance": 1.0}]
+    assert "1 = calm" in swing.meaning
+
+
+def test_what_steers_the_loop_is_drawn_beside_the_fidelity_and_explained(run: Run) -> None:
+    _, steering = stability_charts(run)
+    assert {row["number"] for row in steering.spec["data"]["values"]} == {"strength", "guard", "effective sample size", FIDELITY}
+    assert all(word in steering.meaning for word in ("Strength:", "Guard:", "Effective sample size:", "Fidelity:"))
+
+
+def test_only_what_a_run_measured_is_drawn_and_explained(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", leave_out=("prediction_swing", "strength", "guard", "spearman")))
+    swing, steering = stability_charts(run)
+    assert {row["number"] for row in steering.spec["data"]["values"]} == {"effective sample size"}
+    assert "Guard" not in steering.meaning
+    assert "Prediction" not in swing.meaning
+
+
+def test_an_older_run_is_not_asked_whether_its_loop_is_stable(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "old", leave_out=LOOP_FIELDS)
+    assert stability_charts(read_run(path)) == []
+    assert "Is the loop stable?" not in build_report([path], path / "report.html", figures=False).read_text()
+
+
+def test_the_staleness_of_the_fast_parts_is_a_line_only_where_it_was_measured(run: Run) -> None:
+    def parts(steps: list[dict[str, Any]]) -> set[str]:
+        chart = staleness_over_steps(steps)
+        assert chart is not None
+        return {row["part"] for row in chart.spec["data"]["values"]}
+
+    older = [{**event, "fast_staleness_mean": None} for event in run.of("step")]
+    assert parts(list(run.of("step"))) - parts(older) == {"staleness of the fast parts"}
 
 
 def test_a_run_without_an_end_shows_its_last_progress(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "running", leave_out=SETTINGS_ONLY))
     assert status_of(run).startswith("no end recorded")
     assert numbers_of(run)["steps"] == 60
-    assert ("steps", "60") in tiles_of(run)
+    assert {("steps", "60"), ("swing (1 = calm)", "1.50"), ("effective sample size", "0.93")} <= set(tiles_of(run))
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
@@ -210,6 +261,7 @@ def test_damaged_examples_become_a_note(tmp_path: Path) -> None:
 def test_a_whole_run_has_every_figure(run: Run) -> None:
     names = {chart.name for chart in charts_of_one(run)}
     assert {"timeline", "idle", "loss", "learning-rate", "staleness-histogram", "fidelity-against-staleness"} <= names
+    assert {"swing", "steering"} <= names
     assert {"score-distribution", "keep-probability", "times-kept", "keep-rate-by-class", "class-swing", "class-share"} <= names
     assert {"examples-easiest", "examples-hardest", "target-confidence", "accuracy-by-percentile"} <= names
 

@@ -136,6 +136,18 @@ def test_the_table_of_a_sweep_has_the_means_of_results_csv(tmp_path: Path) -> No
     assert row[table.header.index("runs finished")] == "2 of 2"
 
 
+def test_swing_and_effective_sample_are_columns_where_a_finished_cell_has_them(tmp_path: Path) -> None:
+    def header(name: str, **numbers: float | None) -> list[str]:
+        cells = {
+            f"lag-{lag}": {"arm": "a", "seed": 0, "swept": {"sync.lag": lag}, "errors": [0.2], "numbers": numbers} for lag in (1, 2)
+        }
+        return sweep_table(group_study(read_study(write_study(tmp_path / name, "sweep", cells, swept=["sync.lag"])))).header
+
+    older = header("older")
+    assert header("newer", **{"selection.swing": 3.5, "selection.ess": None}) == [*older, "swing (1 = calm)"]
+    assert header("both", **{"selection.swing": 3.5, "selection.ess": 0.5})[-1] == "effective sample size (0 to 1)"
+
+
 def test_a_swept_word_makes_bars_and_the_first_number_the_axis(tmp_path: Path) -> None:
     words = {name: {"arm": name, "seed": 0, "swept": {"optim.name": name}, "errors": [0.2]} for name in ("SGD", "Adam")}
     group = group_study(read_study(write_study(tmp_path / "words", "sweep", words, swept=["optim.name"])))

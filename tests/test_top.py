@@ -55,6 +55,16 @@ def test_a_block_tells_how_a_run_stands() -> None:
     assert "1 ready: s1  1 lost: s2 (silent for 4 s)" in text
 
 
+def test_a_block_tells_of_the_loop_only_what_is_known() -> None:
+    assert not any("loop" in line for line in block_of(view()))
+    loop = {"swing": 2.31, "strength": 0.84, "ess": 0.9349, "guard": 1.0}
+    steered = View({"name": "a", "state": "running", **HEAD, **loop}, swings=[None, 1.0, 2.31])
+    assert "  loop      swing 2.3  strength 0.84  ess 0.93" in block_of(steered)
+    assert "swing ▁█ 1.0 → 2.3" in block_of(steered)[-1]
+    guarded = View({"name": "a", "state": "running", **HEAD, "swing": 3.0, "guard": 0.5})
+    assert "  loop      swing 3.0  guard 0.50" in block_of(guarded)
+
+
 def test_a_run_that_has_only_begun_is_shown_too() -> None:
     new = View({"name": "new", "state": "waiting"})
     assert block_of(new)[0] == "● new  waiting   "

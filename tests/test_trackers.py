@@ -57,6 +57,9 @@ def test_events_become_numbers_under_stable_names() -> None:
     assert scalars_of(step) == {"train/loss": 0.5, "train/rate": 0.1, "train/fidelity": 0.9, "time/forward_ms": 250.0}
     assert scalars_of(event("eval", step=4, error=0.25, loss=1.5)) == {"eval/error": 0.25, "eval/loss": 1.5}
     assert scalars_of(event("progress", idle=0.5, queue=3)) == {"pipeline/trainer_idle": 0.5, "pipeline/queue": 3.0}
+    loop = {"swing": 1.5, "prediction_swing": 1.25, "ess": 0.5, "strength": 0.75, "guard": 1.0, "fast_staleness_mean": 2.0}
+    assert scalars_of(event("step", step=4, **loop)) == {f"train/{name}": value for name, value in loop.items()}
+    assert scalars_of(event("step", step=4, **dict.fromkeys(loop))) == {}
     assert scalars_of(event("summary", loss=1.0)) == {}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sbpipe.charts import theme
 from sbpipe.charts.chart import Spec
+from sbpipe.progress import LOOP
 
 DATA = "rows"
 """The name under which a page puts the rows in."""
@@ -34,8 +35,15 @@ class Curves:
     has_zero: bool = True
     domain: tuple[float, ...] = field(default=())
     """Ends of the axis, where they are known beforehand."""
+    level: float | None = None
+    """Where a line says what is usual."""
+    is_optional: bool = False
+    """Not every run has it: no card without rows."""
 
 
+_SWINGS = {"swing": "train batches", "prediction_swing": "predictions"}
+_STEERING = ("strength", "ess", "guard")
+_DASHES = ([1, 0], [5, 3], [1, 3])
 CURVES = (
     Curves(
         "test-error", "Test error", "Share of unseen test examples classified wrongly. Lower is better.",
@@ -56,6 +64,14 @@ CURVES = (
     Curves(
         "fidelity", "Fidelity of scores", "Agreement of the selector's scores with fresh losses at training. 1: the same order; 0: no relation.",
         "steps", {"spearman": "Spearman"}, "rank correlation (−1 to 1)", ".1f", has_zero=False,
+    ),
+    Curves(
+        "swing", "Swing of the loop", " ".join(LOOP[name][1] for name in _SWINGS),
+        "steps", _SWINGS, "variance (1 = chance)", level=1.0, is_optional=True,
+    ),
+    Curves(
+        "strength", "Strength of the choice", " ".join(f"{LOOP[name][0].capitalize()}: {LOOP[name][1]}" for name in _STEERING),
+        "steps", {name: LOOP[name][0] for name in _STEERING}, "share (0 to 1)", ".1f", domain=(0, 1), is_optional=True,
     ),
     Curves(
         "keep-rate", "Keep rate", "Share of the candidates considered so far that were kept for training.",
@@ -91,6 +107,7 @@ def pictures(names: Sequence[str], colours: Sequence[str], *, x: str = "time", i
             "meaning": curves.meaning,
             "series": curves.series,
             "measures": curves.measures,
+            "optional": curves.is_optional,
             "spec": curves_spec(curves, names, colours, x=x, is_narrow=is_narrow),
         }
         for curves in CURVES
@@ -112,11 +129,19 @@ def curves_spec(curves: Curves, names: Sequence[str], colours: Sequence[str], *,
         encoding["strokeDash"] = {
             "field": "measure",
             "title": "measure",
-            "scale": {"domain": list(curves.measures.values()), "range": [[1, 0], [5, 3]]},
+            "scale": {"domain": list(curves.measures.values()), "range": list(_DASHES[: len(curves.measures)])},
             "legend": {**legend, "symbolStrokeColor": "gray"},
         }
     mark = {"type": "line", "clip": True, "point": {"size": 22} if curves.has_points else False}
-    return {"data": {"name": DATA}, "width": "container", "height": 200, "autosize": FIT, "mark": mark, "encoding": encoding}
+    drawn = {"mark": mark} if curves.level is None else {"layer": [{"mark": mark}, _level(curves)]}
+    return {"data": {"name": DATA}, "width": "container", "height": 200, "autosize": FIT, **drawn, "encoding": encoding}
+
+
+def _level(curves: Curves) -> Spec:
+    """A line across the picture; of what the curves encode it has only the height."""
+    apart = dict.fromkeys(("x", "color", "strokeDash", "tooltip"))
+    mark = {"type": "rule", "color": "#7a8794", "strokeDash": [2, 3], "strokeWidth": 1.4}
+    return {"data": {"values": [{"value": curves.level}]}, "mark": mark, "encoding": {**apart, "y": _y(curves)}}
 
 
 def _x(x: str) -> Spec:

@@ -76,6 +76,7 @@ def view_of(head: Mapping[str, Any], details: Mapping[str, Any]) -> View:
         head=head,
         errors=_column(series.get("evals"), "error"),
         losses=_column(series.get("steps"), "loss"),
+        swings=_column(series.get("steps"), "swing"),
         fidelity=sum(fidelity) / len(fidelity) if fidelity else None,
         selectors=details.get("selectors", ()),
         warnings=[warning["text"] for warning in details.get("warnings", ())],

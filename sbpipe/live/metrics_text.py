@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sbpipe.live.status import STATES
+from sbpipe.progress import LOOP
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GAUGES = (
@@ -14,6 +15,10 @@ GAUGES = (
     ("sbpipe_test_error", "error", "Last test error, 0 to 1."),
     ("sbpipe_keep_rate", "keep_rate", "Share of candidates kept, 0 to 1."),
     ("sbpipe_staleness_steps", "staleness", "Mean staleness of trained examples, in steps."),
+    ("sbpipe_swing_ratio", "swing", LOOP["swing"][1]),
+    ("sbpipe_effective_sample_ratio", "ess", LOOP["ess"][1]),
+    ("sbpipe_strength", "strength", LOOP["strength"][1]),
+    ("sbpipe_guard", "guard", LOOP["guard"][1]),
     ("sbpipe_trainer_idle_ratio", "idle", "Share of its time that the trainer waited, 0 to 1."),
     ("sbpipe_selector_idle_ratio", "selector_idle", "Share of their time that the selectors waited, 0 to 1."),
     ("sbpipe_selectors_ready", "selectors", "Selectors that are ready."),

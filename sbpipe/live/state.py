@@ -15,7 +15,9 @@ NUM_SELECTORS = 50
 ENDINGS = ("finished", "stopped", "failed")
 _X: dict[str, Rule] = {"step": "last", "candidates": "last", "time": "last"}
 COLUMNS: dict[str, dict[str, Rule]] = {
-    "steps": _X | {"loss": "mean", "staleness_mean": "mean", "staleness_max": "max", "spearman": "mean"},
+    "steps": _X
+    | {"loss": "mean", "staleness_mean": "mean", "staleness_max": "max", "spearman": "mean"}
+    | {"swing": "mean", "prediction_swing": "mean", "ess": "mean", "strength": "mean", "guard": "mean"},
     "evals": _X | {"error": "mean"},
     "progress": _X
     | {
@@ -30,7 +32,7 @@ COLUMNS: dict[str, dict[str, Rule]] = {
 """The curves kept of a run, each by step, candidates and seconds of training."""
 _LATEST = (
     *("share", "step", "candidates", "loss", "error", "keep_rate", "staleness", "idle", "selector_idle", "selectors", "queue"),
-    *("candidates_per_s", "elapsed_s", "left_s"),
+    *("candidates_per_s", "elapsed_s", "left_s", "swing", "ess", "strength", "guard"),
 )
 _SUMMARY = {
     "eval.error": "error",
@@ -42,6 +44,10 @@ _SUMMARY = {
     "selector.idle_ratio": "selector_idle",
     "candidates_per_s": "candidates_per_s",
     "train_s": "elapsed_s",
+    "selection.swing": "swing",
+    "selection.ess": "ess",
+    "selection.strength": "strength",
+    "selection.guard": "guard",
 }
 
 

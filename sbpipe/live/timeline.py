@@ -15,7 +15,19 @@ NUM_SELECTORS = 4
 SIDE_STAGES = ("receive", "view")
 """Stages of the trainer's side thread: they run beside the loop, so they get a lane of their own."""
 SIDE_LANE = "side thread"
-LOOP_STAGES = ("wait", "forward", "backward", "optimizer", "publish", "log", "evaluate", "checkpoint")
+LOOP_STAGES = (
+    "wait",
+    "forward",
+    "backward",
+    "weigh",
+    "optimizer",
+    "steer",
+    "publish",
+    "publish_fast",
+    "log",
+    "evaluate",
+    "checkpoint",
+)
 SELECTOR_STAGES = ("idle", "await", "transfer", "apply", "view", "score", "select", "send")
 """`apply` and `transfer` happen within `await`, so they come after it and are drawn over it."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from sbpipe.progress import duration, percent
+from sbpipe.progress import duration, loop_words, percent
 
 ACTIVE = ("running", "stalled", "waiting")
 BAR_WIDTH = 24
@@ -25,6 +25,7 @@ class View:
     """Its line in the list of runs, as `live.status` makes it."""
     errors: Sequence[float | None] = ()
     losses: Sequence[float | None] = ()
+    swings: Sequence[float | None] = ()
     fidelity: float | None = None
     selectors: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
@@ -67,6 +68,7 @@ def block_of(view: View) -> list[str]:
         f"  fidelity {_form(view.fidelity, '.2f')}  queue {_form(head.get('queue'), '.0f')}",
         f"  selector  idle {percent(head.get('selector_idle')):>6}  keep {percent(head.get('keep_rate'))}"
         f"  {_form(head.get('candidates_per_s'), ',.0f')} candidates/s{_selectors(view)}",
+        *([f"  loop      {words}"] if (words := loop_words(head)) else []),
         *_curves(view),
         *(f"  ! {text}" for text in [*head.get("notes", ()), *view.warnings[-NUM_WARNINGS:]]),
     ]
@@ -116,7 +118,7 @@ def _selectors(view: View) -> str:
 def _curves(view: View) -> list[str]:
     told = [
         f"{name} {sparkline(values, SPARK_WIDTH)} {form(known[0])} → {form(known[-1])}"
-        for name, values, form in (("error", view.errors, percent), ("loss", view.losses, _loss))
+        for name, values, form in (("error", view.errors, percent), ("loss", view.losses, _loss), ("swing", view.swings, _swing))
         if len(known := [value for value in values if value is not None]) > 1
     ]
     return [f"  {'   '.join(told)}"] if told else []
@@ -124,6 +126,10 @@ def _curves(view: View) -> list[str]:
 
 def _loss(value: float) -> str:
     return f"{value:.3f}"
+
+
+def _swing(value: float) -> str:
+    return f"{value:.1f}"
 
 
 def _form(value: float | None, form: str) -> str:

@@ -1,4 +1,7 @@
-"""What selection did to the classes: how often each was kept, and how its share swings from batch to batch. Pure functions."""
+"""What selection did to the classes: how often each was kept, and how its share swings from batch to batch. Pure functions.
+
+What a swing is, `sbpipe.swing` says; here it is told class by class.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,49 +16,53 @@ from sbpipe.logbook import Run
 from sbpipe.logbook.reading import Event
 from sbpipe.report.encoding import WIDE, number, percent_axis, rank, step_axis, word
 from sbpipe.report.thinning import thin, thinning_note
+from sbpipe.swing import WINDOW, spreads
 
-AROUND = 25
+AROUND = WINDOW // 2
 """Batches before and after that make the moving mean a batch is compared with."""
 MOST_BATCHES = 250
 MOST_CLASSES = 40
 MOST_MOMENTS = 60
-Shares = NDArray[np.float64]
+Table = NDArray[np.float64]
 
 
 def class_charts(run: Run) -> list[Chart]:
     """Keep rate per class, the swing of each class, and the share of the one that swings most."""
     charts = [keep_rate_by_class(run.of("scores"))]
-    shares, batch_size = batch_shares(run.of("step"))
-    if len(shares) > 2 * AROUND:
-        charts += [swing_by_class(shares, batch_size), swing_of_one(run.of("step"), shares, batch_size)]
+    counts = batch_counts(run.of("step"))
+    if len(counts) >= WINDOW:
+        charts += [swing_by_class(counts), swing_of_one(run.of("step"), counts)]
     return [chart for chart in charts if chart is not None]
 
 
-def batch_shares(steps: Sequence[Event]) -> tuple[Shares, int]:
-    """The share of each class in each train batch (batches, classes), and the size of a batch; empty without classes."""
-    counts = [event["class_counts"] for event in steps if event.get("class_counts")]
-    if not counts or len({len(row) for row in counts}) > 1:
-        return np.empty((0, 0)), 0
-    table = np.array(counts, np.float64)
-    sizes = table.sum(axis=1, keepdims=True)
-    return table / np.maximum(1.0, sizes), int(np.median(sizes))
+def batch_counts(steps: Sequence[Event]) -> Table:
+    """How often each class appears in each train batch (batches, classes); empty without classes."""
+    counts = [event["class_counts"] for event in _counted(steps)]
+    return np.array(counts, np.float64) if counts and len({len(row) for row in counts}) == 1 else np.empty((0, 0))
 
 
-def moving_mean(shares: Shares, around: int = AROUND) -> Shares:
+def shares_of(counts: Table) -> Table:
+    """The share of each class in each batch."""
+    shares: Table = counts / counts.sum(axis=1, keepdims=True)
+    return shares
+
+
+def moving_mean(shares: Table, around: int = AROUND) -> Table:
     """The mean over the batches around each; at the ends over those that are there."""
     sums = np.vstack([np.zeros(shares.shape[1]), np.cumsum(shares, axis=0)])
     position = np.arange(len(shares))
     first, last = np.maximum(0, position - around), np.minimum(len(shares), position + around + 1)
-    mean: Shares = (sums[last] - sums[first]) / (last - first)[:, None]
+    mean: Table = (sums[last] - sums[first]) / (last - first)[:, None]
     return mean
 
 
-def swing(shares: Shares, batch_size: int, around: int = AROUND) -> Shares:
-    """How much each class's share varies around its moving mean, as a multiple of what drawing at random would give."""
-    mean = moving_mean(shares, around)
-    chance = (mean * (1.0 - mean)).mean(axis=0) / max(1, batch_size) * (1.0 - 1.0 / (2 * around + 1))
-    found: Shares = np.sqrt(((shares - mean) ** 2).mean(axis=0) / np.maximum(chance, 1e-12))
-    return np.where(mean.max(axis=0) > 0, found, 0.0)
+def swings(counts: Table) -> Table:
+    """The swing of each class: its variance in windows of successive batches over that of chance, both summed over the windows."""
+    windows = [spreads(counts[first : first + WINDOW]) for first in range(0, len(counts) - WINDOW + 1, WINDOW)]
+    found = np.sum([window[0] for window in windows], axis=0)
+    chance = np.sum([window[1] for window in windows], axis=0)
+    factors: Table = np.divide(found, chance, out=np.zeros_like(found), where=chance > 0)
+    return factors
 
 
 def keep_rate_by_class(events: Sequence[Event]) -> Chart | None:
@@ -85,16 +92,16 @@ def keep_rate_by_class(events: Sequence[Event]) -> Chart | None:
     )
 
 
-def swing_by_class(shares: Shares, batch_size: int) -> Chart:
+def swing_by_class(counts: Table) -> Chart:
     """How much each class swings, against chance."""
-    factors = swing(shares, batch_size)
+    factors, shares = swings(counts), shares_of(counts)
     order = np.argsort(-factors, kind="stable")[:MOST_CLASSES]
     rows = [{"class": str(k), "factor": round(float(factors[k]), 3), "mean": round(float(shares[:, k].mean()), 4)} for k in order]
     return Chart(
         name="class-swing",
         title="Swing of the classes from batch to batch",
-        meaning="How much a class's share of the train batches varies around its moving mean, as a multiple of what drawing at random "
-        "would give. 1 is chance; clearly above 1, selection overshoots: it floods the batches with a class and then starves it.",
+        meaning=f"The variance of a class's share over {WINDOW} successive train batches, as a multiple of what drawing at random would "
+        "give. 1 is chance; at 2 and more, selection overshoots: it floods the batches with a class and then starves it.",
         spec={
             **WIDE,
             "height": 200,
@@ -104,7 +111,7 @@ def swing_by_class(shares: Shares, batch_size: int) -> Chart:
                     "mark": {"type": "bar", "tooltip": True},
                     "encoding": {
                         "x": word("class", "class", sort=None, axis={"labelAngle": 0}),
-                        "y": number("factor", "spread / spread by chance"),
+                        "y": number("factor", _TIMES_CHANCE),
                         "tooltip": [
                             word("class", "class"),
                             number("factor", "times chance"),
@@ -115,7 +122,7 @@ def swing_by_class(shares: Shares, batch_size: int) -> Chart:
                 {
                     "data": {"values": [{"chance": 1.0}]},
                     "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.6, "color": "#d1495b"},
-                    "encoding": {"y": number("chance", "spread / spread by chance")},
+                    "encoding": {"y": number("chance", _TIMES_CHANCE)},
                 },
             ],
         },
@@ -123,15 +130,15 @@ def swing_by_class(shares: Shares, batch_size: int) -> Chart:
     )
 
 
-def swing_of_one(steps: Sequence[Event], shares: Shares, batch_size: int) -> Chart:
+def swing_of_one(steps: Sequence[Event], counts: Table) -> Chart:
     """The share of the class that swings most in successive batches, with the band of chance."""
-    found = int(np.argmax(swing(shares, batch_size)))
-    numbers = [event["step"] for event in steps if event.get("class_counts")]
+    found, shares, batch_size = int(np.argmax(swings(counts))), shares_of(counts), float(np.median(counts.sum(axis=1)))
+    numbers = [event["step"] for event in _counted(steps)]
     mean = moving_mean(shares)[:, found]
     first = max(0, (len(numbers) - MOST_BATCHES) // 2)
     rows = []
     for k in range(first, min(len(numbers), first + MOST_BATCHES)):
-        spread = 2.0 * math.sqrt(mean[k] * (1.0 - mean[k]) / max(1, batch_size))
+        spread = 2.0 * math.sqrt(mean[k] * (1.0 - mean[k]) / batch_size)
         low, high = max(0.0, mean[k] - spread), min(1.0, mean[k] + spread)
         rows.append({"step": numbers[k], "share": float(shares[k, found]), "low": round(low, 4), "high": round(high, 4)})
     outside = sum(not row["low"] <= row["share"] <= row["high"] for row in rows) / len(rows)
@@ -157,6 +164,11 @@ def swing_of_one(steps: Sequence[Event], shares: Shares, batch_size: int) -> Cha
 
 
 _SHARE = "share of the train batch"
+_TIMES_CHANCE = "variance / variance by chance"
+
+
+def _counted(steps: Sequence[Event]) -> list[Event]:
+    return [event for event in steps if any(event.get("class_counts") or [])]
 
 
 def _lines(rows: list[dict[str, Any]], rate: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ TILES: Rows = (
     ("selector idle", "selector.idle_ratio", percent),
     ("staleness (steps)", "staleness.mean", "{:.2f}".format),
     ("fidelity", "fidelity.spearman", "{:.3f}".format),
+    ("swing (1 = calm)", "selection.swing", "{:.2f}".format),
+    ("effective sample size", "selection.ess", "{:.2f}".format),
     ("candidates / s", "candidates_per_s", "{:,.0f}".format),
     ("weights sent", "sync.bytes_per_s", lambda rate: f"{rate / 1e6:,.1f} MB/s"),
 )
@@ -26,6 +28,10 @@ PROGRESS_NAMES = {
     "selector_idle": "selector.idle_ratio",
     "staleness": "staleness.mean",
     "candidates_per_s": "candidates_per_s",
+    "swing": "selection.swing",
+    "ess": "selection.ess",
+    "strength": "selection.strength",
+    "guard": "selection.guard",
 }
 """What a progress event calls the numbers of a summary: a run that has no summary yet is shown by its last one."""
 SETTINGS = (

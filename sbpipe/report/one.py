@@ -10,10 +10,11 @@ from sbpipe.report.facts import fact_tables, folded_tables, status_of, tiles_of,
 from sbpipe.report.kept import kept_charts
 from sbpipe.report.scores import score_charts, score_notes
 from sbpipe.report.section import Section
+from sbpipe.report.stability import stability_charts
 from sbpipe.report.staleness import staleness_charts, staleness_notes
 from sbpipe.report.timeline import timeline_chart
 
-ESSENTIAL = ("timeline", "idle", "staleness-histogram", "fidelity", "score-distribution", "times-kept", "examples-hardest")
+ESSENTIAL = ("timeline", "idle", "staleness-histogram", "fidelity", "swing", "score-distribution", "times-kept", "examples-hardest")
 """What the page of a study shows of one run of each arm."""
 
 
@@ -33,6 +34,7 @@ def sections_of_one(run: Run) -> list[Section]:
         Section("pipeline", "The pipeline at work", _known(timeline, idle_chart(run)), notes=missing),
         Section("training", "Training", course_charts(run)),
         Section("staleness-and-fidelity", "Staleness and fidelity", staleness_charts(run), notes=staleness_notes(run)),
+        Section("stability", "Is the loop stable?", stability_charts(run)),
         Section(
             "selection", "Scores and selection", [*score_charts(run), *kept_charts(run), *class_charts(run)], notes=score_notes(run)
         ),

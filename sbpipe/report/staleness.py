@@ -11,6 +11,7 @@ from sbpipe.report.encoding import WIDE, number, percent_axis, progress_colour, 
 from sbpipe.report.thinning import bucket_means, stretches, thin, thinning_note
 
 PARTS = {"age_mean": "age on arrival", "queue_mean": "time in the queue", "staleness_mean": "staleness (both)"}
+OVER_STEPS = {**PARTS, "fast_staleness_mean": "staleness of the fast parts"}
 MOST_POINTS = 300
 MOST_MEANS = 100
 MOST_DOTS = 700
@@ -88,18 +89,19 @@ def staleness_over_steps(steps: Sequence[Event]) -> Chart | None:
     known = [event for event in steps if event.get("staleness_mean") is not None]
     if len(known) < 2:
         return None
-    means = bucket_means([{key: event.get(key) for key in ("step", *PARTS)} for event in known], MOST_MEANS)
+    means = bucket_means([{key: event.get(key) for key in ("step", *OVER_STEPS)} for event in known], MOST_MEANS)
     rows = [
         {"step": row["step"], "part": name, "steps": row[key]}
         for row in means
-        for key, name in PARTS.items()
+        for key, name in OVER_STEPS.items()
         if row[key] is not None
     ]
+    parts = [name for name in OVER_STEPS.values() if any(row["part"] == name for row in rows)]
     return Chart(
         name="staleness",
         title="Staleness over the run",
         meaning="Mean staleness of each train batch and its two parts. A line that climbs says the queue grows or the weights reach "
-        "the selector ever later.",
+        "the selector ever later. The fast parts (normalisation, biases, head) may be published more often than the rest, and are younger.",
         spec={
             **WIDE,
             "data": {"values": rows},
@@ -107,7 +109,7 @@ def staleness_over_steps(steps: Sequence[Event]) -> Chart | None:
             "encoding": {
                 "x": step_axis(),
                 "y": number("steps", "mean staleness (steps)", scale={"zero": True}),
-                "color": word("part", "part", sort=list(PARTS.values())),
+                "color": word("part", "part", sort=parts),
             },
         },
         notes=thinning_note(len(known), len(means), "steps", "means of equal stretches"),

@@ -60,6 +60,11 @@ def measures_of(group: Group) -> list[Measure]:
         Measure("mean staleness (steps)", _summary("staleness.mean")),
         Measure("fidelity (Spearman)", _summary("fidelity.spearman")),
         Measure("weights sent (MiB/s)", _summary("sync.bytes_per_s", 2**-20)),
+        *(
+            measure
+            for measure in LOOP_MEASURES
+            if any(measure.of(trial) is not None for arm in group.arms for trial in arm.finished)
+        ),
     ]
 
 
@@ -202,3 +207,10 @@ def _scaled(name: str) -> Callable[[Trial], float | None]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+LOOP_MEASURES = (
+    Measure("swing (1 = calm)", _summary("selection.swing")),
+    Measure("effective sample size (0 to 1)", _summary("selection.ess")),
+)
+"""What only some runs measure: shown where a finished cell has it."""

@@ -23,7 +23,14 @@ export const percent = (share) => (share == null ? "–" : `${(100 * share).toFi
 const whole = (value) => (value == null ? "–" : Math.round(value).toLocaleString("en"));
 const clock = (t) => (t == null ? "" : new Date(1000 * t).toLocaleTimeString());
 
-/** The numbers of a run worth a glance, as [label, value]. */
+const LOOP = [
+  ["swing", "swing", 1, "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; 2 and more = the choice runs after classes, for its feedback comes late."],
+  ["strength", "strength", 2, "How sharply the policy chooses now: 0 = uniformly, 1 = plain Selective-Backprop."],
+  ["ess", "ess", 2, "Effective sample size, (sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = delay costs half of the batch."],
+  ["guard", "guard", 2, "1 = open; less = the choice is mixed towards uniform, because the loop swung or the effective sample size fell."],
+]; // field, label, digits, what it says
+
+/** The numbers of a run worth a glance, as [label, value] or [label, value, what it says]. */
 function numbersOf(head) {
   const numbers = [];
   if (head.mode) numbers.push(["mode", head.mode]);
@@ -31,6 +38,9 @@ function numbersOf(head) {
   if (head.error != null) numbers.push(["test error", percent(head.error)]);
   if (head.loss != null) numbers.push(["loss", head.loss.toPrecision(3)]);
   if (head.candidates_per_s != null) numbers.push(["rate", `${whole(head.candidates_per_s)} candidates/s`]);
+  for (const [field, label, digits, meaning] of LOOP) {
+    if (head[field] != null && (field !== "guard" || head.guard < 1)) numbers.push([label, head[field].toFixed(digits), meaning]);
+  }
   if (head.elapsed_s != null) numbers.push([head.state === "running" ? "so far" : "took", duration(head.elapsed_s)]);
   if (head.left_s != null) numbers.push(["left", duration(head.left_s)]);
   if (head.state === "stalled") numbers.push(["no event for", duration(head.age_s)]);
@@ -66,10 +76,11 @@ function runRow(head, colour, onToggle) {
   if (colour != null) swatch.style.background = colour;
   label.append(box, swatch, make("span", "", head.name));
   const numbers = make("div", "numbers");
-  for (const [name, value] of numbersOf(head)) {
+  for (const [name, value, meaning] of numbersOf(head)) {
     const entry = make("span", "", `${name} `);
     entry.append(make("b", "", value));
     entry.dataset.number = name;
+    if (meaning) entry.title = meaning;
     numbers.append(entry);
   }
   row.append(label, badge(head.state), progressBar(head.share), numbers);
