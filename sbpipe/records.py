@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Classes = NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,10 @@ class Lease:
 
     The selector considers the candidates in order, a scoring batch at a time, until `enough` are kept, and never keeps more than
     `most`: the keep rate swings while weights move, so the range is generous and the yield is what is fixed. `version` is the least
-    weights version it may score with, and `exact` forbids a newer one. `history` (scores, oldest first) is sent when the selector's own is not the
-    run's; `keep_all` suspends selection (warm-up, anneal).
+    weights version it may score with, and `exact` forbids a newer one; `fast_version` is the same for the fast parts alone, where they are
+    published apart (-1 = they are not). `history` (scores, oldest first, with their classes where they matter) is sent when the selector's own is not the
+    run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1] says how sharply to choose: 0 = uniformly; policies that
+    know no strength pay no heed to it.
     """
 
     lease_id: int
@@ -28,7 +31,10 @@ class Lease:
     version: int
     exact: bool = False
     keep_all: bool = False
+    strength: float = 1.0
     history: Floats | None = None
+    history_classes: NDArray[np.int32] | None = None
+    fast_version: int = -1
 
     @property
     def num_candidates(self) -> int:
@@ -40,7 +46,9 @@ class Lease:
 class Selection:
     """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at `kept` were kept.
 
-    `scores` and `keep_probability` have a value for each considered candidate.
+    `scores` and `keep_probability` have a value for each considered candidate. `predicted` counts the considered candidates by the
+    class that the model takes them for, where it is a classifier. `fast_version` is the version of the fast parts that scored them (-1 =
+    as `version`).
     """
 
     lease_id: int
@@ -49,14 +57,16 @@ class Selection:
     kept: NDArray[np.int32]
     keep_probability: Floats
     stats: dict[str, float] = field(default_factory=dict)
+    predicted: NDArray[np.int32] | None = None
+    fast_version: int = -1
 
 
 @dataclass(frozen=True)
 class TrainBatch:
     """Exactly `batch_size` kept examples: one optimizer step.
 
-    `version` is, per example, the weights version that scored it and `arrived_at_step` the step the trainer was at when the
-    selection arrived; `candidates` counts the run's candidates considered up to and including this batch.
+    `version` is, per example, the weights version that scored it, `fast_version` that of the fast parts (None = the same) and
+    `arrived_at_step` the step the trainer was at when the selection arrived; `candidates` counts the run's candidates considered up to and including this batch.
     """
 
     step: int
@@ -67,6 +77,7 @@ class TrainBatch:
     version: Ids
     arrived_at_step: Ids
     candidates: int
+    fast_version: Ids | None = None
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,12 @@ def nothing_is_left(path: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "sb", "shuffled"])
+@pytest.mark.parametrize("policy", ["full", "random", "sb", "sb by class", "shuffled", "steady"])
 def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
-    inline = train_inline(small(mode="inline", selection__policy=policy), tmp_path / "inline")
-    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", selection__policy=policy))
+    name, _, by = policy.partition(" by ")
+    changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}
+    inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
+    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", **changes))
     assert done.returncode == 0, done.stdout + done.stderr
     wire = summary_of(tmp_path / "wire")
     assert wire["weights.digest"] == inline["weights.digest"]

@@ -1,6 +1,6 @@
 """What must hold between settings, and which have no effect together. Pure."""
 
-from sbpipe.config.schema import Config, SelectionConfig, TrainConfig
+from sbpipe.config.schema import UNSCORED, Config, SelectionConfig, SyncConfig, TrainConfig
 from sbpipe.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def check_together(config: Config) -> None:
 
 def _check_replicas(config: Config) -> None:
     policy, batch_size, replicas = config.selection.policy, config.train.batch_size, config.train.replicas
-    if policy not in ("full", "random"):
+    if policy not in UNSCORED:
         reason = "data-parallel training has no selector"
         raise ConfigError("selection.policy", policy, reason, "Use 'full' or 'random' with it, or another mode")
     if batch_size % replicas:
@@ -59,12 +59,27 @@ def warnings_of(config: Config) -> list[str]:
     notes = []
     if config.mode not in ("pipelined", "fixed-lag") and config.sync.interval != 1:
         notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
+    if config.sync.fast_interval != SyncConfig.fast_interval and config.sync.fast_interval and not config.fast_interval:
+        notes.append(f"sync.fast_interval = {config.sync.fast_interval} has no effect: {_why_not_apart(config)}")
     if config.sync.lag != 1 and config.mode != "fixed-lag":
         notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
     if config.selection.anneal and config.train.seconds:
         notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
     if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
         notes.append("selection.keep has no effect: policy 'full' keeps everything")
+    for key in ("ramp", "reweight", "soften", "guard"):
+        value = getattr(config.selection, key)
+        if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):
+            notes.append(f"selection.{key} = {value} has no effect: it belongs to policy 'steady'")
     if config.mode != "data-parallel" and config.train.replicas != TrainConfig.replicas:
         notes.append(f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'")
     return notes
+
+
+def _why_not_apart(config: Config) -> str:
+    if config.selection.policy in UNSCORED:
+        return f"policy '{config.selection.policy}' needs no weights"
+    every = config.sync_interval
+    return (
+        "the whole is published after every step" if every == 1 else f"the whole is published every {every} steps (sync.interval)"
+    )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
+UNSCORED = ("full", "random")
+"""Policies that choose without scores, so that nobody needs weights."""
 
 
 def setting(
@@ -113,11 +115,22 @@ class ScheduleConfig:
 class SelectionConfig:
     """Which candidates are kept."""
 
-    policy: str = setting("sb", "the rule from scores to keep probabilities", choices=("full", "random", "sb", "shuffled"))
-    keep: float = setting(1 / 3, "target share of candidates kept; sb's beta = 1/keep - 1", above=0.0, high=1.0)
+    policy: str = setting(
+        "steady", "the rule from scores to keep probabilities", choices=("full", "random", "sb", "shuffled", "steady")
+    )
+    keep: float = setting(1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0)
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
+    history_by: str = setting("all", "what a score is ranked among: all scores, or those of its class", choices=("all", "class"))
+    ramp: bool = setting(True, "steady: choose uniformly at first, more sharply as the loss falls")
+    reweight: bool = setting(
+        True, "steady: weight each trained example by what its fresh loss deserves over what its old score got"
+    )
+    soften: float = setting(
+        0.0, "steady: share of uniform selection mixed into the proposal, not into the target", low=0.0, high=1.0
+    )
+    guard: bool = setting(True, "steady: choose less sharply while the loop swings")
     fallback: str = setting(
         "stale-scores", "who selects when no selector is left", choices=("stale-scores", "uniform", "wait", "fail")
     )
@@ -128,6 +141,11 @@ class SyncConfig:
     """How far the selector may lag."""
 
     interval: int = setting(1, "steps between two publishes of the weights", low=1)
+    fast_interval: int = setting(
+        1,
+        "steps between two publishes of the fast parts (normalisation, biases, classifier head); 0 = never apart from the whole",
+        low=0,
+    )
     depth: int = setting(2, "pipelined: train batches leased and not yet trained", low=1)
     max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
     lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
@@ -242,6 +260,12 @@ class Config:
     def sync_interval(self) -> int:
         """Steps between publishes; lockstep and inline sync every step by definition."""
         return self.sync.interval if self.mode in ("pipelined", "fixed-lag") else 1
+
+    @property
+    def fast_interval(self) -> int:
+        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or nobody scores."""
+        is_idle = self.selection.policy in UNSCORED or self.sync.fast_interval >= self.sync_interval
+        return 0 if is_idle else self.sync.fast_interval
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -10,7 +10,7 @@ from sbpipe.losses import PerExampleLoss
 from sbpipe.metrics import Spans
 from sbpipe.parallel.group import Group
 from sbpipe.records import Ids
-from sbpipe.trainer.step import TrainStep
+from sbpipe.trainer.step import TrainStep, Weigh
 
 
 class ParallelStep(TrainStep):
@@ -24,14 +24,16 @@ class ParallelStep(TrainStep):
         self._is_wrapped = False
         self._purpose = f"step {group.place.rank}" if group.place.rank else "step"  # dropout must not repeat in every share
 
-    def __call__(self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor, weigh: Weigh | None = None
+    ) -> torch.Tensor:
         """Train on this replica's examples; their losses stand for the whole batch, because only pictures read them."""
         if self._group.place.rank == 0:
             self._group.tell(step, progress)
         if not self._is_wrapped:
             # Not before the first step: wrapping hands the first replica's weights to all, and a resumed run has loaded them by now.
             self.forward, self._is_wrapped = self._group.wrap(self.model), True
-        return super().__call__(step, progress, inputs, targets).repeat_interleave(self._group.place.world)
+        return super().__call__(step, progress, inputs, targets, weigh).repeat_interleave(self._group.place.world)
 
 
 class SharedSplit:

@@ -1,6 +1,8 @@
 """The scorer: candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any generator."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sbpipe.layout import laid_out
@@ -18,9 +20,16 @@ class Scorer:
         self.model = model.to(device=device, dtype=self._dtype).eval().requires_grad_(False)
         self._loss = loss
 
-    @torch.inference_mode()
     def score(self, inputs: torch.Tensor, targets: torch.Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps them."""
-        outputs = self.model(laid_out(inputs, self._dtype))
-        losses: Floats = self._loss(outputs.float(), targets).float().cpu().numpy()
-        return losses
+        return self.score_and_predict(inputs, targets)[0]
+
+    @torch.inference_mode()
+    def score_and_predict(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Floats, NDArray[np.int32] | None]:
+        """The loss of each candidate, and how many the model takes for each class; None where it is no classifier."""
+        outputs = self.model(laid_out(inputs, self._dtype)).float()
+        losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
+        if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+            return losses, None
+        counts = torch.bincount(outputs.argmax(dim=1), minlength=outputs.shape[1])
+        return losses, counts.cpu().numpy().astype(np.int32)

@@ -10,20 +10,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats
+from sbpipe.records import Classes, Floats
 
 BLOCK = 192
 """Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet near here."""
 
 
 class History:
-    """A window of the last `capacity` finite scores, oldest first."""
+    """A window of the last `capacity` finite scores, oldest first; it pays no heed to classes."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._scores: Floats = np.empty(0, np.float32)
 
-    def cdf(self, scores: Floats) -> Floats:
+    def cdf(self, scores: Floats, classes: Classes | None = None) -> Floats:
         """The share of the window strictly below each score, each one added before it is looked up. Changes nothing.
 
         A score that is not finite ranks lowest and takes no place in the window.
@@ -35,7 +35,7 @@ class History:
         shares[finite] = sliding_cdf(self._scores, scores[finite], self.capacity)
         return shares
 
-    def push(self, scores: Floats) -> None:
+    def push(self, scores: Floats, classes: Classes | None = None) -> None:
         """Remember these scores as the newest."""
         finite = scores[np.isfinite(scores)]
         self._scores = np.concatenate([self._scores, finite])[-self.capacity :]
@@ -44,7 +44,7 @@ class History:
         """The window, oldest first."""
         return self._scores
 
-    def restore(self, scores: Floats) -> None:
+    def restore(self, scores: Floats, classes: Classes | None = None) -> None:
         """Become the history another one was."""
         self._scores = np.asarray(scores, np.float32)[-self.capacity :]
 

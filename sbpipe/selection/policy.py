@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sbpipe import randomness
 from sbpipe.config import SelectionConfig
-from sbpipe.records import Floats, Ids
+from sbpipe.records import Classes, Floats, Ids
 
 
 class Policy(Protocol):
@@ -18,11 +18,14 @@ class Policy(Protocol):
 
     def __init__(self, config: SelectionConfig) -> None: ...
 
-    def keep_probability(self, scores: Floats) -> Floats:
-        """The chance of each of the next candidates, in order, to be kept. Changes nothing."""
+    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
+        """The chance of each of the next candidates, in order, to be kept. Changes nothing.
+
+        `classes` where the data set tells them; `strength` as the lease says.
+        """
         ...
 
-    def consider(self, scores: Floats) -> None:
+    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Remember that these candidates were considered."""
         ...
 
@@ -30,7 +33,7 @@ class Policy(Protocol):
         """What a new selector needs to go on from here."""
         ...
 
-    def restore(self, state: Floats) -> None:
+    def restore(self, state: Floats, classes: Classes | None = None) -> None:
         """Go on from another policy's state."""
         ...
 

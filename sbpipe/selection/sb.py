@@ -3,7 +3,8 @@
 import numpy as np
 
 from sbpipe.config import SelectionConfig
-from sbpipe.records import Floats
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.by_class import ClassHistory
 from sbpipe.selection.history import History
 
 
@@ -17,22 +18,22 @@ class SelectiveBackprop:
 
     def __init__(self, config: SelectionConfig) -> None:
         self._beta = np.float32(1.0 / config.keep - 1.0)
-        self._history = History(config.history)
+        self._history = (ClassHistory if config.history_by == "class" else History)(config.history)
 
-    def keep_probability(self, scores: Floats) -> Floats:
+    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
         """cdf^beta; a score that is not finite is never kept."""
-        probability: Floats = self._history.cdf(scores) ** self._beta
+        probability: Floats = self._history.cdf(scores, classes) ** self._beta
         probability[~np.isfinite(scores)] = 0.0
         return probability
 
-    def consider(self, scores: Floats) -> None:
+    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Add the scores to the history."""
-        self._history.push(scores)
+        self._history.push(scores, classes)
 
     def state(self) -> Floats:
         """The history, oldest first."""
         return self._history.state()
 
-    def restore(self, state: Floats) -> None:
+    def restore(self, state: Floats, classes: Classes | None = None) -> None:
         """Take over a history."""
-        self._history.restore(state)
+        self._history.restore(state, classes)

@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from sbpipe.records import Floats
+from sbpipe.records import Classes, Floats
 from sbpipe.selection.sb import SelectiveBackprop
 
 
@@ -15,9 +15,9 @@ class Shuffled(SelectiveBackprop):
     cut. The deal is drawn from the scores themselves, so that every process that sees them deals alike.
     """
 
-    def keep_probability(self, scores: Floats) -> Floats:
+    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
         """cdf^beta of another candidate; a score that is not finite is never kept and not dealt out."""
-        probability = super().keep_probability(scores)
+        probability = super().keep_probability(scores, classes)
         finite = np.flatnonzero(np.isfinite(scores))
         dealer = np.random.Generator(np.random.PCG64(zlib.crc32(scores.tobytes())))
         probability[finite] = probability[dealer.permutation(finite)]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sbpipe.config import SelectionConfig
-from sbpipe.records import Floats
+from sbpipe.records import Classes, Floats
 
 _NOTHING: Floats = np.empty(0, np.float32)
 
@@ -16,18 +16,18 @@ class Random:
     def __init__(self, config: SelectionConfig) -> None:
         self._keep = config.keep
 
-    def keep_probability(self, scores: Floats) -> Floats:
+    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
         """`keep`, for everyone."""
         return np.full(len(scores), self._keep, np.float32)
 
-    def consider(self, scores: Floats) -> None:
+    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Nothing to remember."""
 
     def state(self) -> Floats:
         """Nothing to hand over."""
         return _NOTHING
 
-    def restore(self, state: Floats) -> None:
+    def restore(self, state: Floats, classes: Classes | None = None) -> None:
         """Nothing to take over."""
 
 

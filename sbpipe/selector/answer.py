@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
@@ -26,6 +27,7 @@ class Selector:
         order: Order,
         scorer: Scorer,
         policy: Policy,
+        needs_classes: bool = False,
         replica: Replica,
         source: WeightsSource,
         spans: Spans,
@@ -37,6 +39,7 @@ class Selector:
         self._order = order
         self._scorer = scorer
         self._policy = policy
+        self._needs_classes = needs_classes
         self._replica = replica
         self.source = source
         self._spans = spans
@@ -54,28 +57,41 @@ class Selector:
     def answer(self, lease: Lease) -> Selection:
         """Consider the lease's candidates in order until its range ends or enough are kept."""
         if lease.history is not None:
-            self._policy.restore(lease.history)
+            self._policy.restore(lease.history, lease.history_classes)
         if self._policy.needs_scores:
             self._refresh(lease)
         version = self._replica.version if self._policy.needs_scores else lease.version
         scores, kept, probabilities, num_kept, num_considered = [], [], [], 0, 0
+        predicted: NDArray[np.int32] | None = None
         for start in range(lease.start, lease.stop, self._batch_size):
             example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
-            chunk = self._score(example_ids, lease.epoch)
+            chunk, predictions = self._score(example_ids, lease.epoch)
             with self._spans.span("select"):
-                probability = np.ones_like(chunk) if lease.keep_all else self._policy.keep_probability(chunk)
+                classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
+                probability = self._policy.keep_probability(chunk, classes, strength=lease.strength)
+                if lease.keep_all:
+                    probability = np.ones_like(chunk)
                 considered, positions = choose(probability, coins(self._seed, lease.epoch, example_ids), lease.most - num_kept)
-                self._policy.consider(chunk[:considered])
+                self._policy.consider(chunk[:considered], classes if classes is None else classes[:considered])
             scores.append(chunk[:considered])
             kept.append(positions + np.int32(num_considered))
             probabilities.append(probability[:considered])
+            if predictions is not None:
+                predicted = predictions if predicted is None else predicted + predictions
             num_kept += len(positions)
             num_considered += considered
             self.progress += 1
             if num_kept >= lease.enough:
                 break
         selection = Selection(
-            lease.lease_id, version, np.concatenate(scores), np.concatenate(kept), np.concatenate(probabilities), self.stats()
+            lease_id=lease.lease_id,
+            version=version,
+            scores=np.concatenate(scores),
+            kept=np.concatenate(kept),
+            keep_probability=np.concatenate(probabilities),
+            stats=self.stats(),
+            predicted=predicted,
+            fast_version=self._replica.fast_version if self._policy.needs_scores and lease.fast_version >= 0 else -1,
         )
         self._events.write(
             "selection",
@@ -95,30 +111,38 @@ class Selector:
 
     def _refresh(self, lease: Lease) -> None:
         with self._spans.span("await"):
-            has_changed = self.source.refresh(self._replica, lease.version, exact=lease.exact, deadline_s=WEIGHTS_DEADLINE_S)
-        if has_changed:
-            self._spans.add("apply", *self._replica.loaded)
-            self.num_applied += 1
+            self.source.refresh(
+                self._replica,
+                lease.version,
+                exact=lease.exact,
+                deadline_s=WEIGHTS_DEADLINE_S,
+                fast_version=lease.fast_version,
+            )
+        for stage, begin, duration_s in self._replica.take_loads():
+            self._spans.add(stage, begin, duration_s)
+            self.num_applied += stage == "apply"
 
-    def _score(self, example_ids: Ids, epoch: int) -> Floats:
+    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int32] | None]:
+        """Their scores, and how many of them the model takes for each class."""
         if not self._policy.needs_scores:
-            return np.full(len(example_ids), np.nan, np.float32)
+            return np.full(len(example_ids), np.nan, np.float32), None
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
         with self._spans.span("score"):
-            scores = self._scorer.score(inputs, targets)
+            scores, predictions = self._scorer.score_and_predict(inputs, targets)
         self.slowest_chunk_s = max(self.slowest_chunk_s, time.perf_counter() - begin)
         self.num_scored += len(scores)
-        return scores
+        return scores, predictions
 
     def stats(self) -> dict[str, float]:
         """What the trainer wants to know of this selector, as running totals."""
         spans = self._spans
-        busy_s = spans.total_s["view"] + spans.total_s["score"] + spans.total_s["select"] + spans.total_s["apply"]
+        seconds = {f"{name}_s": spans.total_s[name] for name in ("view", "score", "select")}
+        seconds["apply_s"] = spans.total_s["apply"] + spans.total_s["apply_fast"]
         return {
-            "busy_s": busy_s,
-            **{f"{name}_s": spans.total_s[name] for name in ("view", "score", "select", "apply")},
+            "busy_s": sum(seconds.values()),
+            **seconds,
             "idle_s": spans.total_s["idle"],
             "scored": float(self.num_scored),
             "applied": float(self.num_applied),

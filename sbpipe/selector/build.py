@@ -57,6 +57,7 @@ def assemble(
         order=Order(data.train.num_examples, config.seed),
         scorer=scorer,
         policy=build_policy(config.selection),
+        needs_classes=config.selection.history_by == "class",
         replica=Replica(scorer.model, manifest),
         source=source,
         spans=spans,
@@ -81,7 +82,7 @@ class Builder:
         config = merge(from_dict(json.loads(welcome.config)), self._given)
         self._open_events(Path(welcome.run))
         data = self._load(config)
-        slots = self._attach(welcome.shared_memory, config)
+        slots = self._attach(welcome, config)
         pulled = PulledSource()
         source: WeightsSource = pulled if slots is None else SlotSource(slots)
         try:
@@ -95,7 +96,8 @@ class Builder:
         fingerprints = {"data": data.fingerprint, "model": manifest.digest, "weights": "pulled" if slots is None else "shared"}
         fingerprints["precision"] = config.selector.precision
         self.events.write("built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints)
-        return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes)
+        fast = layout.fast_part(manifest) if config.fast_interval else None
+        return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes, fast.num_bytes if fast else 0)
 
     def _open_events(self, run: Path) -> None:
         """Events go beside the trainer's where its run directory can be seen from here."""
@@ -111,11 +113,11 @@ class Builder:
             self._loaded = (wanted, data)
         return self._loaded[1]
 
-    def _attach(self, name: str, config: Config) -> Slots | None:
-        if not name or not config.sync.shared_memory:
+    def _attach(self, welcome: Welcome, config: Config) -> Slots | None:
+        if not welcome.shared_memory or not config.sync.shared_memory:
             return None
         try:
-            return Slots.attach(name)
+            return Slots.attach(welcome.shared_memory, welcome.shared_fast)
         except (OSError, ValueError) as error:
             log.info("weights will be pulled over the wire: no shared memory with the trainer (%s)", error)
             return None

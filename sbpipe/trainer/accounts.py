@@ -28,6 +28,7 @@ class Accounts:
     setup: Setup
     telemetry: Telemetry
     publisher: Publisher
+    fast: Publisher | None
     roster: Roster
     dispatcher: Dispatcher
     port: Port
@@ -46,6 +47,7 @@ class Accounts:
             **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in _SELECTOR_STAGES},
             "sync.published": self.publisher.num_published,
             "sync.skipped": self.publisher.num_skipped,
+            "sync.fast_published": self.fast.num_published if self.fast is not None else 0,
             "sync.applied": int(self.roster.total("applied")),
             "selector.scored": int(self.roster.total("scored")),
             "selector.lost": self.roster.num_lost,
@@ -60,7 +62,8 @@ class Accounts:
     def summary(self, ending: str, numbers: dict[str, Any]) -> dict[str, Any]:
         """Everything, with the loop's own numbers, which were taken when it ended."""
         config, totals = self.setup.config, self.totals()
-        pushed = totals["sync.published"] * self.setup.manifest.num_bytes
+        fast_bytes = self.fast.num_bytes if self.fast is not None else 0
+        pushed = totals["sync.published"] * self.setup.manifest.num_bytes + totals["sync.fast_published"] * fast_bytes
         selectors = [*self.roster.gone, *self.roster.peers.values()]
         return {
             "status": ending,
@@ -71,6 +74,8 @@ class Accounts:
             **totals,
             "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
             "sync.snapshot_ms": self.setup.spans.mean_ms("publish"),
+            "sync.fast_publish_ms": self.setup.spans.mean_ms("publish_fast"),
+            "sync.fast_bytes": fast_bytes or None,
             "weights.digest": layout.digest(self.setup.train_step.model),
             "weights.bytes": self.setup.manifest.num_bytes,
             "devices": config.num_devices if config.is_one_process else 1 + max(1, self.dispatcher.most_selectors),

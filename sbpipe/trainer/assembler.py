@@ -7,7 +7,17 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Ids, TrainBatch
 
-_COLUMNS = ("example_ids", "epochs", "scores", "keep_probability", "version", "arrived_at_step", "lease_ids", "ordinal")
+_COLUMNS = (
+    "example_ids",
+    "epochs",
+    "scores",
+    "keep_probability",
+    "version",
+    "fast_version",
+    "arrived_at_step",
+    "lease_ids",
+    "ordinal",
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,7 @@ class Kept:
     scores: Floats
     keep_probability: Floats
     version: Ids
+    fast_version: Ids
     arrived_at_step: Ids
     lease_ids: Ids
     ordinal: Ids

@@ -14,7 +14,7 @@ from sbpipe.errors import RunDirError
 
 log = logging.getLogger("sbpipe.trainer")
 
-FORMAT = 2
+FORMAT = 3
 _NAME = re.compile(r"step-(\d+)\.pt")
 
 

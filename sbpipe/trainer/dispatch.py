@@ -8,9 +8,12 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sbpipe.config import Config
 from sbpipe.errors import PeerLost
-from sbpipe.link.messages import Announce, Goodbye, Heartbeat, Message
+from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Selection, TrainBatch
@@ -32,14 +35,14 @@ class Dispatcher:
         self._roster = reception.roster
         self._events = events
         self._spans = spans
-        self._fallback = Fallback(config, stream.order, stream.table)
+        self._fallback = Fallback(config, stream.order, stream.table, stream.classes)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._is_paused = False
         self._next_heartbeat = 0.0
         self._alone_since = time.monotonic()
-        self._announced = -1
+        self._announced = {False: -1, True: -1}
         self.num_fenced = 0
         self.num_fallback = 0
         self.most_selectors = 0
@@ -73,16 +76,31 @@ class Dispatcher:
             self._stream.is_waiting = False
         self._port.wake()
 
-    def step_done(self) -> None:
-        """The loop has finished a step."""
+    def step_done(self, strength: float = 1.0) -> None:
+        """The loop has finished a step; leases granted from now on choose at this strength."""
         with self._changed:
-            self._stream.finish_step()
+            self._stream.finish_step(strength)
         self._port.wake()
+
+    def take_predicted(self) -> list[NDArray[np.int32]]:
+        """What selectors' models took candidates for, by class, since the last call."""
+        with self._changed:
+            taken = list(self._stream.predicted)
+            self._stream.predicted.clear()
+            return taken
 
     def version_published(self, version: int) -> None:
         """A version can be applied by selectors."""
+        versions = self._stream.versions
         with self._changed:
-            self._stream.published = max(self._stream.published, version)
+            versions.published = max(versions.published, version)
+        self._port.wake()
+
+    def fast_version_published(self, version: int) -> None:
+        """A version of the fast parts can be applied by selectors."""
+        versions = self._stream.versions
+        with self._changed:
+            versions.fast_published = max(versions.fast_published, version)
         self._port.wake()
 
     def pause(self, deadline_s: float) -> None:
@@ -204,13 +222,16 @@ class Dispatcher:
             self.num_fallback += 1
 
     def _announce(self) -> None:
-        version = self._stream.published
-        if version == self._announced or self._config.is_clocked:
+        """Tell who pulls weights what there is; under a clock an exact lease tells."""
+        if self._config.is_clocked:
             return
-        self._announced = version
-        for peer in self._roster.peers.values():
-            if peer.pulls_weights:
-                self._port.send(peer.name, Announce(version, self._reception.snapshot_bytes))
+        versions = self._stream.versions
+        for is_fast, version in ((False, versions.published), (True, versions.fast_published)):
+            if version != self._announced[is_fast]:
+                self._announced[is_fast] = version
+                for peer in self._roster.peers.values():
+                    if peer.pulls_weights:
+                        self._reception.announce(peer.name, version, is_fast=is_fast)
 
     def _heartbeat(self, now: float) -> None:
         if now >= self._next_heartbeat:

@@ -18,6 +18,7 @@ from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.dispatch import Dispatcher
 from sbpipe.trainer.evaluate import Evaluation
 from sbpipe.trainer.feed import Feed, Prepared
+from sbpipe.trainer.steering import Steering
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.telemetry import Telemetry
 from sbpipe.weights.publisher import Publisher
@@ -43,7 +44,9 @@ class Loop:
     feed: Feed
     dispatcher: Dispatcher
     publisher: Publisher
+    fast: Publisher | None
     telemetry: Telemetry
+    steering: Steering
     checkpoints: Checkpoints
     spans: Spans
     evaluate: Callable[[], Evaluation]
@@ -68,14 +71,18 @@ class Loop:
                 is_first = False
             batch = prepared.batch
             share = self._progress(batch)
-            losses = self.train_step(step, share, prepared.inputs, prepared.targets)
+            losses = self.train_step(step, share, prepared.inputs, prepared.targets, self.steering.weigher(batch))
             step += 1
             self._check_loss(step, losses)
+            with self.spans.span("steer"):
+                for predicted in self.dispatcher.take_predicted():
+                    self.steering.predicted(predicted)
+                self.steering.observe(batch, losses, prepared.targets)
             self._evaluate_if_due(step, batch.candidates)
             self._publish(step)
-            self.dispatcher.step_done()
+            self.dispatcher.step_done(self.steering.proposal)
             with self.spans.span("log"):
-                self.telemetry.step(batch, losses, prepared.targets, self.train_step.rate)
+                self.telemetry.step(batch, losses, prepared.targets, self.train_step.rate, self.steering.reading)
                 self.telemetry.progress(share)
             self._checkpoint_if_due(step)
             if self._is_over_budget():
@@ -117,6 +124,8 @@ class Loop:
             self.dispatcher.version_published(step)  # nobody scores: the clock goes on, the weights stay here
         elif step % self.config.sync_interval == 0:
             self.publisher.publish(step, must=self.config.is_clocked or bool(self.config.sync.max_staleness))
+        if self.fast is not None and step % self.config.fast_interval == 0:
+            self.fast.publish(step, must=self.config.is_clocked)
 
     def _check_loss(self, step: int, losses: torch.Tensor | None = None) -> None:
         """Stop before bad weights go anywhere. On the CPU this step's losses are at hand; an accelerator's are known a step later."""
@@ -172,11 +181,14 @@ class Loop:
             "scaler": self.train_step.scaler.state_dict(),
             "stream": self.dispatcher.state(QUIET_DEADLINE_S),
             "telemetry": self.telemetry.state(),
+            "steering": self.steering.state(),
             "evaluated_at": self._evaluated_at,
             "totals": self.totals(),
         }
         if self.config.is_clocked and self._needs_weights and self.publisher.newest_version != step:
             state["published"] = self.publisher.newest()
+        if self.config.is_clocked and self.fast is not None and self.fast.newest_version != step:
+            state["published_fast"] = self.fast.newest()
         return state
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -185,11 +197,13 @@ class Loop:
         self.train_step.optimizer.load_state_dict(state["optimizer"])
         self.train_step.scaler.load_state_dict(state["scaler"])
         self.telemetry.restore(state["telemetry"])
+        self.steering.restore(state["steering"])
         self._evaluated_at = state["evaluated_at"]
-        if "published" in state:
-            self.publisher.publish_flat(state["published"]["version"], state["published"]["flat"])
-        else:
-            self.publisher.publish(state["step"], must=True)
+        for name, publisher in (("published", self.publisher), ("published_fast", self.fast)):
+            if publisher is not None and name in state:
+                publisher.publish_flat(state[name]["version"], state[name]["flat"])
+            elif publisher is not None:
+                publisher.publish(state["step"], must=True)
 
 
 def _cloned(value: Any) -> Any:

@@ -26,9 +26,11 @@ from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.peers import Roster
 from sbpipe.trainer.reception import Reception
 from sbpipe.trainer.setup import Setup
+from sbpipe.trainer.steering import Steering
 from sbpipe.trainer.stream import Stream
 from sbpipe.trainer.telemetry import Telemetry
 from sbpipe.trainer.thumbnails import leave_examples
+from sbpipe.weights import layout
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.slots import Slots
@@ -43,14 +45,16 @@ def make_slots(setup: Setup, session: bytes, *, shared: bool) -> Slots:
     """
     num_slots = 3 + setup.config.lag
     num_bytes = setup.manifest.num_bytes
+    fast = layout.fast_part(setup.manifest) if setup.config.fast_interval else None
+    fast_bytes = fast.num_bytes if fast is not None else 0
     for name in sweep():
         log.info("removed %s from shared memory: its trainer is gone", name)
     if shared and setup.config.sync.shared_memory:
         try:
-            return Slots.create(num_bytes, num_slots=num_slots, name=session.hex())
+            return Slots.create(num_bytes, num_slots=num_slots, name=session.hex(), fast_bytes=fast_bytes)
         except OSError as error:
             log.warning("no shared memory (%s): selectors will pull weights over the wire", error)
-    return Slots.create(num_bytes, num_slots=num_slots)
+    return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
 class TrainerRun:
@@ -66,23 +70,27 @@ class TrainerRun:
         self._slots = slots
         self._port = port
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-        self.stream = Stream(config, setup.data.train.num_examples)
+        classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
+        self.stream = Stream(config, setup.data.train.num_examples, classes, has_fast_part=slots.fast is not None)
         is_inline = config.is_one_process
         patience_s = math.inf if is_inline else config.link.lost_after_s
         self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
         self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
+        self._fast = self._fast_publisher()
         self.reception = Reception(
             port=port,
             roster=self.roster,
             welcome=self._welcome(),
             fingerprints=setup.fingerprints,
             publisher=self._publisher,
-            slots=slots,
+            fast=self._fast,
+            is_clocked=config.is_clocked,
             events=self.events,
         )
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
-        classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
         census = Census(self.stream.table, classes, setup.data.num_classes)
+        self._steering = Steering(config, census, self.events)
+        self.stream.begin(self._steering.proposal)
         batch_size = config.train.batch_size
         self._telemetry = Telemetry(
             self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size, process_began=began
@@ -92,6 +100,7 @@ class TrainerRun:
             setup=setup,
             telemetry=self._telemetry,
             publisher=self._publisher,
+            fast=self._fast,
             roster=self.roster,
             dispatcher=self.dispatcher,
             port=port,
@@ -109,7 +118,16 @@ class TrainerRun:
             shared_memory=self._slots.path.name if self._slots.path else "",
             heartbeat_s=setup.config.link.heartbeat_s,
             lost_after_s=setup.config.link.lost_after_s,
+            shared_fast=self._slots.fast.path.name if self._slots.fast and self._slots.fast.path else "",
         )
+
+    def _fast_publisher(self) -> Publisher | None:
+        """Publishes the fast parts alone; None where they never go apart from the whole."""
+        setup, manifest = self._setup, layout.fast_part(self._setup.manifest)
+        if self._slots.fast is None or manifest is None:
+            return None
+        model, slots = setup.train_step.model, self._slots.fast
+        return Publisher(model, manifest, slots, setup.spans, self._on_fast_commit, stage="publish_fast")
 
     def _loop(self, config: Config, spans: Spans) -> Loop:
         setup = self._setup
@@ -129,7 +147,9 @@ class TrainerRun:
             feed=Feed(self.dispatcher, self._examples, spans),
             dispatcher=self.dispatcher,
             publisher=self._publisher,
+            fast=self._fast,
             telemetry=self._telemetry,
+            steering=self._steering,
             checkpoints=self._checkpoints,
             spans=spans,
             evaluate=measure,
@@ -141,6 +161,9 @@ class TrainerRun:
     def _on_commit(self, version: int) -> None:
         self.dispatcher.version_published(version)
 
+    def _on_fast_commit(self, version: int) -> None:
+        self.dispatcher.fast_version_published(version)
+
     def run(self, *, resume: bool) -> dict[str, Any]:
         """Train to the end and leave a summary; a stop leaves a checkpoint too."""
         config = self._setup.config
@@ -150,6 +173,7 @@ class TrainerRun:
             policy=config.selection.policy,
             keep=config.selection.keep,
             interval=config.sync_interval,
+            fast_interval=self.stream.versions.fast_interval,
             batch_size=config.train.batch_size,
             seed=config.seed,
             digest=digest(config),
@@ -175,7 +199,9 @@ class TrainerRun:
         finally:
             self.loop.feed.stop()
             self._checkpoints.wait()
-            self._publisher.close()
+            for publisher in (self._publisher, self._fast):
+                if publisher is not None:
+                    publisher.close()
             self._port.close()
             self._slots.close()
             for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
@@ -185,6 +211,8 @@ class TrainerRun:
 
     def _begin(self) -> int:
         self._publisher.publish(0, must=True)
+        if self._fast is not None:
+            self._fast.publish(0, must=True)
         return 0
 
     def _resume(self) -> int:
@@ -207,7 +235,11 @@ class TrainerRun:
         return int(state["step"])
 
     def _finish(self, ending: str) -> dict[str, Any]:
-        numbers = {"train_s": self._telemetry.elapsed_s, **self._telemetry.summary()}  # before anything that is not training
+        numbers = {
+            "train_s": self._telemetry.elapsed_s,
+            **self._telemetry.summary(),
+            **self._steering.summary(),
+        }  # before anything that is not training
         step = self.stream.steps_done
         if step == 0 and ending == "finished":
             raise ConfigError(

@@ -22,6 +22,7 @@ class ScoreTable:
         self.times_kept: NDArray[np.int32] = np.zeros(num_examples, np.int32)
         self._capacity = history
         self.recent: Floats = np.empty(0, np.float32)
+        self.recent_ids: Ids = np.empty(0, np.int64)
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
         """Remember what a selection says of the examples it considered; scores that are not finite are no scores."""
@@ -33,6 +34,7 @@ class ScoreTable:
         self.scores[example_ids] = scores
         self.stamp[example_ids] = selection.version + 1
         self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
+        self.recent_ids = np.concatenate([self.recent_ids, example_ids])[-self._capacity :]
 
     def lookup(self, example_ids: Ids) -> tuple[Floats, Ids]:
         """Last scores (NaN = never scored) and their versions."""
@@ -41,10 +43,14 @@ class ScoreTable:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """For the checkpoint."""
-        return {name: getattr(self, name).copy() for name in _COLUMNS} | {"recent": self.recent}
+        return {name: getattr(self, name).copy() for name in _COLUMNS} | {
+            "recent": self.recent,
+            "recent_ids": self.recent_ids,
+        }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from a checkpoint."""
         for name in _COLUMNS:
             getattr(self, name)[:] = state[name]
         self.recent = state["recent"].astype(np.float32)
+        self.recent_ids = state["recent_ids"].astype(np.int64)

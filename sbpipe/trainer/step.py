@@ -1,5 +1,7 @@
 """One optimizer step, and the trial of everything it needs before the run begins. Knows nothing of where batches come from."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -9,6 +11,9 @@ from sbpipe.layout import laid_out
 from sbpipe.losses import PerExampleLoss, check_loss
 from sbpipe.metrics import Spans
 from sbpipe.trainer.schedule import rate_factor, set_rate
+
+Weigh = Callable[[torch.Tensor], torch.Tensor]
+"""From the losses of a batch, detached, to the weight of each."""
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,7 +37,9 @@ class TrainStep:
         self._amp_dtype = AMP_DTYPES.get(config.train.amp)
         self.scaler = torch.amp.GradScaler(self._device.type, enabled=config.train.amp == "fp16")
 
-    def __call__(self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor, weigh: Weigh | None = None
+    ) -> torch.Tensor:
         """Train on one batch; dropout draws from a generator seeded by the step, so a resumed run repeats it."""
         factor = rate_factor(self._config.schedule, progress)
         self.rate = self._config.optim.lr * factor
@@ -41,9 +48,11 @@ class TrainStep:
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
             torch.manual_seed(randomness.key(self._config.seed, self._purpose, step) & (2**63 - 1))
             losses = self._losses(inputs, targets)
+        with self._spans.span("weigh"):
+            weighed = losses if weigh is None else losses * weigh(losses.detach())
         with self._spans.span("backward"):
             self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(self.scaler.scale(losses.mean()))
+            torch.autograd.backward(self.scaler.scale(weighed.mean()))
         with self._spans.span("optimizer"):
             self.scaler.step(self.optimizer)
             self.scaler.update()

@@ -9,20 +9,24 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.errors import UserError
-from sbpipe.records import Ids, Lease, Selection, TrainBatch
-from sbpipe.selection import POLICIES
+from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
 from sbpipe.trainer import credit
 from sbpipe.trainer.assembler import Assembler, Kept
 from sbpipe.trainer.ledger import Ledger
 from sbpipe.trainer.peers import Peer
 from sbpipe.trainer.scores import ScoreTable
+from sbpipe.trainer.versions import Versions, fast_version_of
 
 STARVED_AFTER = 100
 """Kept examples that the keep rate should have brought before their absence is an error, and at least a whole epoch of candidates."""
+
+
+_MOST_PREDICTED = 64
 
 
 class StarvedError(UserError):
@@ -32,8 +36,9 @@ class StarvedError(UserError):
 class Stream:
     """Everything between the epoch order and the next train batch."""
 
-    def __init__(self, config: Config, num_examples: int) -> None:
+    def __init__(self, config: Config, num_examples: int, classes: Classes | None = None, *, has_fast_part: bool = True) -> None:
         self._config = config
+        self.classes = classes if config.selection.history_by == "class" else None
         self._batch_size = config.train.batch_size
         limit = None if config.train.steps or config.train.seconds else math.ceil(config.train.epochs * num_examples)
         self.ledger = Ledger(num_examples, limit)
@@ -47,7 +52,11 @@ class Stream:
         self.num_assembled = 0
         self.num_started = 0
         self.steps_done = 0
-        self.published = -1
+        self.versions = Versions(config, has_fast_part=has_fast_part)
+        self._strengths = {0: 1.0}
+        """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
+        self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
+        """Predictions by class of the last selections, for who wants to take them."""
         self.is_waiting = False
         self.num_kept = 0
         self._since_kept = 0
@@ -57,7 +66,7 @@ class Stream:
 
     def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         """The leases to send now, given the peers that are ready."""
-        if not peers or self._has_enough_batches() or self.published < 0:
+        if not peers or self._has_enough_batches() or self.versions.published < 0:
             return []
         return self._grant_clocked(peers) if self._config.is_clocked else self._grant_pipelined(peers)
 
@@ -65,15 +74,18 @@ class Stream:
         return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
 
     def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
-        config, batch = self._config, self.num_assembled
-        version = credit.clock_version(batch, lag=config.lag, interval=config.sync_interval)
-        if self.ledger.out or batch > self.steps_done + config.lag or version > self.published:
+        if self.ledger.out or self._is_blocked:
             return []
         peer = next((peer for peer in peers if peer.name == self._active), peers[0])
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
         need = self._batch_size - len(self._assembler)
-        return self._lease(peer, need, need, version, exact=True)
+        return self._lease(peer, need, need, self.versions.of_batch(self.num_assembled), exact=True)
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Under a logical clock: whether the next batch must wait for a step, or for the weights that score it."""
+        return self.num_assembled > self.steps_done + self._config.lag or not self.versions.can_score(self.num_assembled)
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         config = self._config
@@ -85,7 +97,7 @@ class Stream:
             if kept < 1 or room < 1:
                 break
             most = min(room, kept + config.score_batch_size)
-            granted += self._lease(peer, min(kept, most), most, self._least_version(peer), exact=False)
+            granted += self._lease(peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False)
         return granted
 
     def _demand(self, *, is_urgent: bool) -> tuple[int, int]:
@@ -104,13 +116,7 @@ class Stream:
         )
         return kept, depth * self._batch_size - self.on_hand - sum(grant.most for grant in out)
 
-    def _least_version(self, peer: Peer) -> int:
-        if not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores:
-            return self.published
-        bound = self._config.sync.max_staleness
-        return max(0, self.steps_done + self._config.sync.depth - bound) if bound else 0
-
-    def _lease(self, peer: Peer, enough: int, most: int, version: int, *, exact: bool) -> list[tuple[Peer, Lease]]:
+    def _lease(self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool) -> list[tuple[Peer, Lease]]:
         first = self.ledger.next_place
         rate = 1.0 if self._keeps_all(first) else self.keep_rate
         candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
@@ -120,12 +126,37 @@ class Stream:
             return []
         grant.expected_kept = min(enough, rate * (grant.last - grant.first))
         epoch, start = divmod(grant.first, self.ledger.num_examples)
-        history = self.table.recent if peer.needs_history else None
+        history, history_classes = self.recent if peer.needs_history else (None, None)
         peer.needs_history = False
         stop = start + grant.last - grant.first
-        lease = Lease(grant.lease_id, epoch, start, stop, enough, most, version, exact, self._keeps_all(grant.first), history)
+        lease = Lease(
+            lease_id=grant.lease_id,
+            epoch=epoch,
+            start=start,
+            stop=stop,
+            enough=enough,
+            most=most,
+            version=versions[0],
+            fast_version=versions[1],
+            exact=exact,
+            keep_all=self._keeps_all(grant.first),
+            strength=self._strength(),
+            history=history,
+            history_classes=history_classes,
+        )
         self._leases[grant.lease_id] = lease
         return [(peer, lease)]
+
+    def _strength(self) -> float:
+        """The strength of a lease granted now; under a logical clock, the one that was known `lag` steps before its batch."""
+        is_clocked = self._config.is_clocked
+        return self._strengths[max(0, self.num_assembled - self._config.lag) if is_clocked else self.steps_done]
+
+    @property
+    def recent(self) -> tuple[Floats, NDArray[np.int32] | None]:
+        """The history as a new selector needs it: the last scores and, where they matter, their classes."""
+        classes = None if self.classes is None else self.classes[self.table.recent_ids].astype(np.int32)
+        return self.table.recent, classes
 
     # --- warm-up and anneal: whole-number boundaries in the line of candidates ----------------------------------------------
 
@@ -152,10 +183,10 @@ class Stream:
         if lease is None or selection.lease_id not in self.ledger.out:
             return "the lease is not out"
         considered, kept = len(selection.scores), selection.kept
-        newest = lease.version if lease.exact else max(self.published, self.steps_done)
-        if not lease.version <= selection.version <= newest:
+        fault = self.versions.fault(lease, selection, self.steps_done, is_stale=versions is not None)
+        if fault:
             self.expire(selection.lease_id)
-            return f"scored with version {selection.version}, not {lease.version} to {newest}"
+            return fault
         bound = self._config.sync.max_staleness
         last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
         if bound and versions is None and last_step - selection.version > bound:
@@ -167,6 +198,8 @@ class Stream:
         del self._leases[selection.lease_id]
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
+        if selection.predicted is not None:
+            self.predicted.append(selection.predicted)
         self._count(considered, len(kept), is_selected=not lease.keep_all)
         if len(kept):
             self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
@@ -181,6 +214,7 @@ class Stream:
             scores=selection.scores[selection.kept],
             keep_probability=selection.keep_probability[selection.kept],
             version=np.full(count, selection.version) if versions is None else versions,
+            fast_version=np.full(count, fast_version_of(lease, selection)) if versions is None else versions,
             arrived_at_step=np.full(count, self.steps_done),
             lease_ids=np.full(count, lease.lease_id),
             ordinal=before + selection.kept.astype(np.int64) + 1,
@@ -222,9 +256,15 @@ class Stream:
         """The loop has begun to train the next batch."""
         self.num_started += 1
 
-    def finish_step(self) -> None:
-        """The oldest batch was trained."""
+    def begin(self, strength: float) -> None:
+        """The strength of the leases before the first step."""
+        self._strengths = {self.steps_done: strength}
+
+    def finish_step(self, strength: float = 1.0) -> None:
+        """The oldest batch was trained; `strength` is that of leases granted from now on."""
         self.steps_done += 1
+        self._strengths[self.steps_done] = strength
+        self._strengths.pop(self.steps_done - self._config.lag - 1, None)
         _, lease_ids = self._untrained.popleft()
         for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
             self.ledger.train(int(lease_id), int(count))
@@ -237,9 +277,7 @@ class Stream:
     @property
     def is_quiet(self) -> bool:
         """Under a logical clock: nothing is out and nothing can be granted before the next step."""
-        version = credit.clock_version(self.num_assembled, lag=self._config.lag, interval=self._config.sync_interval)
-        blocked = self.num_assembled > self.steps_done + self._config.lag or version > self.published
-        return not self.ledger.out and (blocked or self._has_enough_batches() or self.ledger.is_exhausted)
+        return not self.ledger.out and (self._is_blocked or self._has_enough_batches() or self.ledger.is_exhausted)
 
     @property
     def on_hand(self) -> int:
@@ -262,6 +300,7 @@ class Stream:
             "steps_done": self.steps_done,
             "num_kept": self.num_kept,
             "keep_rate": self.keep_rate,
+            "strengths": dict(self._strengths),
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
@@ -271,6 +310,7 @@ class Stream:
         """Go on from a checkpoint."""
         self.steps_done = self.num_assembled = self.num_started = state["steps_done"]
         self.num_kept, self.keep_rate = state["num_kept"], state["keep_rate"]
+        self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
         self._assembler.restore(state["waiting"])

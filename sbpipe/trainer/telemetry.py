@@ -9,15 +9,17 @@ import torch
 
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import TrainBatch
+from sbpipe.trainer.arriving import Arriving
 from sbpipe.trainer.census import Census
 from sbpipe.trainer.evaluate import Evaluation
 from sbpipe.trainer.fidelity import mean_error, spearman
 from sbpipe.trainer.peers import Roster
+from sbpipe.trainer.steering import Reading
 from sbpipe.trainer.stream import Stream
 
 PROGRESS_EVERY_S = 0.5
 BUSY = ("forward", "backward", "optimizer")
-LOOP_STAGES = (*BUSY, "wait", "publish", "log", "evaluate", "checkpoint")
+LOOP_STAGES = (*BUSY, "weigh", "steer", "wait", "publish", "publish_fast", "log", "evaluate", "checkpoint")
 """Stages of the loop itself: together, nearly all of its time."""
 APART = ("evaluate", "checkpoint")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
@@ -30,28 +32,13 @@ class Tally:
     staleness: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
     age_sum: float = 0.0
     queue_sum: float = 0.0
+    fast_sum: float = 0.0
     fidelity_sum: float = 0.0
     fidelity_count: int = 0
     error_sum: float = 0.0
     elapsed_s: float = 0.0
     evaluate_s: float = 0.0
     share: float = 0.0
-
-
-class _OnItsWay:
-    """A tensor on its way from the device to the CPU; waiting for it waits for nothing that was queued later."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._event: torch.Event | None = None
-        self._tensor = tensor
-        if tensor.device.type != "cpu":
-            self._tensor = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-            self._event = torch.accelerator.current_stream(tensor.device).record_event()
-
-    def arrived(self) -> torch.Tensor:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._tensor
 
 
 class Telemetry:
@@ -76,12 +63,13 @@ class Telemetry:
         self._process_began = process_began
         self.startup_before_s = 0.0
         self.began = time.perf_counter()
-        self._last: tuple[TrainBatch, _OnItsWay, _OnItsWay, float, dict[str, list[float]]] | None = None
+        self._last: tuple[TrainBatch, Arriving, Arriving, float, Reading, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
         self.census = census
         self.tally = Tally()
         self.evaluation: Evaluation | None = None
         self.last_loss: float | None = None
+        self._reading = Reading()
 
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
@@ -95,20 +83,22 @@ class Telemetry:
 
     # --- per step -----------------------------------------------------------------------------------------------------------
 
-    def step(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
+    def step(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float, reading: Reading) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
         self.flush()
-        self._last = (batch, _OnItsWay(losses), _OnItsWay(targets), rate, self._spans.take_recent())
+        self._last = (batch, Arriving(losses), Arriving(targets), rate, reading, self._spans.take_recent())
 
     def flush(self) -> None:
         """Write the event of the last step."""
         if self._last is None:
             return
-        batch, losses_on_way, targets_on_way, rate, spans = self._last
+        batch, losses_on_way, targets_on_way, rate, reading, spans = self._last
         self._last = None
-        losses, targets = losses_on_way.arrived().float().numpy(), targets_on_way.arrived()
+        losses, targets = losses_on_way.wait().float().numpy(), targets_on_way.wait()
         self.last_loss = float(losses.mean())
         staleness = batch.step - batch.version
+        fast_staleness = staleness if batch.fast_version is None else batch.step - batch.fast_version
+        self.tally.fast_sum += float(fast_staleness.sum())
         self._count_staleness(staleness, batch)
         agreement = spearman(batch.scores, losses)
         if np.isfinite(agreement):
@@ -124,14 +114,17 @@ class Telemetry:
             keep_probability=float(batch.keep_probability.mean()),
             staleness_mean=float(staleness.mean()),
             staleness_max=int(staleness.max()),
+            fast_staleness_mean=float(fast_staleness.mean()) if self._is_two_rate else None,
             age_mean=float((batch.arrived_at_step - batch.version).mean()),
             queue_mean=float((batch.step - batch.arrived_at_step).mean()),
             staleness_counts=staleness_counts(batch),
             spearman=agreement,
             score_error=mean_error(batch.scores, losses),
             class_counts=self.census.class_counts(batch.example_ids, targets),
+            **reading._asdict(),
             spans=spans,
         )
+        self._reading = reading
 
     def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
         counts = np.bincount(np.maximum(staleness, 0))
@@ -140,6 +133,11 @@ class Telemetry:
         self.tally.staleness[: len(counts)] += counts
         self.tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
         self.tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
+
+    @property
+    def _is_two_rate(self) -> bool:
+        """Whether the fast parts are published apart from the whole."""
+        return self._stream.versions.fast_interval > 0
 
     @property
     def evaluate_s(self) -> float:
@@ -181,6 +179,7 @@ class Telemetry:
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
             queue=self._stream.on_hand,
+            **{name: getattr(self._reading, name) for name in ("swing", "ess", "strength", "guard")},
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
             elapsed_s=elapsed,
             left_s=elapsed * (1.0 - share) / share if share > 0 else None,
@@ -226,6 +225,7 @@ class Telemetry:
             "trainer.busy_ratio": self._ratio(*BUSY),
             "trainer.idle_ratio": self._ratio("wait"),
             "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
+            "trainer.steer_ms": (self._spans.mean_ms("weigh") or 0.0) + (self._spans.mean_ms("steer") or 0.0),
             "trainer.view_ms": self._spans.mean_ms("view"),
             "trainer.dispatch_ms": 1e3 * self._spans.total_s["dispatch"] / max(1, self._spans.count["forward"]),
             "trainer.log_ms": self._spans.mean_ms("log"),
@@ -236,6 +236,7 @@ class Telemetry:
             "staleness.max": staleness["max"],
             "staleness.age_mean": tally.age_sum / trained,
             "staleness.queue_mean": tally.queue_sum / trained,
+            "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
             "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
             "sync.apply_ms": self._mean_over_peers("apply_ms"),

@@ -1,0 +1,65 @@
+"""Decide with fresh losses: the weights that turn a proposal made from old scores into the choice fresh ones would have made.
+
+A candidate was kept with probability q, by a score of `staleness` steps ago. The forward pass of its train step gives its loss as it is
+now, and with it the probability p that fresh selection would have kept it with. Weighted by p / q, the batch's gradient is in
+expectation the one of fresh selection, whatever the delay: sum of q * (p / q) * gradient = sum of p * gradient. The weights are not
+normalised within a batch: one whose examples were all corrected meanwhile shall push less, and this is what stops the swinging.
+All on the trainer's device, without waiting for it.
+"""
+
+import torch
+
+
+class FreshWeights:
+    """Remembers recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of all candidates now."""
+
+    def __init__(self, *, keep: float, window: int) -> None:
+        self._keep = keep
+        self._beta = 1.0 / keep - 1.0
+        self._most = 1.0 / keep
+        """The greatest weight: that of an example kept blindly which fresh selection would keep for sure."""
+        self._window = window
+        self._losses: torch.Tensor | None = None
+        self._stands_for: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float) -> torch.Tensor:
+        """The weight of each example of a train batch; 1 for those that were kept without a choice."""
+        losses = losses.float()
+        self._remember(losses, 1.0 / keep_probability)
+        target = strength * self._cdf(losses) ** self._beta + (1.0 - strength) * self._keep
+        weights = (target / keep_probability).clamp(max=self._most)
+        return torch.where(keep_probability < 1.0, weights, 1.0)
+
+    def _remember(self, losses: torch.Tensor, stands_for: torch.Tensor) -> None:
+        if self._losses is None or self._stands_for is None:
+            self._losses, self._stands_for = losses, stands_for
+        else:
+            self._losses = torch.cat([self._losses.to(losses.device), losses])[-self._window :]
+            self._stands_for = torch.cat([self._stands_for.to(losses.device), stands_for])[-self._window :]
+
+    def _cdf(self, losses: torch.Tensor) -> torch.Tensor:
+        """The share of the candidates strictly below each loss."""
+        assert self._losses is not None
+        assert self._stands_for is not None
+        ordered, order = torch.sort(self._losses)
+        mass = torch.cumsum(self._stands_for[order], 0)
+        below = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
+        return below[torch.searchsorted(ordered, losses)]
+
+    def state(self) -> dict[str, torch.Tensor | None]:
+        """For the checkpoint."""
+        return {"losses": _on_cpu(self._losses), "stands_for": _on_cpu(self._stands_for)}
+
+    def restore(self, state: dict[str, torch.Tensor | None]) -> None:
+        """Go on from a checkpoint."""
+        self._losses, self._stands_for = state["losses"], state["stands_for"]
+
+
+def effective_share(weights: torch.Tensor) -> torch.Tensor:
+    """Effective sample size of weights as a share of their number, (sum w)^2 / (n sum w^2): 1 = all count alike."""
+    return weights.sum() ** 2 / (len(weights) * (weights**2).sum()).clamp(min=1e-30)
+
+
+def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().cpu().clone()

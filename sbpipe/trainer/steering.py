@@ -1,0 +1,177 @@
+"""What the trainer's fresh losses decide: how sharply the next leases choose, and what each trained example weighs.
+
+For `steady` it puts the ramp, the fresh weights and the guard together; for every policy it measures how calm the loop is. It knows
+neither leases nor sockets nor the model. On an accelerator it reads losses one step late, so that it never waits for the device, unless
+a logical clock must not depend on that.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sbpipe.config import Config
+from sbpipe.metrics import EventLog
+from sbpipe.records import TrainBatch
+from sbpipe.selection.guard import Guard
+from sbpipe.selection.ramp import Ramp
+from sbpipe.swing import Swing
+from sbpipe.trainer.arriving import Arriving
+from sbpipe.trainer.census import Census
+from sbpipe.trainer.fresh import FreshWeights, effective_share
+from sbpipe.trainer.step import Weigh
+
+log = logging.getLogger("sbpipe.trainer")
+
+SWINGS = 6.0
+"""Swing above which a run is said to swing,"""
+PATIENCE = 64
+"""once it has been so for as many steps in a row."""
+
+
+_SWINGS, _LEAST_SWING = ("swing", "prediction_swing"), 1e-3
+
+
+class Reading(NamedTuple):
+    """What is known of the loop after a step; None = does not apply, or not yet known."""
+
+    swing: float | None = None
+    prediction_swing: float | None = None
+    ess: float | None = None
+    strength: float | None = None
+    guard: float | None = None
+
+
+@dataclass
+class _Means:
+    """Running means of the readings; geometric ones of the swings, whose first steps would else outweigh all others."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reading: Reading) -> None:
+        for name, value in reading._asdict().items():
+            if value is not None:
+                added = math.log(max(value, _LEAST_SWING)) if name in _SWINGS else value
+                self.totals[name] = self.totals.get(name, 0.0) + added
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    def of(self, name: str) -> float | None:
+        if name not in self.counts:
+            return None
+        mean = self.totals[name] / self.counts[name]
+        return math.exp(mean) if name in _SWINGS else mean
+
+
+class Steering:
+    """Handed the fresh losses of each step; hands out the strength of the next leases and the weights of the next batch."""
+
+    def __init__(self, config: Config, census: Census, events: EventLog) -> None:
+        selection = config.selection
+        self._config, self._census, self._events = config, census, events
+        self._is_steady = selection.policy == "steady"
+        window = max(2 * config.train.batch_size, round(selection.history * selection.keep))
+        self._ramp = Ramp(window) if self._is_steady and selection.ramp else None
+        self._guard = Guard() if self._is_steady and selection.guard else None
+        self._fresh = FreshWeights(keep=selection.keep, window=window) if self._is_steady and selection.reweight else None
+        self._swing, self._prediction_swing = Swing(), Swing()
+        self._pending: tuple[TrainBatch, Arriving, Arriving, Arriving | None] | None = None
+        self._weights: torch.Tensor | None = None
+        self._means = _Means()
+        self._num_swinging = 0
+        self._was_warned = False
+        self.reading = Reading()
+
+    @property
+    def strength(self) -> float:
+        """How sharply fresh selection would choose now: the target that weights aim at."""
+        if not self._is_steady:
+            return 1.0
+        return (self._ramp.strength if self._ramp else 1.0) * (self._guard.factor if self._guard else 1.0)
+
+    @property
+    def proposal(self) -> float:
+        """How sharply the next leases choose by scores that will be old: softer than the target where the user says so."""
+        return self.strength * (1.0 - self._config.selection.soften) if self._is_steady else 1.0
+
+    def weigher(self, batch: TrainBatch) -> Weigh | None:
+        """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
+        fresh = self._fresh
+        if fresh is None:
+            return None
+
+        def weigh(losses: torch.Tensor) -> torch.Tensor:
+            keep_probability = torch.from_numpy(batch.keep_probability).to(losses.device, non_blocking=True)
+            self._weights = fresh(losses, keep_probability, self.strength)
+            return self._weights
+
+        return weigh
+
+    def observe(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> None:
+        """Take in what a step gave; what steers is that step on the CPU and under a logical clock, else the one before."""
+        ess = Arriving(effective_share(self._weights)) if self._weights is not None else None
+        before, self._pending = self._pending, (batch, Arriving(losses), Arriving(targets), ess)
+        if losses.device.type == "cpu" or self._config.is_clocked:
+            before, self._pending = self._pending, None
+        if before is not None:
+            self._take(*before)
+
+    def _take(self, batch: TrainBatch, losses: Arriving, targets: Arriving, ess_on_way: Arriving | None) -> None:
+        counts = self._census.class_counts(batch.example_ids, targets.wait())
+        if counts:
+            self._swing.add(counts)
+        swing, ess = self._swing.value, float(ess_on_way.wait()) if ess_on_way is not None else None
+        if self._ramp is not None:
+            self._ramp.observe(losses.wait().float().numpy(), batch.keep_probability)
+        if self._guard is not None:
+            self._guard.observe(swing, ess)
+        strength = self.strength if self._is_steady else None
+        self.reading = Reading(swing, self._prediction_swing.value, ess, strength, self._guard.factor if self._guard else None)
+        self._means.add(self.reading)
+        self._warn_if_swinging(batch.step, swing)
+
+    def predicted(self, counts: NDArray[np.int32]) -> None:
+        """Take in how often the selector's model predicts each class for the candidates of a lease."""
+        self._prediction_swing.add(counts)
+
+    def _warn_if_swinging(self, step: int, swing: float | None) -> None:
+        self._num_swinging = self._num_swinging + 1 if swing is not None and swing > SWINGS else 0
+        if self._num_swinging < PATIENCE or self._was_warned:
+            return
+        self._was_warned = True
+        way_out = "raise selection.soften" if self._is_steady else "set selection.policy = 'steady'"
+        text = (
+            f"the loop swings: at step {step} class shares vary {swing:.0f} times as much as by chance, because old scores chase what "
+            f"training has already corrected. Lower sync.interval, raise selection.keep, or {way_out}"
+        )
+        log.warning("%s", text)
+        self._events.write("warning", text=text)
+
+    def summary(self) -> dict[str, float | None]:
+        """Means over the run."""
+        return {f"selection.{name}": self._means.of(name) for name in Reading._fields}
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "ramp": self._ramp.state() if self._ramp else None,
+            "guard": self._guard.factor if self._guard else None,
+            "fresh": self._fresh.state() if self._fresh else None,
+            "swing": self._swing.state(),
+            "means": [self._means.totals.copy(), self._means.counts.copy()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if self._ramp is not None:
+            self._ramp.restore(state["ramp"])
+        if self._guard is not None:
+            self._guard.factor = state["guard"]
+        if self._fresh is not None:
+            self._fresh.restore(state["fresh"])
+        self._swing.restore(state["swing"])
+        self._means = _Means(*state["means"])
