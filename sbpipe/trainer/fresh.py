@@ -2,12 +2,16 @@
 
 A candidate was kept with probability q, by a score of `staleness` steps ago. The forward pass of its train step gives its loss as it is
 now, and with it the probability p that fresh selection would have kept it with. Weighted by p / q, the batch's gradient is in
-expectation the one of fresh selection, whatever the delay: sum of q * (p / q) * gradient = sum of p * gradient. The weights are not
-normalised within a batch: one whose examples were all corrected meanwhile shall push less, and this is what stops the swinging.
-All on the trainer's device, without waiting for it.
+expectation the one of fresh selection, whatever the delay: sum of q * (p / q) * gradient = sum of p * gradient. Weights are divided by
+their running mean, which would be 1 if the estimate of p were exact, so that it does not change the learning rate. They are not
+normalised within a batch: one whose examples were all corrected meanwhile shall push less, and this is what stops the swinging. All on
+the trainer's device, without waiting for it.
 """
 
 import torch
+
+SLOWNESS = 0.95
+"""Share of the running mean that stays at each step: about the last twenty batches count."""
 
 
 class FreshWeights:
@@ -21,15 +25,22 @@ class FreshWeights:
         self._window = window
         self._losses: torch.Tensor | None = None
         self._stands_for: torch.Tensor | None = None
+        self._mean = torch.tensor(1.0)
 
     @torch.no_grad()
     def __call__(self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float) -> torch.Tensor:
         """The weight of each example of a train batch; 1 for those that were kept without a choice."""
+        ratios = self.ratios(losses, keep_probability, strength)
+        self._mean = SLOWNESS * self._mean.to(losses.device) + (1.0 - SLOWNESS) * ratios.mean()
+        return torch.where(keep_probability < 1.0, ratios / self._mean, 1.0)
+
+    @torch.no_grad()
+    def ratios(self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float) -> torch.Tensor:
+        """What the fresh loss of each example deserves over what its old score got, bounded; the losses are remembered."""
         losses = losses.float()
         self._remember(losses, 1.0 / keep_probability)
         target = strength * self._cdf(losses) ** self._beta + (1.0 - strength) * self._keep
-        weights = (target / keep_probability).clamp(max=self._most)
-        return torch.where(keep_probability < 1.0, weights, 1.0)
+        return torch.where(keep_probability < 1.0, (target / keep_probability).clamp(max=self._most), 1.0)
 
     def _remember(self, losses: torch.Tensor, stands_for: torch.Tensor) -> None:
         if self._losses is None or self._stands_for is None:
@@ -49,11 +60,13 @@ class FreshWeights:
 
     def state(self) -> dict[str, torch.Tensor | None]:
         """For the checkpoint."""
-        return {"losses": _on_cpu(self._losses), "stands_for": _on_cpu(self._stands_for)}
+        return {"losses": _on_cpu(self._losses), "stands_for": _on_cpu(self._stands_for), "mean": _on_cpu(self._mean)}
 
     def restore(self, state: dict[str, torch.Tensor | None]) -> None:
         """Go on from a checkpoint."""
         self._losses, self._stands_for = state["losses"], state["stands_for"]
+        assert state["mean"] is not None
+        self._mean = state["mean"]
 
 
 def effective_share(weights: torch.Tensor) -> torch.Tensor:

@@ -74,8 +74,8 @@ class Steering:
         selection = config.selection
         self._config, self._census, self._events = config, census, events
         self._is_steady = selection.policy == "steady"
-        window = max(2 * config.train.batch_size, round(selection.history * selection.keep))
-        self._ramp = Ramp(window) if self._is_steady and selection.ramp else None
+        window = max(2 * config.train.batch_size, selection.history)
+        self._ramp = Ramp(2 * config.train.batch_size) if self._is_steady and selection.ramp else None
         self._guard = Guard() if self._is_steady and selection.guard else None
         self._fresh = FreshWeights(keep=selection.keep, window=window) if self._is_steady and selection.reweight else None
         self._swing, self._prediction_swing = Swing(), Swing()

@@ -20,12 +20,11 @@ from sbpipe.trainer.assembler import Assembler, Kept
 from sbpipe.trainer.ledger import Ledger
 from sbpipe.trainer.peers import Peer
 from sbpipe.trainer.scores import ScoreTable
+from sbpipe.trainer.stretches import Stretches
 from sbpipe.trainer.versions import Versions, fast_version_of
 
 STARVED_AFTER = 100
 """Kept examples that the keep rate should have brought before their absence is an error, and at least a whole epoch of candidates."""
-
-
 _MOST_PREDICTED = 64
 
 
@@ -42,6 +41,7 @@ class Stream:
         self._batch_size = config.train.batch_size
         limit = None if config.train.steps or config.train.seconds else math.ceil(config.train.epochs * num_examples)
         self.ledger = Ledger(num_examples, limit)
+        self._stretches = Stretches(config, limit)
         self.order = Order(num_examples, config.seed)
         self.table = ScoreTable(num_examples, config.selection.history)
         self._assembler = Assembler(self._batch_size)
@@ -118,9 +118,10 @@ class Stream:
 
     def _lease(self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool) -> list[tuple[Peer, Lease]]:
         first = self.ledger.next_place
-        rate = 1.0 if self._keeps_all(first) else self.keep_rate
+        keep_all = self._stretches.keep_all(first, self.num_assembled)
+        rate = 1.0 if keep_all else self.keep_rate
         candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
-        boundary = next((place for place in self._boundaries() if place > first), None)
+        boundary = self._stretches.boundary_after(first)
         grant = self.ledger.grant(peer.name, candidates, expected_kept=enough, most=most, stop_at=boundary)
         if grant is None:
             return []
@@ -139,7 +140,7 @@ class Stream:
             version=versions[0],
             fast_version=versions[1],
             exact=exact,
-            keep_all=self._keeps_all(grant.first),
+            keep_all=keep_all,
             strength=self._strength(),
             history=history,
             history_classes=history_classes,
@@ -157,23 +158,6 @@ class Stream:
         """The history as a new selector needs it: the last scores and, where they matter, their classes."""
         classes = None if self.classes is None else self.classes[self.table.recent_ids].astype(np.int32)
         return self.table.recent, classes
-
-    # --- warm-up and anneal: whole-number boundaries in the line of candidates ----------------------------------------------
-
-    def _boundaries(self) -> list[int]:
-        selection, limit = self._config.selection, self.ledger.limit
-        warmup = selection.history if selection.warmup < 0 else selection.warmup
-        return [warmup] if limit is None else sorted([warmup, limit - math.floor(selection.anneal * limit)])
-
-    def _keeps_all(self, place: int) -> bool:
-        selection = self._config.selection
-        if place < (selection.history if selection.warmup < 0 else selection.warmup):
-            return True
-        if self.ledger.limit is not None:
-            return place >= self.ledger.limit - math.floor(selection.anneal * self.ledger.limit)
-        return bool(self._config.train.steps) and self.num_assembled >= math.ceil(
-            (1.0 - selection.anneal) * self._config.train.steps
-        )
 
     # --- answers -----------------------------------------------------------------------------------------------------------
 
