@@ -14,8 +14,8 @@ _BAR = 24
 LOOP: dict[str, tuple[str, str]] = {
     "swing": (
         "swing",
-        "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; 2 and more = the choice runs after "
-        "classes, for its feedback comes late.",
+        "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; to 4 = it follows classes, as fresh "
+        "selection does; above 6 = it runs after classes, for its feedback comes late.",
     ),
     "prediction_swing": (
         "prediction swing",
@@ -182,7 +182,7 @@ TABLE: Rows = (
     ("staleness max", "staleness.max", "{} steps".format),
     ("fast staleness", "staleness.fast_mean", "{:.2f} steps (normalisation, biases, head)".format),
     ("score fidelity", "fidelity.spearman", "{:.3f} (Spearman, score against fresh loss)".format),
-    ("swing", "selection.swing", "{:.2f} (class shares: 1 = calm, 2 and more = the choice runs after classes)".format),
+    ("swing", "selection.swing", "{:.2f} (class shares: 1 = calm, above 6 = the choice runs after classes)".format),
     (
         "prediction swing",
         "selection.prediction_swing",

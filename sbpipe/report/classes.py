@@ -101,7 +101,7 @@ def swing_by_class(counts: Table) -> Chart:
         name="class-swing",
         title="Swing of the classes from batch to batch",
         meaning=f"The variance of a class's share over {WINDOW} successive train batches, as a multiple of what drawing at random would "
-        "give. 1 is chance; at 2 and more, selection overshoots: it floods the batches with a class and then starves it.",
+        "give. 1 is chance, fresh selection reaches 4; above 6, selection overshoots: it floods the batches with a class and then starves it.",
         spec={
             **WIDE,
             "height": 200,
