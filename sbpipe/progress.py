@@ -28,8 +28,8 @@ LOOP: dict[str, tuple[str, str]] = {
     ),
     "ess": (
         "effective sample size",
-        "(sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = delay costs half of "
-        "the batch.",
+        "(sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = half of the batch "
+        "is lost to weighing; what it has less than at lag 0 is the price of delay.",
     ),
     "guard": (
         "guard",

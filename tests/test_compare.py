@@ -8,13 +8,15 @@ import pytest
 from sbpipe.compare.analysis import analyse_comparison, paired, pareto_shares
 from sbpipe.compare.arms import cautions, plan_comparison
 from sbpipe.compare.tables import comparison_tables
+from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, UserError
 from sbpipe.logbook.curve import Point, frontier
+from sbpipe.study.beside import refuse_other_threads, runs_alone
 from sbpipe.study.folder import State
 from sbpipe.study.plan import Plan
 from sbpipe.study.result import Result
 from sbpipe.study.spread import cost
-from sbpipe.study.tables import page_of
+from sbpipe.study.tables import facts_of, page_of
 from tests.support import sbpipe, settings
 
 COMPARISONS = sorted((Path(__file__).parent.parent / "configs" / "compare").glob("*.toml"))
@@ -166,8 +168,54 @@ def test_every_comparison_in_the_tree_is_a_plan_that_runs_seed_by_seed(path: Pat
     plan = plan_comparison(path, settings={}, seeds=[0, 1])
     per_seed = len(plan.cells) // 2
     assert [cell.seed for cell in plan.cells] == [0] * per_seed + [1] * per_seed
-    assert per_seed == (53 if plan.tasks else len(plan.arms))
+    assert plan.tasks or per_seed == len(plan.arms)
     assert plan.baseline == ("random" if plan.tasks else "full")
+
+
+def test_what_a_user_gets_runs_alone_and_for_one_task_beside_what_the_clock_says() -> None:
+    plan = plan_comparison(next(path for path in COMPARISONS if path.stem == "delay"), settings={}, seeds=[0])
+    assert len(plan.cells) == 54
+    alone = [cell for cell in plan.cells if runs_alone(resolve(cell.settings))]
+    assert [(cell.arm, cell.task) for cell in alone] == [("steady pipelined 8", "fashion_mnist")]
+    refuse_other_threads([(cell.label, resolve(cell.settings)) for cell in plan.cells], jobs=4, num_cores=16)
+
+
+def finished_in(plan: Plan, *cells: tuple[State, dict[str, Any]]) -> list[Result]:
+    return [Result(cell, state, {}, [], environment) for cell, (state, environment) in zip(plan.cells, cells, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("commits", "said", "is_mixed"),
+    [
+        (["a", "a"], ["a"], False),
+        (["a", "b"], ["a", "b"], True),
+        (["a", None, None], ["a", "unknown (2 cells)"], True),
+        ([None], ["unknown (1 cell)"], False),
+    ],
+)
+def test_cells_without_a_commit_are_another_version(
+    tmp_path: Path, commits: list[str | None], said: list[str], is_mixed: bool
+) -> None:
+    plan = plan_of(tmp_path)
+    facts = facts_of(plan, finished_in(plan, *((State("finished", 0.0), {"git_commit": commit}) for commit in commits)))
+    assert [fact for fact in facts if fact.startswith("commit")] == [f"commit: {text}" for text in said]
+    assert any("different versions" in fact for fact in facts) == is_mixed
+
+
+@pytest.mark.parametrize(
+    ("states", "is_busy"),
+    [
+        ([State("finished", 0.0, load=99.0)], True),
+        ([State("finished", 0.0, load=99.0, beside=1)], False),
+        ([State("finished", 0.0, ended=60.0, load=0.0, beside=1), State("finished", 61.0, load=99.0)], False),
+        ([State("finished", 0.0, ended=60.0, load=0.0, beside=1), State("finished", 900.0, load=99.0)], True),
+        ([State("finished", 0.0, ended=60.0, load=0.0), State("finished", 61.0, load=99.0)], True),
+    ],
+)
+def test_the_load_of_cells_side_by_side_is_the_studys_own(tmp_path: Path, states: list[State], is_busy: bool) -> None:
+    plan = plan_of(tmp_path)
+    facts = facts_of(plan, finished_in(plan, *((state, {}) for state in states)))
+    assert any("busy with other things" in fact for fact in facts) == is_busy
 
 
 def test_a_comparison_of_real_runs_ends_with_its_tables(tmp_path: Path) -> None:

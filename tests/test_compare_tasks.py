@@ -10,6 +10,7 @@ from written_studies import write_study
 
 from sbpipe.compare.analysis import analyse_comparison, verdict
 from sbpipe.compare.arms import plan_comparison
+from sbpipe.compare.matrix import task_tables
 from sbpipe.compare.tables import comparison_tables
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.logbook import read_study
@@ -247,3 +248,14 @@ def test_a_report_shows_arms_by_tasks_and_each_task_by_itself(tmp_path: Path) ->
     assert "time to 12.10 % (1.1×)" in big.header
     names = [chart.name for chart in charts_of_many([], [study])]
     assert len(set(names)) == len(names)
+
+
+def test_the_page_and_the_report_say_in_the_same_words_how_their_tables_are_read(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    on_page = task_tables(plan, analyse_comparison(plan, results_of(plan)))
+    cells = {"rand": {"arm": "rand", "seed": 0, "swept": {"task": "big"}, "errors": [0.1]}}
+    study = read_study(write_study(tmp_path / "study", "comparison", cells, baseline="rand", tasks=["big"]))
+    in_report = tables_of_many([], [study])[:2]
+    for ours, theirs in zip(on_page, in_report, strict=True):
+        points = [note.replace("–", "—") for note in ours.notes if not note.startswith("caution")]
+        assert " ".join(f"{point[0].upper()}{point[1:]}." for point in points) == theirs.meaning

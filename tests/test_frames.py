@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
 
 from sbpipe.errors import FrameError
 from sbpipe.link import limits
@@ -184,6 +185,8 @@ BAD: list[tuple[Message, str]] = [
     (selection(keep_probability=np.array([0.5, np.nan, 0.5], np.float32)), "outside"),
     (selection(predicted=np.array([2, 0, 1])), "predicted"),
     (selection(predicted=np.zeros(limits.MAX_CLASSES + 1, np.int32)), "predicted"),
+    (selection(predicted=np.array([2, 2], np.int32)), "predictions are not as many as scores"),
+    (selection(predicted=np.array([4, -1], np.int32)), "predictions are not as many as scores"),
     (selection(fast_version=1 << 60), "fast_version"),
     (selection(fast_version=2), "older than the whole"),
     (selection(kept=np.empty(0, np.int32), fast_version=2), "older than the whole"),
@@ -273,7 +276,7 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged_selection()[:-1], "arrays"),
     ([*framed(Fenced()), b"more"], "arrays"),
     ([*framed(selection()), b"more"], "arrays"),
-    ([*framed(selection(predicted=np.ones(2, np.int32))), b"more"], "prefix"),
+    ([*framed(selection(predicted=np.array([1, 2], np.int32))), b"more"], "prefix"),
     ([], "prefix"),
     ([b""], "prefix"),
     ([b"", b""], "prefix"),
@@ -347,12 +350,17 @@ def leases(draw: st.DrawFn) -> Lease:
     )
 
 
+def counts_of(total: int) -> st.SearchStrategy[NDArray[np.int32]]:
+    """So many predictions over a few classes."""
+    return st.integers(1, 12).map(lambda classes: np.bincount(np.arange(total) % classes, minlength=classes).astype(np.int32))
+
+
 @st.composite
 def selections(draw: st.DrawFn) -> Selection:
     every = draw(scores)
     kept = np.flatnonzero(draw(npst.arrays(np.bool_, len(every)))).astype(np.int32)
     chances = draw(npst.arrays(np.float32, len(every), elements=st.floats(0, 1, exclude_min=True, width=32)))
-    predicted, version = draw(st.none() | npst.arrays(np.int32, st.integers(0, 12))), draw(counts)
+    predicted, version = draw(st.none() | counts_of(len(every))), draw(counts)
     return Selection(draw(counts), version, every, kept, chances, draw(stats), predicted, draw(fast_versions(version)))
 
 

@@ -84,6 +84,13 @@ def test_a_loss_that_starts_below_nothing_is_no_measure_and_selection_stays_unif
     assert ramp.strength == 0.0
 
 
+def test_a_loss_that_is_no_number_does_not_choose() -> None:
+    ramp = Ramp(window=128)
+    ramp.observe(np.full(START, 2.0, np.float32), np.ones(START, np.float32))
+    ramp.observe(np.full(START, np.nan, np.float32), np.ones(START, np.float32))
+    assert ramp.strength == 0.0
+
+
 # --- fresh weights ------------------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +129,39 @@ def all_weights(losses: Floats, keep_probability: Floats, *, keep: float, streng
     fresh = FreshWeights(keep=keep, window=2 * len(known))
     fresh(known, torch.ones(len(known)), strength)
     return np.asarray(fresh.ratios(torch.from_numpy(losses), torch.from_numpy(keep_probability), strength).numpy())
+
+
+def test_sampled_batches_push_where_fresh_selection_pushes_on_average() -> None:
+    # As trained: batches drawn by stale probabilities, a memory of kept losses only, weights divided by their running mean.
+    random = np.random.default_rng(3)
+    inputs, targets, model = random.normal(size=(400, 5)), random.normal(size=400), random.normal(size=5)
+    residuals = inputs @ model - targets
+    losses = (residuals**2).astype(np.float32)
+    gradients = 2.0 * residuals[:, None] * inputs
+    stale_losses = losses * random.lognormal(sigma=1.5, size=400).astype(np.float32)
+    strength, keep = 0.8, 0.25
+    stale, fresh_chance = (fresh_probability(values, keep, strength) for values in (stale_losses, losses))
+    fresh = FreshWeights(keep=keep, window=1024)
+    sums = np.zeros((2, 5))
+    for _ in range(600):
+        kept = random.random(400) < stale
+        weights = fresh(torch.from_numpy(losses[kept]), torch.from_numpy(stale[kept]), strength).numpy()
+        sums[0] += (weights[:, None] * gradients[kept]).sum(axis=0)
+        sums[1] += gradients[kept].sum(axis=0)
+    wanted = (fresh_chance[:, None] * gradients).sum(axis=0)
+    weighed_off, unweighed_off = (np.linalg.norm(total / 600 - wanted) / np.linalg.norm(wanted) for total in sums)
+    assert weighed_off < 0.06
+    assert unweighed_off > 2 * weighed_off
+
+
+def test_with_classes_a_fresh_loss_is_ranked_within_its_class_as_its_score_was() -> None:
+    fresh = FreshWeights(keep=0.5, window=512)  # beta = 1: the target is the cdf itself
+    losses, classes = torch.tensor([1.0, 2.0, 10.0, 20.0]), torch.tensor([0, 0, 1, 1])
+    chances = torch.tensor([0.5, 0.5, 0.25, 0.25])
+    assert fresh.ratios(losses, chances, 1.0, classes).tolist() == [0.0, 1.0, 0.0, 2.0]
+    heir = FreshWeights(keep=0.5, window=512)
+    heir.restore(fresh.state())
+    assert torch.equal(heir.ratios(losses, chances, 1.0, classes), fresh.ratios(losses, chances, 1.0, classes))
 
 
 def test_the_memory_of_chosen_losses_estimates_the_cdf_of_all_candidates() -> None:
@@ -267,6 +307,15 @@ def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCap
     assert "selection.soften" in warnings[0]
 
 
+def test_a_selector_that_counts_other_classes_is_not_listened_to() -> None:
+    steering = steering_of(resolve({"selection.policy": "sb"}))
+    for step in range(12):
+        steering.predicted(np.array([3, 5] if step % 2 else [5, 3, 9], np.int32))
+        steering.predicted(np.array([5, 3, 8], np.int32))
+        steering.observe(a_batch(step, [0, 1]), torch.ones(2), torch.zeros(2))
+    assert steering.reading.prediction_swing is not None
+
+
 def test_the_parts_can_be_switched_off_one_by_one() -> None:
     off = {"selection.policy": "steady", "selection.ramp": False, "selection.reweight": False, "selection.guard": False}
     steering = steering_of(resolve(off))
@@ -286,6 +335,7 @@ def test_a_steering_that_was_restored_goes_on_alike() -> None:
         weigh = steering.weigher(batch)
         assert weigh is not None
         weights = weigh(losses)
+        steering.predicted(np.bincount(np.arange(50 + number) % 2, minlength=2).astype(np.int32))
         steering.observe(batch, losses, torch.zeros(128))
         return weights
 

@@ -14,7 +14,7 @@ import pytest
 
 from sbpipe.errors import ConfigError
 from sbpipe.logbook import read_study
-from sbpipe.study.beside import core_shares, on_cores, refuse_jobs, runs_alone
+from sbpipe.study.beside import core_shares, on_cores, other_threads, refuse_jobs, refuse_other_threads, runs_alone
 from tests.support import has_steps, sbpipe, settings, small, start, wait_for
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cells side by side need two cores")
@@ -22,6 +22,8 @@ ARMS = """
 seeds = 1
 [base]
 mode = "inline"
+train.threads = 1
+selector.threads = 1
 [[tasks]]
 name = "short"
 train.steps = 4
@@ -111,6 +113,53 @@ def test_more_jobs_than_cores_are_refused() -> None:
         refuse_jobs(0, 2)
     done = sbpipe("sweep", "--sync", "1", "--jobs", "100000", "--dry-run")
     assert (done.returncode, "--jobs = 100000" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "jobs", "threads", "found"),
+    [
+        (2, 2, 0, None),
+        (2, 2, 1, None),
+        (2, 2, 2, ("train.threads", 2, 1)),
+        (3, 2, 0, None),
+        (4, 1, 0, None),
+        (4, 2, 0, ("train.threads", 2, 1)),
+        (4, 2, 1, None),
+        (4, 2, 2, None),
+        (8, 2, 0, ("train.threads", 4, 2)),
+        (8, 2, 4, None),
+        (8, 3, 3, ("train.threads", 3, 2)),
+        (8, 8, 1, None),
+    ],
+)
+def test_a_cell_on_a_share_of_the_cores_must_have_the_threads_it_has_alone(
+    num_cores: int, jobs: int, threads: int, found: tuple[str, int, int] | None
+) -> None:
+    config = small(mode="inline", train__threads=threads)
+    assert other_threads(config, jobs, num_cores) == found
+
+
+def test_the_selectors_threads_count_where_it_is_a_process() -> None:
+    assert other_threads(small(mode="inline", train__threads=1), 2, 8) is None
+    assert other_threads(small(mode="fixed-lag", train__threads=1), 2, 8) == ("selector.threads", 4, 2)
+    assert other_threads(small(mode="fixed-lag", train__threads=1, selector__device="cuda:0"), 2, 8) is None
+
+
+def test_other_threads_are_refused_with_the_way_out_but_not_where_a_cell_runs_alone() -> None:
+    refuse_other_threads([("user", small(mode="pipelined"))], 2, 4)
+    with pytest.raises(
+        ConfigError,
+        match=r"train\.threads = 0: with --jobs 2 on 4 cores cell 'sb seed 0' would compute with 1 thread, alone with 2: .*"
+        r"--set train\.threads=1 --set selector\.threads=1, or --jobs 1",
+    ):
+        refuse_other_threads([("user", small(mode="pipelined")), ("sb seed 0", small(mode="inline"))], 2, 4)
+
+
+@needs_two_cores
+def test_the_command_refuses_other_threads_before_anything_starts(tmp_path: Path) -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    done = sbpipe(*command(tmp_path, ARMS.replace("train.threads = 1", f"train.threads = {num_cores}")), "--dry-run")
+    assert (done.returncode, f"train.threads = {num_cores}: with --jobs 2" in done.stderr) == (2, True)
 
 
 @needs_two_cores

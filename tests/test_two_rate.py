@@ -348,6 +348,20 @@ def test_a_run_of_two_rates_resumes_to_the_same_weights(tmp_path: Path, fast_int
     assert again["weights.digest"] == whole["weights.digest"]
 
 
+def test_a_run_whose_ramp_is_under_way_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    changes = {"mode": "fixed-lag", "sync__lag": 2, "sync__interval": 4, "selection__ramp": True, "train__batch_size": 64}
+    config = small(**changes, train__steps=30, optim__lr=0.05, checkpoint__every=18, checkpoint__keep=9)
+    whole = train(config, tmp_path / "run")
+    assert events_of(tmp_path / "run", "step")[17]["strength"] > 0.05
+    (tmp_path / "run" / "checkpoints" / "step-30.pt").unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    again = train(config, tmp_path / "run", resume=True)
+    assert events_of(tmp_path / "run", "resumed")[0]["step"] == 18
+    assert again["weights.digest"] == whole["weights.digest"]
+    for name in ("swing", "ess", "strength", "guard"):  # when predictions arrive is a matter of time
+        assert again[f"selection.{name}"] == whole[f"selection.{name}"]
+
+
 def test_over_the_wire_two_rates_equal_those_in_one_process_shared_or_pulled(tmp_path: Path) -> None:
     changes = {"mode": "fixed-lag", "sync__lag": 1, "sync__interval": 4}
     inline = train(small(**changes), tmp_path / "inline")

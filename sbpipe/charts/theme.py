@@ -25,6 +25,7 @@ STAGES = {
     "apply_fast": "#b3a1e3",
     "await": "#e3a857",
     "transfer": "#c99a6b",
+    "transfer_fast": "#dfc3a4",
     "idle": "#d9dde2",
 }
 """One colour per stage, the same in every picture: blue trains, green selects, purple and pink carry weights, red waits."""

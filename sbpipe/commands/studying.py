@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbpipe.config import parse_assignment
+from sbpipe.config import parse_assignment, resolve
 
 if TYPE_CHECKING:
     from sbpipe.study.conduct import Analyse
@@ -50,14 +50,16 @@ def conduct_study(
 ) -> int:
     """Run what is left of a plan, then tables, report and where they are."""
     from sbpipe.progress import Display
-    from sbpipe.study.beside import refuse_jobs
+    from sbpipe.study.beside import refuse_jobs, refuse_other_threads
     from sbpipe.study.conduct import Conductor
     from sbpipe.study.ending import end
     from sbpipe.study.folder import Folder, default_out
     from sbpipe.study.plan import refuse_overruled, warnings_in
 
-    refuse_jobs(args.jobs, len(os.sched_getaffinity(0)))
+    num_cores = len(os.sched_getaffinity(0))
+    refuse_jobs(args.jobs, num_cores)
     refuse_overruled(plan.cells, dict(parse_assignment(text) for text in args.assignments))
+    refuse_other_threads(((cell.label, resolve(cell.settings)) for cell in plan.cells), args.jobs, num_cores)
     for warning in warnings_in(plan.cells):
         print(f"warning: {warning}", file=sys.stderr)
     if args.dry_run:

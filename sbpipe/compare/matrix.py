@@ -4,17 +4,11 @@ from typing import Any
 
 from sbpipe.compare.arms import cautions
 from sbpipe.logbook.study import INSTRUMENTS
-from sbpipe.report.tasks import MARKS
+from sbpipe.report.tasks import arm_name, error_cell, errors_meaning, instruments_meaning
 from sbpipe.study.plan import Plan
 from sbpipe.study.tables import Table, number
 
-_CAPTION = (
-    "↓ lower than the error of {}, with the same seeds, by more than the spread; ↑ higher by more than it; = within it; no mark: no spread is known",
-    "spread: the standard deviation of the differences over seeds or, where fewer than two seeds are paired, the larger one of the two arms",
-    "an arrow is no test: without any true difference chance draws one in about 4 of 10 cells with two seeds, 2 of 10 with three",
-    "–: planned, nothing finished; empty: not planned",
-)
-_MEANING = "means over the seeds that finished, by the names of a run's summary; –: the run does not say"
+_NOTHING = "–"
 
 
 def task_tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
@@ -26,27 +20,20 @@ def task_tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
 def _errors(plan: Plan, analysis: dict[str, Any]) -> Table:
     rows = [
         [
-            f"{arm} (baseline)" if arm == plan.baseline else arm,
-            *(error_cell(analysis["tasks"][task]["arms"].get(arm), is_baseline=arm == plan.baseline) for task in plan.tasks),
+            arm_name(arm, plan.baseline),
+            *(
+                error_cell(analysis["tasks"][task]["arms"].get(arm), _in_percent, _NOTHING, is_baseline=arm == plan.baseline)
+                for task in plan.tasks
+            ),
         ]
         for arm in _arms(plan)
     ]
-    notes = [text.format(plan.baseline) for text in _CAPTION]
-    notes += [f"caution: {text}" for text in cautions(plan)]
+    notes = [*errors_meaning(plan.baseline, _NOTHING), *(f"caution: {text}" for text in cautions(plan))]
     return Table(f"comparison {plan.name}: final test error in %, mean ± sd (n)", ["arm", *plan.tasks], rows, notes)
 
 
-def error_cell(arm: dict[str, Any] | None, *, is_baseline: bool) -> str:
-    """`12.34 ±0.56 (3) ↓`; empty for an arm that the task does not have."""
-    if arm is None:
-        return ""
-    failed = f"{arm['failed']} failed" if arm["failed"] else ""
-    if arm["error_mean"] is None:
-        return f"– ({failed})" if failed else "–"
-    spread = "" if arm["error_sd"] is None else f" ±{100 * arm['error_sd']:.2f}"
-    count = ", ".join(filter(None, [str(arm["n"]), failed]))
-    mark = "" if is_baseline else MARKS.get(arm["verdict"], "")
-    return f"{100 * arm['error_mean']:.2f}{spread} ({count}){mark}"
+def _in_percent(mean: float, sd: float | None) -> str:
+    return f"{100 * mean:.2f}" + ("" if sd is None else f" ±{100 * sd:.2f}")
 
 
 def _instruments(plan: Plan, analysis: dict[str, Any]) -> Table:
@@ -57,7 +44,7 @@ def _instruments(plan: Plan, analysis: dict[str, Any]) -> Table:
             values = part["arms"].get(name, {}).get("instruments", {})
             if any(value is not None for value in values.values()):
                 rows.append([task, name, *(number(values.get(key), ".3f") for key in INSTRUMENTS)])
-    return Table("what selection did", ["task", "arm", *INSTRUMENTS], rows, [_MEANING])
+    return Table("what selection did", ["task", "arm", *INSTRUMENTS], rows, instruments_meaning(_NOTHING))
 
 
 def _arms(plan: Plan) -> list[str]:

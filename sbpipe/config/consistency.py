@@ -67,6 +67,10 @@ def warnings_of(config: Config) -> list[str]:
         notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
     if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
         notes.append("selection.keep has no effect: policy 'full' keeps everything")
+    if config.selection.history_by != "all" and config.selection.policy in UNSCORED:
+        notes.append(
+            f"selection.history_by = '{config.selection.history_by}' has no effect: policy '{config.selection.policy}' has no history"
+        )
     for key in ("ramp", "reweight", "soften", "guard"):
         value = getattr(config.selection, key)
         if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):

@@ -199,6 +199,8 @@ def _selection_fault(selection: Selection) -> str:
     # Comparisons with NaN are false, so NaN is refused too.
     if not ((chances >= 0) & (chances <= 1)).all():
         return "a keep probability is outside [0, 1]"
+    if selection.predicted is not None and ((selection.predicted < 0).any() or selection.predicted.sum() != len(selection.scores)):
+        return "predictions are not as many as scores"
     if not len(kept):
         return _fast_fault(selection)
     if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():

@@ -28,7 +28,7 @@ LOOP_STAGES = (
     "evaluate",
     "checkpoint",
 )
-SELECTOR_STAGES = ("idle", "await", "transfer", "apply", "view", "score", "select", "send")
+SELECTOR_STAGES = ("idle", "await", "transfer", "transfer_fast", "apply", "apply_fast", "view", "score", "select", "send")
 """`apply` and `transfer` happen within `await`, so they come after it and are drawn over it."""
 
 
@@ -145,6 +145,8 @@ def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, flo
     shares: dict[str, float] = {}
     for bar in bars:
         if bar["lane"] != SIDE_LANE:
-            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1}.get(bar["stage"], 0)  # `apply` is work within `await`
+            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1, "apply_fast": -1}.get(
+                bar["stage"], 0
+            )  # to apply is work within `await`
             shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + counts * (bar["end"] - bar["begin"]) / max(1e-9, window_s)
     return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

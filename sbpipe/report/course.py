@@ -134,7 +134,9 @@ def selector_idle(run: Run) -> list[dict[str, Any]]:
 
 
 def _idle_s(selection: Event) -> float:
-    return total_s(selection, "idle") + max(0.0, total_s(selection, "await") - total_s(selection, "apply"))
+    return total_s(selection, "idle") + max(
+        0.0, total_s(selection, "await") - total_s(selection, "apply") - total_s(selection, "apply_fast")
+    )
 
 
 def _idle_row(time_s: float, share: float, role: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sbpipe.logbook.reading import SAME_HOST_S, Event
 TRAINER = "trainer"
 SIDE_STAGES = {"receive", "view"}
 """Stages of the trainer that run beside its loop."""
-SELECTOR_STAGES = {"idle", "await", "apply", "score", "select", "send", "transfer"}
+SELECTOR_STAGES = {"idle", "await", "apply", "apply_fast", "score", "select", "send", "transfer", "transfer_fast"}
 PROCESSOR_TIME = {"dispatch"}
 """Stages timed by the processor: their length is not a stretch of the clock, so they are in no lane."""
 
@@ -92,7 +92,7 @@ def _sources(run: Run) -> list[tuple[str, list[Event], float]]:
 def _lane_of(stage: str, lane: str) -> str:
     """The thread a stage runs in; in one process, the trainer's events hold the selector's stages too."""
     if lane != TRAINER:
-        return f"{lane}, weights in" if stage == "transfer" else lane
+        return f"{lane}, weights in" if stage.startswith("transfer") else lane
     if stage in SELECTOR_STAGES:
         return selector_lane("inline")
     return f"{TRAINER}, side threads" if stage in SIDE_STAGES else TRAINER

@@ -19,17 +19,19 @@ class Scorer:
         self._dtype = PRECISIONS[precision]
         self.model = model.to(device=device, dtype=self._dtype).eval().requires_grad_(False)
         self._loss = loss
+        self.num_outputs = 0
+        """Classes that predictions are of, once there are some."""
 
     def score(self, inputs: torch.Tensor, targets: torch.Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps them."""
         return self.score_and_predict(inputs, targets)[0]
 
     @torch.inference_mode()
-    def score_and_predict(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Floats, NDArray[np.int32] | None]:
-        """The loss of each candidate, and how many the model takes for each class; None where it is no classifier."""
+    def score_and_predict(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
+        """The loss of each candidate, and the class the model takes it for; None where it is no classifier."""
         outputs = self.model(laid_out(inputs, self._dtype)).float()
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
             return losses, None
-        counts = torch.bincount(outputs.argmax(dim=1), minlength=outputs.shape[1])
-        return losses, counts.cpu().numpy().astype(np.int32)
+        self.num_outputs = outputs.shape[1]
+        return losses, outputs.argmax(dim=1).cpu().numpy()

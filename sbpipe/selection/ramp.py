@@ -30,10 +30,11 @@ class Ramp:
 
     @property
     def strength(self) -> float:
-        """0 at the start and wherever the loss is no measure of progress (not above 0 at the start)."""
-        if self._at_start is None or self._at_start <= 0.0:
+        """0 at the start and wherever the loss is no measure of progress: not above 0 at the start, or not finite now."""
+        if self._at_start is None or not self._at_start > 0.0:
             return 0.0
-        return float(np.clip(1.0 - self._mean() / self._at_start, 0.0, 1.0))
+        strength = 1.0 - self._mean() / self._at_start
+        return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
 
     def _mean(self) -> float:
         return float(self._losses @ self._weights / self._weights.sum())

@@ -1,6 +1,7 @@
 """From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,15 @@ from sbpipe.selection import Policy, choose, coins
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
+
+
+class _Considered(NamedTuple):
+    """Candidates of one scoring pass that were considered; `kept` are positions among them."""
+
+    scores: Floats
+    kept: NDArray[np.int32]
+    keep_probability: Floats
+    predictions: NDArray[np.int64] | None
 
 
 class Selector:
@@ -60,48 +70,55 @@ class Selector:
             self._policy.restore(lease.history, lease.history_classes)
         if self._policy.needs_scores:
             self._refresh(lease)
-        version = self._replica.version if self._policy.needs_scores else lease.version
-        scores, kept, probabilities, num_kept, num_considered = [], [], [], 0, 0
-        predicted: NDArray[np.int32] | None = None
+        chunks: list[_Considered] = []
+        num_kept = 0
         for start in range(lease.start, lease.stop, self._batch_size):
             example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
-            chunk, predictions = self._score(example_ids, lease.epoch)
-            with self._spans.span("select"):
-                classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
-                probability = self._policy.keep_probability(chunk, classes, strength=lease.strength)
-                if lease.keep_all:
-                    probability = np.ones_like(chunk)
-                considered, positions = choose(probability, coins(self._seed, lease.epoch, example_ids), lease.most - num_kept)
-                self._policy.consider(chunk[:considered], classes if classes is None else classes[:considered])
-            scores.append(chunk[:considered])
-            kept.append(positions + np.int32(num_considered))
-            probabilities.append(probability[:considered])
-            if predictions is not None:
-                predicted = predictions if predicted is None else predicted + predictions
-            num_kept += len(positions)
-            num_considered += considered
+            chunks.append(self._consider(lease, example_ids, lease.most - num_kept))
+            num_kept += len(chunks[-1].kept)
             self.progress += 1
             if num_kept >= lease.enough:
                 break
-        selection = Selection(
-            lease_id=lease.lease_id,
-            version=version,
-            scores=np.concatenate(scores),
-            kept=np.concatenate(kept),
-            keep_probability=np.concatenate(probabilities),
-            stats=self.stats(),
-            predicted=predicted,
-            fast_version=self._replica.fast_version if self._policy.needs_scores and lease.fast_version >= 0 else -1,
-        )
+        selection = self._selection(lease, chunks)
         self._events.write(
             "selection",
             lease=lease.lease_id,
-            version=version,
-            candidates=num_considered,
+            version=selection.version,
+            candidates=len(selection.scores),
             kept=num_kept,
             spans=self._spans.take_recent(),
         )
         return selection
+
+    def _consider(self, lease: Lease, example_ids: Ids, most: int) -> _Considered:
+        """Score some candidates and choose among them, up to the `most`-th kept."""
+        scores, predictions = self._score(example_ids, lease.epoch)
+        with self._spans.span("select"):
+            classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
+            probability = self._policy.keep_probability(scores, classes, strength=lease.strength)
+            if lease.keep_all:
+                probability = np.ones_like(scores)
+            count, kept = choose(probability, coins(self._seed, lease.epoch, example_ids), most)
+            self._policy.consider(scores[:count], None if classes is None else classes[:count])
+        return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])
+
+    def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
+        needs_scores = self._policy.needs_scores
+        firsts = np.cumsum([0, *(len(chunk.scores) for chunk in chunks[:-1])])
+        predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
+        return Selection(
+            lease_id=lease.lease_id,
+            version=self._replica.version if needs_scores else lease.version,
+            scores=np.concatenate([chunk.scores for chunk in chunks]),
+            kept=np.concatenate([chunk.kept + np.int32(first) for chunk, first in zip(chunks, firsts, strict=True)]),
+            keep_probability=np.concatenate([chunk.keep_probability for chunk in chunks]),
+            stats=self.stats(),
+            predicted=self._count(np.concatenate(predictions)) if predictions else None,
+            fast_version=self._replica.fast_version if needs_scores and lease.fast_version >= 0 else -1,
+        )
+
+    def _count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
+        return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
 
     def rehearse(self) -> None:
         """Score one batch with whatever weights there are: too little memory shows now, not in the first lease."""
@@ -122,8 +139,8 @@ class Selector:
             self._spans.add(stage, begin, duration_s)
             self.num_applied += stage == "apply"
 
-    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int32] | None]:
-        """Their scores, and how many of them the model takes for each class."""
+    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
+        """Their scores, and the class the model takes each for."""
         if not self._policy.needs_scores:
             return np.full(len(example_ids), np.nan, np.float32), None
         begin = time.perf_counter()

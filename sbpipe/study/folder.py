@@ -19,6 +19,7 @@ from sbpipe.errors import RunDirError
 from sbpipe.logbook.study import CELLS, PLAN
 from sbpipe.run_dir import is_finished, refuse_if_in_use, write_atomically
 from sbpipe.study.plan import Plan, PlannedCell, differences, has_grown
+from sbpipe.study.takeover import refuse_changed
 
 LOCK = "study.lock"
 _LEAVING_S = 60.0
@@ -120,7 +121,7 @@ class Folder:
             raise RunDirError(f"another process is working in {self.path}. Wait for it, stop it, or choose another --out") from None
 
     def _settle(self, plan: Plan) -> None:
-        """Leave the plan in a new folder; in an old one it must be the same, or the same with more cells."""
+        """Leave the plan in a new folder; in an old one it must be the same, or the same with more cells, and mean the same."""
         now = plan.as_json()
         try:
             there: dict[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
@@ -130,14 +131,19 @@ class Folder:
         except ValueError:
             raise RunDirError(f"{self.path / PLAN} cannot be read. Choose another --out, or delete the folder") from None
         found = differences(there, now)
-        if found and has_grown(there, now):
-            write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
-        elif found:
+        if found and not has_grown(there, now):
             more = f", and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
             raise RunDirError(
                 f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "
                 "Give the same file and flags to go on there, or choose another --out"
             )
+        refuse_changed([(cell, self.run_path(cell)) for cell in plan.cells if self._is_finished(cell)])
+        if found:
+            write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
+
+    def _is_finished(self, cell: PlannedCell) -> bool:
+        state = self.state(cell)
+        return state is not None and state.status == "finished"
 
 
 def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None]) -> None:

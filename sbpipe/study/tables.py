@@ -13,6 +13,8 @@ from sbpipe.study.result import Result, num_beside
 
 _OWN_SIDE_THREADS = 0.7
 """Load beyond one per core that a study makes by itself: loaders, links, the study's own process."""
+_FADING_S = 180.0
+"""After so long next to nothing of a past load is left in a mean over one minute."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
         {str(result.summary.get(key)) for result in finished for key in ("device.trainer", "device.selector")} - {"None"}
     )
     facts += [f"devices: {', '.join(roles)}"] if roles else []
-    versions, commits = _said(finished, "versions"), _said(finished, "git_commit")
+    versions, commits = _said(finished, "versions"), _said(finished, "git_commit") + _without_commit(finished)
     facts += [f"versions: {text}" for text in versions] + [f"commit: {text}" for text in commits]
     if max(len(hosts), len(versions), len(commits)) > 1:
         facts.append("caution: cells were run on different hosts or by different versions; their times do not compare")
@@ -142,9 +144,21 @@ def _said(results: Sequence[Result], key: str) -> list[str]:
     return sorted({str(text) for text in texts if text})
 
 
+def _without_commit(results: Sequence[Result]) -> list[str]:
+    """Cells that do not say which commit they ran: not the same as those that do."""
+    count = sum(not result.environment.get("git_commit") for result in results)
+    return [f"unknown ({count} cell{'' if count == 1 else 's'})"] if count else []
+
+
 def _busy(results: Sequence[Result], cores: int) -> list[str]:
-    """A caution if the machine had other things to do: two roles of the run before are all that should be left in the load."""
-    busiest = max((result.state.load or 0.0 for result in results), default=0.0)
+    """A caution if the machine had other things to do: two roles of the run before are all that should be left in the load.
+
+    What cells side by side leave in the load is the study's own, in theirs and in that of a cell that begins soon after.
+    """
+    ends = [result.state.ended for result in results if result.state.beside and result.state.ended is not None]
+    alone = [result.state for result in results if not result.state.beside]
+    clear = [state for state in alone if not any(0.0 <= state.started - ended < _FADING_S for ended in ends)]
+    busiest = max((state.load or 0.0 for state in clear), default=0.0)
     if busiest <= cores + _OWN_SIDE_THREADS:
         return []
     return [f"caution: the machine was busy with other things (load {busiest:.1f} on {cores} cores); do not trust the times"]

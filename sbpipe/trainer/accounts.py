@@ -47,6 +47,7 @@ class Accounts:
             **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in _SELECTOR_STAGES},
             "sync.published": self.publisher.num_published,
             "sync.skipped": self.publisher.num_skipped,
+            "sync.fast_skipped": self.fast.num_skipped if self.fast is not None else 0,
             "sync.fast_published": self.fast.num_published if self.fast is not None else 0,
             "sync.applied": int(self.roster.total("applied")),
             "selector.scored": int(self.roster.total("scored")),

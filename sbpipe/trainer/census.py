@@ -38,6 +38,10 @@ class Census:
         """What the table holds now was told before."""
         self._considered_before, self._kept_before = self._table.times_considered.copy(), self._table.times_kept.copy()
 
+    def classes_of(self, example_ids: Ids) -> NDArray[np.int64] | None:
+        """The class of each example; None where the data set does not tell before it is loaded."""
+        return None if self._classes is None else self._classes[example_ids]
+
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
         """How many of these examples are of each class; by their targets where the classes are not known beforehand."""
         if self._classes is not None:

@@ -25,48 +25,66 @@ class FreshWeights:
         self._window = window
         self._losses: torch.Tensor | None = None
         self._stands_for: torch.Tensor | None = None
+        self._classes: torch.Tensor | None = None
         self._mean = torch.tensor(1.0)
 
     @torch.no_grad()
-    def __call__(self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float) -> torch.Tensor:
-        """The weight of each example of a train batch; 1 for those that were kept without a choice."""
-        ratios = self.ratios(losses, keep_probability, strength)
+    def __call__(
+        self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float, classes: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The weight of each example of a train batch; 1 for those that were kept without a choice.
+
+        With `classes` a loss is ranked among those of its class, as its score was.
+        """
+        ratios = self.ratios(losses, keep_probability, strength, classes)
         self._mean = SLOWNESS * self._mean.to(losses.device) + (1.0 - SLOWNESS) * ratios.mean()
         return torch.where(keep_probability < 1.0, ratios / self._mean, 1.0)
 
     @torch.no_grad()
-    def ratios(self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float) -> torch.Tensor:
+    def ratios(
+        self, losses: torch.Tensor, keep_probability: torch.Tensor, strength: float, classes: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """What the fresh loss of each example deserves over what its old score got, bounded; the losses are remembered."""
         losses = losses.float()
-        self._remember(losses, 1.0 / keep_probability)
-        target = strength * self._cdf(losses) ** self._beta + (1.0 - strength) * self._keep
+        self._losses = self._newest(self._losses, losses)
+        self._stands_for = self._newest(self._stands_for, 1.0 / keep_probability)
+        if classes is None:
+            shares = _share_below(losses, self._losses, self._stands_for)
+        else:
+            self._classes = self._newest(self._classes, classes)
+            shares = _share_below_in_class(losses, classes, self._losses, self._stands_for, self._classes)
+        target = strength * shares**self._beta + (1.0 - strength) * self._keep
         return torch.where(keep_probability < 1.0, (target / keep_probability).clamp(max=self._most), 1.0)
 
-    def _remember(self, losses: torch.Tensor, stands_for: torch.Tensor) -> None:
-        if self._losses is None or self._stands_for is None:
-            self._losses, self._stands_for = losses, stands_for
-        else:
-            self._losses = torch.cat([self._losses.to(losses.device), losses])[-self._window :]
-            self._stands_for = torch.cat([self._stands_for.to(losses.device), stands_for])[-self._window :]
-
-    def _cdf(self, losses: torch.Tensor) -> torch.Tensor:
-        """The share of the candidates strictly below each loss."""
-        assert self._losses is not None
-        assert self._stands_for is not None
-        ordered, order = torch.sort(self._losses)
-        mass = torch.cumsum(self._stands_for[order], 0)
-        below = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
-        return below[torch.searchsorted(ordered, losses)]
+    def _newest(self, remembered: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+        return new if remembered is None else torch.cat([remembered.to(new.device), new])[-self._window :]
 
     def state(self) -> dict[str, torch.Tensor | None]:
         """For the checkpoint."""
-        return {"losses": _on_cpu(self._losses), "stands_for": _on_cpu(self._stands_for), "mean": _on_cpu(self._mean)}
+        remembered = {"losses": self._losses, "stands_for": self._stands_for, "classes": self._classes, "mean": self._mean}
+        return {name: _on_cpu(tensor) for name, tensor in remembered.items()}
 
     def restore(self, state: dict[str, torch.Tensor | None]) -> None:
         """Go on from a checkpoint."""
-        self._losses, self._stands_for = state["losses"], state["stands_for"]
+        self._losses, self._stands_for, self._classes = state["losses"], state["stands_for"], state["classes"]
         assert state["mean"] is not None
         self._mean = state["mean"]
+
+
+def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor) -> torch.Tensor:
+    """The share of the candidates that the known losses stand for strictly below each loss."""
+    ordered, order = torch.sort(known)
+    mass = torch.cumsum(stands_for[order], 0)
+    below = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
+    return below[torch.searchsorted(ordered, losses)]
+
+
+def _share_below_in_class(
+    losses: torch.Tensor, classes: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor, known_classes: torch.Tensor
+) -> torch.Tensor:
+    """The same among the candidates of the loss's own class; each loss is known itself, so none stands alone."""
+    mass = stands_for * (known_classes == classes[:, None])
+    return (mass * (known < losses[:, None])).sum(dim=1) / mass.sum(dim=1)
 
 
 def effective_share(weights: torch.Tensor) -> torch.Tensor:

@@ -70,25 +70,16 @@ class TrainerRun:
         self._slots = slots
         self._port = port
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-        classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
-        self.stream = Stream(config, setup.data.train.num_examples, classes, has_fast_part=slots.fast is not None)
+        self._classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
+        self.stream = Stream(config, setup.data.train.num_examples, self._classes, has_fast_part=slots.fast is not None)
         is_inline = config.is_one_process
         patience_s = math.inf if is_inline else config.link.lost_after_s
         self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
         self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
         self._fast = self._fast_publisher()
-        self.reception = Reception(
-            port=port,
-            roster=self.roster,
-            welcome=self._welcome(),
-            fingerprints=setup.fingerprints,
-            publisher=self._publisher,
-            fast=self._fast,
-            is_clocked=config.is_clocked,
-            events=self.events,
-        )
+        self.reception = self._reception()
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
-        census = Census(self.stream.table, classes, setup.data.num_classes)
+        census = Census(self.stream.table, self._classes, setup.data.num_classes)
         self._steering = Steering(config, census, self.events)
         self.stream.begin(self._steering.proposal)
         batch_size = config.train.batch_size
@@ -96,19 +87,34 @@ class TrainerRun:
             self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size, process_began=began
         )
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
-        self._accounts = Accounts(
-            setup=setup,
+        self._accounts = self._open_accounts(began)
+        self.loop = self._loop(config, setup.spans)
+
+    def _reception(self) -> Reception:
+        return Reception(
+            port=self._port,
+            roster=self.roster,
+            welcome=self._welcome(),
+            fingerprints=self._setup.fingerprints,
+            publisher=self._publisher,
+            fast=self._fast,
+            is_clocked=self._setup.config.is_clocked,
+            events=self.events,
+        )
+
+    def _open_accounts(self, began: float) -> Accounts:
+        return Accounts(
+            setup=self._setup,
             telemetry=self._telemetry,
             publisher=self._publisher,
             fast=self._fast,
             roster=self.roster,
             dispatcher=self.dispatcher,
-            port=port,
+            port=self._port,
             checkpoints=self._checkpoints,
             events=self.events,
             began=began,
         )
-        self.loop = self._loop(config, setup.spans)
 
     def _welcome(self) -> Welcome:
         setup = self._setup
@@ -166,26 +172,7 @@ class TrainerRun:
 
     def run(self, *, resume: bool) -> dict[str, Any]:
         """Train to the end and leave a summary; a stop leaves a checkpoint too."""
-        config = self._setup.config
-        self.events.write(
-            "start",
-            mode=config.mode,
-            policy=config.selection.policy,
-            keep=config.selection.keep,
-            interval=config.sync_interval,
-            fast_interval=self.stream.versions.fast_interval,
-            batch_size=config.train.batch_size,
-            seed=config.seed,
-            digest=digest(config),
-            total_candidates=self.stream.ledger.limit,
-            total_steps=config.train.steps or None,
-            total_s=config.train.seconds or None,
-            num_examples=self.stream.ledger.num_examples,
-            num_classes=self._setup.data.num_classes,
-            devices=config.num_devices,
-        )
-        for warning in warnings_of(config):
-            self.events.write("warning", text=warning)
+        self._say_start(self._setup.config)
         try:
             first_step = self._resume() if resume else self._begin()
             self.dispatcher.start()
@@ -208,6 +195,31 @@ class TrainerRun:
                 split.close()
             self.events.close()
             self._run_dir.close()
+
+    def _say_start(self, config: Config) -> None:
+        self.events.write(
+            "start",
+            mode=config.mode,
+            policy=config.selection.policy,
+            keep=config.selection.keep,
+            interval=config.sync_interval,
+            fast_interval=self.stream.versions.fast_interval,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
+            digest=digest(config),
+            total_candidates=self.stream.ledger.limit,
+            total_steps=config.train.steps or None,
+            total_s=config.train.seconds or None,
+            num_examples=self.stream.ledger.num_examples,
+            num_classes=self._setup.data.num_classes,
+            devices=config.num_devices,
+        )
+        for warning in warnings_of(config):
+            self.events.write("warning", text=warning)
+        if config.selection.history_by == "class" and self._classes is None:
+            text = "selection.history_by = 'class' has no effect: this data set does not tell classes before it is loaded"
+            log.warning("%s", text)
+            self.events.write("warning", text=text)
 
     def _begin(self) -> int:
         self._publisher.publish(0, must=True)

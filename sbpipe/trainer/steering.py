@@ -27,13 +27,15 @@ from sbpipe.trainer.step import Weigh
 
 log = logging.getLogger("sbpipe.trainer")
 
-SWINGS = 6.0
+TOO_MUCH = 6.0
 """Swing above which a run is said to swing,"""
 PATIENCE = 64
 """once it has been so for as many steps in a row."""
+LONGEST_MEMORY = 4096
+"""Fresh losses that weights are taken from, at the most: they are sorted at every step."""
 
 
-_SWINGS, _LEAST_SWING = ("swing", "prediction_swing"), 1e-3
+_GEOMETRIC, _LEAST = ("swing", "prediction_swing"), 1e-3
 
 
 class Reading(NamedTuple):
@@ -56,7 +58,7 @@ class _Means:
     def add(self, reading: Reading) -> None:
         for name, value in reading._asdict().items():
             if value is not None:
-                added = math.log(max(value, _LEAST_SWING)) if name in _SWINGS else value
+                added = math.log(max(value, _LEAST)) if name in _GEOMETRIC else value
                 self.totals[name] = self.totals.get(name, 0.0) + added
                 self.counts[name] = self.counts.get(name, 0) + 1
 
@@ -64,7 +66,7 @@ class _Means:
         if name not in self.counts:
             return None
         mean = self.totals[name] / self.counts[name]
-        return math.exp(mean) if name in _SWINGS else mean
+        return math.exp(mean) if name in _GEOMETRIC else mean
 
 
 class Steering:
@@ -74,11 +76,13 @@ class Steering:
         selection = config.selection
         self._config, self._census, self._events = config, census, events
         self._is_steady = selection.policy == "steady"
-        window = max(2 * config.train.batch_size, selection.history)
+        window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
         self._ramp = Ramp(2 * config.train.batch_size) if self._is_steady and selection.ramp else None
         self._guard = Guard() if self._is_steady and selection.guard else None
         self._fresh = FreshWeights(keep=selection.keep, window=window) if self._is_steady and selection.reweight else None
+        self._is_immediate = self._is_steady and config.is_clocked
         self._swing, self._prediction_swing = Swing(), Swing()
+        self._num_predicted: int | None = None
         self._pending: tuple[TrainBatch, Arriving, Arriving, Arriving | None] | None = None
         self._weights: torch.Tensor | None = None
         self._means = _Means()
@@ -103,19 +107,21 @@ class Steering:
         fresh = self._fresh
         if fresh is None:
             return None
+        classes = self._census.classes_of(batch.example_ids) if self._config.selection.history_by == "class" else None
 
         def weigh(losses: torch.Tensor) -> torch.Tensor:
             keep_probability = torch.from_numpy(batch.keep_probability).to(losses.device, non_blocking=True)
-            self._weights = fresh(losses, keep_probability, self.strength)
+            groups = None if classes is None else torch.from_numpy(classes).to(losses.device, non_blocking=True)
+            self._weights = fresh(losses, keep_probability, self.strength, groups)
             return self._weights
 
         return weigh
 
     def observe(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> None:
-        """Take in what a step gave; what steers is that step on the CPU and under a logical clock, else the one before."""
+        """Take in what a step gave; what steers is that step on the CPU and under a logical clock, else the one before it."""
         ess = Arriving(effective_share(self._weights)) if self._weights is not None else None
         before, self._pending = self._pending, (batch, Arriving(losses), Arriving(targets), ess)
-        if losses.device.type == "cpu" or self._config.is_clocked:
+        if losses.device.type == "cpu" or self._is_immediate:
             before, self._pending = self._pending, None
         if before is not None:
             self._take(*before)
@@ -135,18 +141,21 @@ class Steering:
         self._warn_if_swinging(batch.step, swing)
 
     def predicted(self, counts: NDArray[np.int32]) -> None:
-        """Take in how often the selector's model predicts each class for the candidates of a lease."""
-        self._prediction_swing.add(counts)
+        """Take in how often the selector's model predicts each class for the candidates of a lease; another width is ignored."""
+        self._num_predicted = self._num_predicted or len(counts)
+        if len(counts) == self._num_predicted:
+            self._prediction_swing.add(counts)
 
     def _warn_if_swinging(self, step: int, swing: float | None) -> None:
-        self._num_swinging = self._num_swinging + 1 if swing is not None and swing > SWINGS else 0
+        self._num_swinging = self._num_swinging + 1 if swing is not None and swing > TOO_MUCH else 0
         if self._num_swinging < PATIENCE or self._was_warned:
             return
         self._was_warned = True
-        way_out = "raise selection.soften" if self._is_steady else "set selection.policy = 'steady'"
+        knobs = ["raise selection.soften" if self._is_steady else "set selection.policy = 'steady'", "raise selection.keep"]
+        knobs += ["lower sync.interval"] if self._config.sync_interval > 1 else []
         text = (
-            f"the loop swings: at step {step} class shares vary {swing:.0f} times as much as by chance, because old scores chase what "
-            f"training has already corrected. Lower sync.interval, raise selection.keep, or {way_out}"
+            f"the loop swings: at step {step} class shares vary {swing:.0f} times as much as by chance: selection chases what training "
+            f"has already corrected. Way out: {', or '.join(knobs)}"
         )
         log.warning("%s", text)
         self._events.write("warning", text=text)
@@ -162,6 +171,8 @@ class Steering:
             "guard": self._guard.factor if self._guard else None,
             "fresh": self._fresh.state() if self._fresh else None,
             "swing": self._swing.state(),
+            "prediction_swing": self._prediction_swing.state(),
+            "swinging": [self._num_swinging, self._was_warned],
             "means": [self._means.totals.copy(), self._means.counts.copy()],
         }
 
@@ -174,4 +185,6 @@ class Steering:
         if self._fresh is not None:
             self._fresh.restore(state["fresh"])
         self._swing.restore(state["swing"])
+        self._prediction_swing.restore(state["prediction_swing"])
+        self._num_swinging, self._was_warned = state["swinging"]
         self._means = _Means(*state["means"])

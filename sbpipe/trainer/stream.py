@@ -150,14 +150,13 @@ class Stream:
 
     def _strength(self) -> float:
         """The strength of a lease granted now; under a logical clock, the one that was known `lag` steps before its batch."""
-        is_clocked = self._config.is_clocked
-        return self._strengths[max(0, self.num_assembled - self._config.lag) if is_clocked else self.steps_done]
+        return self._strengths[max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done]
 
     @property
     def recent(self) -> tuple[Floats, NDArray[np.int32] | None]:
         """The history as a new selector needs it: the last scores and, where they matter, their classes."""
-        classes = None if self.classes is None else self.classes[self.table.recent_ids].astype(np.int32)
-        return self.table.recent, classes
+        recent = self.table.recent_ids
+        return self.table.recent, None if self.classes is None else self.classes[recent].astype(np.int32)
 
     # --- answers -----------------------------------------------------------------------------------------------------------
 

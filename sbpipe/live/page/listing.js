@@ -26,7 +26,7 @@ const clock = (t) => (t == null ? "" : new Date(1000 * t).toLocaleTimeString());
 const LOOP = [
   ["swing", "swing", 1, "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; to 4 = it follows classes, as fresh selection does; above 6 = it runs after classes, for its feedback comes late."],
   ["strength", "strength", 2, "How sharply the policy chooses now: 0 = uniformly, 1 = plain Selective-Backprop."],
-  ["ess", "ess", 2, "Effective sample size, (sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = delay costs half of the batch."],
+  ["ess", "ess", 2, "Effective sample size, (sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = half of the batch is lost to weighing; what it has less than at lag 0 is the price of delay."],
   ["guard", "guard", 2, "1 = open; less = the choice is mixed towards uniform, because the loop swung or the effective sample size fell."],
 ]; // field, label, digits, what it says
 
