@@ -33,6 +33,7 @@ class Curves:
     is_whole: bool = False
     """Counts things: ticks between whole numbers stay bare."""
     has_zero: bool = True
+    is_log: bool = False
     domain: tuple[float, ...] = field(default=())
     """Ends of the axis, where they are known beforehand."""
     level: float | None = None
@@ -67,7 +68,7 @@ CURVES = (
     ),
     Curves(
         "swing", "Swing of the loop", " ".join(LOOP[name][1] for name in _SWINGS),
-        "steps", _SWINGS, "variance (1 = chance)", level=1.0, is_optional=True,
+        "steps", _SWINGS, "variance (1 = chance)", level=1.0, is_log=True, is_optional=True,
     ),
     Curves(
         "strength", "Strength of the choice", " ".join(f"{LOOP[name][0].capitalize()}: {LOOP[name][1]}" for name in _STEERING),
@@ -153,7 +154,8 @@ def _y(curves: Curves) -> Spec:
     axis = {"format": curves.format, "tickCount": 5} | (
         {"labelExpr": "datum.value % 1 ? '' : datum.label"} if curves.is_whole else {}
     )
-    scale = {"domain": list(curves.domain)} if curves.domain else {"zero": curves.has_zero}
+    scale: dict[str, Any] = {"domain": list(curves.domain)} if curves.domain else {"zero": curves.has_zero}
+    scale |= {"type": "symlog", "constant": 1} if curves.is_log else {}
     return {"field": "value", "type": "quantitative", "title": curves.axis, "axis": axis, "scale": scale}
 
 

@@ -17,6 +17,7 @@ FIDELITY = "fidelity (Spearman)"
 FIDELITY_MEANING = "Agreement of the scores with fresh losses: 1 = the same order, 0 = no relation."
 MOST_POINTS = 300
 CHANCE = 1.0
+LEAST = 0.5
 
 
 def stability_charts(run: Run) -> list[Chart]:
@@ -31,6 +32,7 @@ def swing_chart(steps: Sequence[Event]) -> Chart | None:
     rows, names, notes = _rows(steps, SWINGS)
     if not rows:
         return None
+    rows = [{**row, "value": max(row["value"], LEAST)} for row in rows]  # a logarithm needs something to show
     level = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.6, "color": "#d1495b"}
     meanings = [_meaning(name, LOOP[name][1]) for name, label in SWINGS.items() if label in names]
     return Chart(
@@ -43,9 +45,9 @@ def swing_chart(steps: Sequence[Event]) -> Chart | None:
                 {
                     "data": {"values": rows},
                     "mark": {"type": "line", "tooltip": True},
-                    "encoding": {"x": step_axis(), "y": number("value", _SWING_AXIS), "color": _colour(names)},
+                    "encoding": {"x": step_axis(), "y": number("value", _SWING_AXIS, scale={"type": "log"}), "color": _colour(names)},
                 },
-                {"data": {"values": [{"chance": CHANCE}]}, "mark": level, "encoding": {"y": number("chance", _SWING_AXIS)}},
+                {"data": {"values": [{"chance": CHANCE}]}, "mark": level, "encoding": {"y": number("chance", _SWING_AXIS, scale={"type": "log"})}},
             ],
         },
         notes=notes,
