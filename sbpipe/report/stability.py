@@ -45,9 +45,17 @@ def swing_chart(steps: Sequence[Event]) -> Chart | None:
                 {
                     "data": {"values": rows},
                     "mark": {"type": "line", "tooltip": True},
-                    "encoding": {"x": step_axis(), "y": number("value", _SWING_AXIS, scale={"type": "log"}), "color": _colour(names)},
+                    "encoding": {
+                        "x": step_axis(),
+                        "y": number("value", _SWING_AXIS, scale={"type": "log"}),
+                        "color": _colour(names),
+                    },
                 },
-                {"data": {"values": [{"chance": CHANCE}]}, "mark": level, "encoding": {"y": number("chance", _SWING_AXIS, scale={"type": "log"})}},
+                {
+                    "data": {"values": [{"chance": CHANCE}]},
+                    "mark": level,
+                    "encoding": {"y": number("chance", _SWING_AXIS, scale={"type": "log"})},
+                },
             ],
         },
         notes=notes,
