@@ -44,3 +44,9 @@ def test_an_unknown_key_is_exit_2_without_a_traceback() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("sbpipe: selection.kepe = 0.25: unknown key. The nearest known key is selection.keep")
     assert "Traceback" not in done.stderr
+
+
+def test_a_policy_can_be_named_by_a_flag_and_a_wrong_one_is_named_back() -> None:
+    assert 'policy = "random"' in sbpipe("run", "--policy", "random", "--print-config").stdout
+    done = sbpipe("run", "--policy", "best")
+    assert (done.returncode, "selection.policy = 'best'" in done.stderr) == (2, True)

@@ -8,19 +8,25 @@ from sbpipe.selection import build_policy, choose, coins
 
 
 def measure() -> list[Row]:
-    """Candidates per second through the whole of selection, for two history sizes."""
-    rows = []
-    scores = np.random.default_rng(0).exponential(size=512).astype(np.float32)
+    """Candidates per second through the whole of selection."""
+    return [
+        _row("sb, history 1024", SelectionConfig(policy="sb", history=1024)),
+        _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
+        _row("steady, history 1024", SelectionConfig(policy="steady", history=1024)),
+        _row("steady by class (10), history 1024", SelectionConfig(policy="steady", history=1024, history_by="class")),
+    ]
+
+
+def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> Row:
+    scores, classes = np.random.default_rng(0).exponential(size=512).astype(np.float32), np.arange(512) % 10
     example_ids = np.arange(512)
-    for history, bar in ((1024, None), (4096, 2e6)):
-        policy = build_policy(SelectionConfig(policy="sb", history=history))
-        policy.consider(np.random.default_rng(1).exponential(size=history).astype(np.float32))
+    policy = build_policy(config)
+    policy.consider(np.random.default_rng(1).exponential(size=config.history).astype(np.float32), np.arange(config.history) % 10)
 
-        def select(policy=policy) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-            considered, _ = choose(policy.keep_probability(scores), coins(0, 0, example_ids), 10**9)
-            policy.consider(scores[:considered])
+    def select() -> None:
+        considered, _ = choose(policy.keep_probability(scores, classes, strength=0.5), coins(0, 0, example_ids), 10**9)
+        policy.consider(scores[:considered], classes[:considered])
 
-        with one_core():
-            rate = len(scores) / seconds_per_call(select)
-        rows.append(Row("selection", f"sb, history {history}", rate, "candidates/s", at_least=bar))
-    return rows
+    with one_core():
+        rate = len(scores) / seconds_per_call(select)
+    return Row("selection", what, rate, "candidates/s", at_least=at_least)
