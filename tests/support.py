@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
     """Start a command."""
     command = [sys.executable, "-m", "sbpipe", *without_report(arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that does not outlive the test."""
+    process = start(*arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30.0)
 
 
 def summary_of(path: Path) -> dict[str, Any]:

@@ -297,3 +297,20 @@ def test_nobody_selects_while_the_test_error_is_measured(run_path: Path) -> None
     assert len(measured) > 3
     assert len(scored) > 40
     assert [(a, b) for a in measured for b in scored if a[0] < b[1] and b[0] < a[1]] == []
+
+
+def test_a_run_that_swings_says_so_in_the_terminal_and_names_the_knob(run_path: Path) -> None:
+    changes = {
+        "mode": "fixed-lag",
+        "sync__lag": 6,
+        "selection__policy": "sb",
+        "selection__keep": 0.2,
+        "optim__lr": 0.2,
+        "data__examples": 4000,
+    }
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(**changes, train__steps=135, train__batch_size=128))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if "the loop swings" in line]
+    assert len(said) == 1
+    assert "selection.policy = 'steady'" in said[0]
+    assert done.stdout.count("selection.ramp = False has no effect") == 1

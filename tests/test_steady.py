@@ -18,7 +18,7 @@ from sbpipe.selection.ramp import START, Ramp
 from sbpipe.trainer.census import Census
 from sbpipe.trainer.fresh import FreshWeights, effective_share
 from sbpipe.trainer.scores import ScoreTable
-from sbpipe.trainer.steering import PATIENCE, Steering
+from sbpipe.trainer.steering import ENOUGH, PATIENCE, Steering
 
 # --- the proposal -------------------------------------------------------------------------------------------------------------
 
@@ -305,6 +305,15 @@ def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCap
     warnings = [record.message for record in caplog.records if "the loop swings" in record.message]
     assert len(warnings) == 1
     assert "selection.soften" in warnings[0]
+
+
+def test_a_run_that_swings_only_at_first_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    steering = steering_of(resolve({"selection.policy": "sb"}))
+    for step in range(2 * PATIENCE):
+        swings = step < ENOUGH - 40  # it takes the window's 32 steps more until this has passed
+        ids = [2 * k + step // 2 % 2 for k in range(64)] if swings else list(range(64))
+        steering.observe(a_batch(step, ids), torch.ones(64), torch.zeros(64))
+    assert not [record for record in caplog.records if "the loop swings" in record.message]
 
 
 def test_a_selector_that_counts_other_classes_is_not_listened_to() -> None:

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from sbpipe.errors import ConfigError
 from sbpipe.logbook import read_study
 from sbpipe.study.beside import core_shares, on_cores, other_threads, refuse_jobs, refuse_other_threads, runs_alone
-from tests.support import has_steps, sbpipe, settings, small, start, wait_for
+from tests.support import has_steps, sbpipe, settings, small, started, wait_for
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cells side by side need two cores")
 ARMS = """
@@ -43,17 +41,6 @@ selection.policy = "random"
 name = "piped"
 mode = "pipelined"
 """
-
-
-@contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that does not outlive the test."""
-    process = start(*arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30.0)
 
 
 def command(folder: Path, text: str = ARMS, *more: str, **changes: Any) -> list[str]:

@@ -3,27 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sbpipe.logbook import read_study
-from tests.support import has_steps, sbpipe, settings, start, wait_for
-
-
-@contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that does not outlive the test."""
-    process = start(*arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30.0)
+from tests.support import has_steps, sbpipe, settings, started, wait_for
 
 
 def status_of(cell: Path) -> str:

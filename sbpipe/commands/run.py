@@ -1,7 +1,6 @@
 """`sbpipe run`: both roles as supervised processes."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from sbpipe import launch
 from sbpipe.commands import trainer
 from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
-from sbpipe.config import Config, warnings_of
+from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.run_dir import claim, default_path
 from sbpipe.trackers import wanted
@@ -42,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, Any]) -> int:
     path: Path = args.run_dir
-    for warning in warnings_of(config):
-        print(f"warning: {warning}", file=sys.stderr)
     claim(path, resume=args.resume, overwrite=args.overwrite)
     if args.selectors < 1:
         raise ConfigError("--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process")

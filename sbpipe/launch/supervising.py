@@ -38,14 +38,14 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
             other.start()
         try:
             while trainer.code is None:
-                show_events(follower, display)
+                show_events(follower, display, with_warnings=True)
                 if is_stopping.count:
                     _stop(trainer, display)
                     break
                 for other in others:
                     _look_after(other, trainer, display)
                 time.sleep(_POLL_S)
-            show_events(follower, display)
+            show_events(follower, display, with_warnings=True)
         except KeyboardInterrupt:
             trainer.stop(signal.SIGKILL)
         finally:
@@ -99,11 +99,13 @@ def _restart(child: Child, display: Display) -> None:
         child.start()
 
 
-def show_events(follower: Follower, display: Display) -> None:
-    """Show what has happened since the last call."""
+def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> None:
+    """Show what has happened since the last call; warnings where the trainer's own log is not on this terminal."""
     for event in follower.new_events():
         if event.get("kind") == "progress":
             display.show(event)
+        elif event.get("kind") == "warning" and with_warnings:
+            display.say(f"warning: {event['text']}")
         elif event.get("kind") == "selector" and event.get("selector") != "inline":
             display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
 

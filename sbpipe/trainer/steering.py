@@ -7,6 +7,7 @@ a logical clock must not depend on that.
 
 import logging
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,9 +29,9 @@ from sbpipe.trainer.step import Weigh
 log = logging.getLogger("sbpipe.trainer")
 
 TOO_MUCH = 6.0
-"""Swing above which a run is said to swing,"""
-PATIENCE = 64
-"""once it has been so for as many steps in a row."""
+"""Swing above which a step counts as swinging,"""
+ENOUGH, PATIENCE = 96, 128
+"""and of how many steps so many must, before the run is said to swing: healthy runs do for their first hundred."""
 LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: they are sorted at every step."""
 
@@ -86,7 +87,7 @@ class Steering:
         self._pending: tuple[TrainBatch, Arriving, Arriving, Arriving | None] | None = None
         self._weights: torch.Tensor | None = None
         self._means = _Means()
-        self._num_swinging = 0
+        self._swinging: deque[bool] = deque(maxlen=PATIENCE)
         self._was_warned = False
         self.reading = Reading()
 
@@ -147,8 +148,8 @@ class Steering:
             self._prediction_swing.add(counts)
 
     def _warn_if_swinging(self, step: int, swing: float | None) -> None:
-        self._num_swinging = self._num_swinging + 1 if swing is not None and swing > TOO_MUCH else 0
-        if self._num_swinging < PATIENCE or self._was_warned:
+        self._swinging.append(swing is not None and swing > TOO_MUCH)
+        if self._was_warned or len(self._swinging) < PATIENCE or sum(self._swinging) < ENOUGH:
             return
         self._was_warned = True
         knobs = ["raise selection.soften" if self._is_steady else "set selection.policy = 'steady'", "raise selection.keep"]
@@ -172,7 +173,7 @@ class Steering:
             "fresh": self._fresh.state() if self._fresh else None,
             "swing": self._swing.state(),
             "prediction_swing": self._prediction_swing.state(),
-            "swinging": [self._num_swinging, self._was_warned],
+            "swinging": [list(self._swinging), self._was_warned],
             "means": [self._means.totals.copy(), self._means.counts.copy()],
         }
 
@@ -186,5 +187,6 @@ class Steering:
             self._fresh.restore(state["fresh"])
         self._swing.restore(state["swing"])
         self._prediction_swing.restore(state["prediction_swing"])
-        self._num_swinging, self._was_warned = state["swinging"]
+        swinging, self._was_warned = state["swinging"]
+        self._swinging.extend(swinging)
         self._means = _Means(*state["means"])
