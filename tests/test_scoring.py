@@ -1,36 +1,70 @@
-"""Scores come from the weights that arrived, and scoring moves nothing."""
+"""Scores come from the weights that arrived, at every precision, and scoring moves nothing."""
+
+import logging
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sbpipe.config import LossConfig, ModelConfig
+from sbpipe.errors import DataError, ModelError
+from sbpipe.fidelity import spearman
 from sbpipe.losses import build_loss
 from sbpipe.models import build_model
 from sbpipe.scoring import Scorer
-from sbpipe.trainer.fidelity import spearman
+from sbpipe.scoring.agreement import SLICE, SPACING
 
 CPU = torch.device("cpu")
+PRECISIONS = ["fp32", "bf16", "fp16", "int8"]
 
 
-def net() -> nn.Module:
-    return build_model(ModelConfig(options={"width": 8}), num_classes=10, input_shape=(3, 32, 32), seed=0)
+def net(name: str = "small_cnn") -> nn.Module:
+    return build_model(ModelConfig(name=name, options=FAMILIES[name]), num_classes=10, input_shape=(3, 32, 32), seed=0)
 
 
-def scorer_of(model: nn.Module, precision: str = "fp32") -> Scorer:
-    return Scorer(model, build_loss(LossConfig()), precision=precision, device=CPU)
+def scorer_of(model: nn.Module, precision: str = "fp32", **options: float) -> Scorer:
+    return Scorer(model, build_loss(LossConfig()), precision=precision, device=CPU, **options)  # type: ignore[arg-type]
 
 
-def candidates() -> tuple[torch.Tensor, torch.Tensor]:
+def candidates(count: int = 32, side: int = 32) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(32, 3, 32, 32, generator=generator), torch.randint(0, 10, (32,), generator=generator)
+    return torch.randn(count, 3, side, side, generator=generator), torch.randint(0, 10, (count,), generator=generator)
 
 
-def test_a_score_is_the_loss_in_evaluation_mode() -> None:
-    model, (inputs, targets) = net(), candidates()
-    wanted = nn.functional.cross_entropy(model.eval()(inputs), targets, reduction="none")
-    assert np.allclose(scorer_of(net()).score(inputs, targets), wanted.detach().numpy(), atol=1e-5)
+def unsettled(model: nn.Module) -> nn.Module:
+    """Norms as training leaves them: scales of both signs, statistics of their own."""
+    generator = torch.Generator().manual_seed(2)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for value, mean, spread in ((module.weight, 1.0, 0.7), (module.bias, 0.0, 0.3), (module.running_mean, 0.0, 0.3)):
+                assert value is not None
+                value.data.copy_(mean + spread * torch.randn(value.shape, generator=generator))
+            assert module.running_var is not None
+            module.running_var.data.copy_(0.5 + torch.rand(module.running_var.shape, generator=generator))
+    return model
+
+
+def exact_losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return nn.functional.cross_entropy(model.eval()(inputs), targets, reduction="none").numpy()
+
+
+FAMILIES: dict[str, dict[str, float]] = {
+    "small_cnn": {"width": 8},
+    "small_resnet": {"depth": 8},
+    "mobilenet_v2_cifar": {"width_mult": 0.25},
+    "wide_resnet": {"depth": 10, "widen_factor": 1},
+    "densenet_cifar": {"growth": 4, "depth": 10},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_score_is_the_loss_in_evaluation_mode(name: str) -> None:
+    model = unsettled(net(name))
+    wanted = exact_losses(model, *candidates())
+    assert np.allclose(scorer_of(model).score(*candidates()), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_scoring_moves_neither_batch_norm_statistics_nor_the_global_generator() -> None:
@@ -42,20 +76,250 @@ def test_scoring_moves_neither_batch_norm_statistics_nor_the_global_generator() 
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_one_weight_more_moves_the_scores(precision: str) -> None:
+def tensors_that_must_arrive() -> Iterator[tuple[str, str, bool]]:
+    for precision in PRECISIONS:
+        yield precision, "features.0.weight", True
+        for fast in ("running_mean", "running_var", "weight", "bias"):
+            yield precision, f"features.2.{fast}", False
+        yield precision, "head.weight", False
+
+
+@pytest.mark.parametrize(("precision", "name", "whole"), list(tensors_that_must_arrive()))
+def test_weights_that_arrive_are_the_weights_that_score(precision: str, name: str, whole: bool) -> None:
     scorer = scorer_of(net(), precision)
     before = scorer.score(*candidates())
     with torch.no_grad():
-        scorer.model.state_dict()[next(name for name in scorer.model.state_dict() if "running_var" in name)].mul_(4.0)
-    assert not np.allclose(scorer.score(*candidates()), before, atol=1e-4)
+        scorer.model.state_dict()[name].view(-1)[0] += 3.0
+    scorer.weights_arrived(whole)
+    moved = scorer.score(*candidates())
+    wanted = exact_losses(scorer.model, *candidates())
+    assert not np.allclose(moved, before, atol=1e-3)
+    assert spearman(moved, wanted) > 0.97
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_narrow_precision_ranks_like_fp32(precision: str) -> None:
-    wide, narrow = (scorer_of(net(), name).score(*candidates()) for name in ("fp32", precision))
+def test_new_norms_alone_requantise_nothing() -> None:
+    scorer = scorer_of(net(), "int8")
+    scorer.score(*candidates())
+    layer = next(module for name, module in scorer._program._run.named_modules() if name.startswith("int8"))  # type: ignore[attr-defined]
+    packed = layer._packed
+    scorer.weights_arrived(False)
+    scorer.refresh()
+    assert layer._packed is packed
+    scorer.weights_arrived(True)
+    scorer.refresh()
+    assert layer._packed is not packed
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("name", ["small_cnn", "small_resnet"])
+def test_a_narrow_precision_ranks_like_fp32(name: str, precision: str) -> None:
+    model = unsettled(net(name))
+    wide, narrow = (scorer_of(model, kind).score(*candidates(128)) for kind in ("fp32", precision))
     assert narrow.dtype == np.float32
-    assert spearman(narrow, wide) > 0.95
+    assert spearman(narrow, wide) > 0.98
+
+
+def test_int8_computes_in_integers() -> None:
+    graph = scorer_of(net("small_resnet"), "int8")._program._run  # type: ignore[attr-defined]
+    with torch.profiler.profile() as profile:
+        graph(candidates()[0])
+    called = {event.name for event in profile.events() or []}
+    assert "onednn::qconv2d_pointwise" in called
+    assert not {"aten::conv2d", "mkldnn::_convolution_pointwise"} & called
+
+
+def test_int8_learns_new_ranges_after_new_weights() -> None:
+    scorer = scorer_of(net(), "int8")
+    scorer.score(*candidates())
+    with torch.no_grad():
+        for module in scorer.model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                assert module.weight is not None
+                module.weight.mul_(3.0)
+    scorer.weights_arrived(True)
+    scores = scorer.score(*candidates())
+    assert scorer.agreement.num_checks == 1
+    wanted = exact_losses(scorer.model, *candidates())
+    assert np.abs(scores - wanted).max() < 0.02 * wanted.max(), "ranges of the old weights would cut most values off"
+
+
+def test_values_that_are_not_finite_teach_no_range(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = scorer_of(net(), "int8")
+    scorer.prepare(*candidates())
+    before = scorer.score(*candidates())
+    inputs, targets = candidates()
+    inputs[0] = float("nan")
+    scorer.weights_arrived(True)
+    scorer.score(inputs, targets)
+    assert (scorer.agreement.num_checks, scorer.agreement.num_failed) == (0, 1)
+    assert np.array_equal(scorer.score(*candidates()), before)
+
+
+def test_candidates_that_are_not_finite_are_an_error_at_the_start() -> None:
+    inputs, targets = candidates()
+    inputs[3, 0, 0, 0] = float("nan")
+    with pytest.raises(DataError, match="1 of the first 32 candidates hold values that are not finite"):
+        scorer_of(net(), "int8").prepare(inputs, targets)
+
+
+def test_weights_that_give_no_finite_values_are_an_error_at_the_start_of_int8() -> None:
+    model = net()
+    with torch.no_grad():
+        model.state_dict()["features.0.weight"].view(-1)[0] = float("inf")
+    with pytest.raises(ModelError, match="range cannot be measured"):
+        scorer_of(model, "int8").prepare(*candidates())
+
+
+def test_overflow_in_half_precision_is_counted() -> None:
+    model = net()
+    with torch.no_grad():
+        model.state_dict()["head.weight"].fill_(60_000.0)
+        model.state_dict()["head.weight"][::2] *= -1.0
+    scorer = scorer_of(model, "fp16")
+    assert not np.isfinite(scorer.score(*candidates())).any()
+    assert scorer.num_overflowed == len(candidates()[0])
+
+
+class Branching(nn.Module):
+    """Its forward pass depends on its input's values, so that it cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.inner(images if images.mean() < 100.0 else -images)
+        return out
+
+
+class Deceptive(nn.Module):
+    """A trace of it holds what a counter outside said at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.inner(images) * (1.0 if self.calls > 2 else -1.0)
+        return out
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_that_cannot_be_traced_is_scored_as_it_is(precision: str) -> None:
+    scorer = scorer_of(Branching(), precision)
+    scorer.prepare(*candidates())
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=0.1)
+    with torch.no_grad():
+        scorer.model.state_dict()["inner.head.bias"][0] += 5.0
+    scorer.weights_arrived(True)
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=0.2)
+
+
+@pytest.mark.parametrize("model", [Branching(), nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))])
+def test_a_model_that_cannot_be_quantised_is_scored_in_fp32_and_says_so(model: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    scorer = scorer_of(model, "int8")
+    assert scorer.precision == "fp32"
+    assert "cannot be quantised" in caplog.text
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=1e-4)
+
+
+def test_a_model_that_was_traced_wrongly_is_scored_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = scorer_of(Deceptive())
+    scorer.model(candidates()[0])
+    scorer.model(candidates()[0])
+    scorer.prepare(*candidates())
+    assert "computes something else" in caplog.text
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=1e-4)
+
+
+def test_layers_that_cannot_be_quantised_stay_wide_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    odd = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), odd, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    scorer = scorer_of(model, "int8")
+    scorer.prepare(*candidates())
+    assert scorer.precision == "int8"
+    assert "1 computes in fp32" in caplog.text
+    assert spearman(scorer.score(*candidates()), exact_losses(scorer.model, *candidates())) > 0.98
+
+
+def test_large_linear_layers_compute_in_int8() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 10))
+    scorer = scorer_of(model, "int8")
+    assert scorer.precision == "int8"
+    assert spearman(scorer.score(*candidates(128)), exact_losses(scorer.model, *candidates(128))) > 0.98
+    with torch.no_grad():
+        scorer.model.state_dict()["1.weight"] += 0.01
+        scorer.model.state_dict()["3.bias"] -= 0.5
+    scorer.weights_arrived(True)
+    assert spearman(scorer.score(*candidates(128)), exact_losses(scorer.model, *candidates(128))) > 0.98
+
+
+def test_a_smaller_image_reaches_the_scorer() -> None:
+    sizes: list[tuple[int, ...]] = []
+    model = net()
+    model.register_forward_pre_hook(lambda _, args: sizes.append(tuple(args[0].shape[2:])))
+    scorer = scorer_of(model, scale=0.5)
+    scorer.prepare(*candidates())
+    assert (16, 16) in sizes
+    inputs, targets = candidates()
+    half = nn.functional.avg_pool2d(inputs, 2)
+    assert np.allclose(scorer.score(inputs, targets), exact_losses(scorer.model, half, targets), atol=1e-4)
+
+
+def test_the_check_of_a_smaller_image_is_against_the_whole_one() -> None:
+    scorer = scorer_of(net(), scale=0.5)
+    scorer.weights_arrived(True)
+    inputs, targets = candidates()
+    scores = scorer.score(inputs, targets)
+    assert scorer.agreement.mean == pytest.approx(spearman(scores, exact_losses(scorer.model, inputs, targets)))
+    assert scorer.agreement.mean < 0.999
+
+
+def test_a_model_that_does_not_take_the_smaller_image_is_an_error_at_the_start() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    with pytest.raises(ModelError, match=r"selector.scale = 0.5: the model does not take images of 16x16"):
+        scorer_of(model, scale=0.5).prepare(*candidates())
+    vectors = torch.zeros(4, 7), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ModelError, match="only images can be scored smaller"):
+        scorer_of(nn.Linear(7, 10), scale=0.5).prepare(*vectors)
+
+
+def test_fp32_at_full_size_is_never_checked() -> None:
+    scorer = scorer_of(net())
+    scorer.weights_arrived(True)
+    scorer.score(*candidates())
+    assert scorer.agreement.num_checks == 0
+
+
+def test_checks_follow_new_weights_and_keep_their_distance() -> None:
+    scorer = scorer_of(net(), "bf16")
+    per_pass = 8 * SLICE
+    checks = []
+    for _ in range(SPACING // per_pass + 2):
+        scorer.weights_arrived(True)
+        scorer.score(*candidates(per_pass, side=8))
+        checks.append(scorer.agreement.num_checks)
+    assert checks == [1] * (SPACING // per_pass) + [2, 2]
+
+
+def test_low_agreement_is_said_once_or_steps_back_up(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    scorer = scorer_of(net(), "bf16", min_agreement=0.95)
+    for _ in range(12):
+        scorer._note(0.5)
+    assert caplog.text.count("scores in bf16 rank like fp32 only to 0.500: choose another selector.precision") == 1
+    scorer.slower = ["fp32", "fp16"]
+    scorer._note(0.5)
+    assert scorer.precision == "fp16"
+    assert scorer.slower == ["fp32"]
+    for _ in range(3):
+        scorer._note(0.5)
+    assert scorer.precision == "fp16", "four checks of its own decide"
+    scorer._note(0.5)
+    assert scorer.precision == "fp32"
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=1e-5)
 
 
 def test_spearman_agrees_with_the_textbook_formula_and_ignores_what_is_not_finite() -> None:

@@ -5,7 +5,9 @@ Each file measures one thing and returns rows; this one runs them and prints the
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from sbpipe.bench.rows import Row, table
 from sbpipe.errors import ConfigError
@@ -53,11 +55,18 @@ def _seeing() -> list[Row]:
     return measure()
 
 
+def _scoring() -> list[Row]:
+    from sbpipe.bench.scoring import bars, measure
+
+    return bars(measure())
+
+
 BENCHES: dict[str, Callable[[], list[Row]]] = {
     "selection": _selection,
     "views": _views,
     "link": _link,
     "publish": _publish,
+    "scoring": _scoring,
     "startup": _startup,
     "pipeline": _pipeline,
     "seeing": _seeing,
@@ -75,4 +84,20 @@ def main(what: list[str], *, as_json: bool) -> int:
         rows += BENCHES[name]()
     text = json.dumps([row.to_dict() for row in rows], indent=2) if as_json else table(rows)
     sys.stdout.write(text + "\n")
+    return _exit_code(rows)
+
+
+def scoring(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
+    """The table of precisions and batch sizes of one model, or of the two that bars are of, and below it the bars."""
+    from sbpipe.bench.scoring import bars, measure, to_dicts
+    from sbpipe.bench.scoring import table as scoring_table
+
+    found = measure(given, run, compiled=compiled)
+    rows = bars(found)
+    text = json.dumps(to_dicts(found), indent=2) if as_json else f"{scoring_table(found)}\n\n{table(rows)}"
+    sys.stdout.write(text + "\n")
+    return _exit_code(rows)
+
+
+def _exit_code(rows: list[Row]) -> int:
     return 0 if all(row.is_met is not False for row in rows) else 1

@@ -3,7 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,12 @@ def table(rows: list[Row]) -> str:
         )
         verdict = {True: "met", False: "MISSED", None: ""}[row.is_met]
         cells.append((row.bench, row.what, f"{_short(row.value)} {row.unit}", bar, verdict))
-    widths = [max(len(line[k]) for line in cells) for k in range(5)]
+    return cells_table(cells)
+
+
+def cells_table(cells: Sequence[Sequence[str]]) -> str:
+    """Cells in columns as wide as they need to be."""
+    widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
 
 

@@ -1,18 +1,41 @@
 """`sbpipe bench`: the README's claims, measured here."""
 
 import argparse
+from pathlib import Path
+
+from sbpipe.config import parse_assignment
+from sbpipe.errors import ConfigError
 
 HELP = "measure what the README claims, side by side on this machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="selection, views, link, publish, startup, pipeline, seeing (all)")
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="selection, views, link, publish, scoring, startup, pipeline, seeing (all)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    of_scoring = parser.add_argument_group("scoring alone, of your own model and data (a table of precisions and batch sizes)")
+    of_scoring.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="assignments",
+        help="model.name, data.name, ...: trained a while first",
+    )
+    of_scoring.add_argument("--run", type=Path, metavar="DIR", help="the model, data and last weights of a run")
+    of_scoring.add_argument("--no-compile", action="store_true", help="leave the compiled model out, which takes a minute to make")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and say."""
     from sbpipe import bench
 
+    if args.what == ["scoring"]:
+        given = dict(parse_assignment(text) for text in args.assignments)
+        return bench.scoring(given, args.run, as_json=args.json, compiled=not args.no_compile)
+    for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
+        if value:
+            raise ConfigError(name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring")
     return bench.main(args.what, as_json=args.json)

@@ -32,7 +32,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME", help="who is kept: steady, sb, random, full, shuffled (steady)")
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")
-    parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16 (fp32)")
+    parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16, int8, auto (fp32)")
     parser.add_argument("--mode", metavar="NAME", help="pipelined, lockstep, fixed-lag, inline, data-parallel (pipelined)")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random in the run (0)")
     parser.add_argument("--print-config", action="store_true", help="print the resolved settings and stop")

@@ -42,6 +42,10 @@ def check_together(config: Config) -> None:
         _check_replicas(config)
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
         raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
+    for key in ("precision", "batch_size"):
+        if config.mode == "lockstep" and getattr(config.selector, key) == "auto":
+            reason = "lockstep promises bit-equal scores, and what a measurement chooses may differ"
+            raise ConfigError(f"selector.{key}", "auto", reason, "Name one")
 
 
 def _check_replicas(config: Config) -> None:
@@ -75,6 +79,8 @@ def warnings_of(config: Config) -> list[str]:
         value = getattr(config.selection, key)
         if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: it belongs to policy 'steady'")
+    if config.selector.compile and config.selector.precision == "int8":
+        notes.append("selector.compile has no effect: int8 has kernels of its own")
     if config.mode != "data-parallel" and config.train.replicas != TrainConfig.replicas:
         notes.append(f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'")
     return notes

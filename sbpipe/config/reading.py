@@ -80,11 +80,14 @@ def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
 
 def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
     limits = known.metadata
-    kind: Any = known.type if isinstance(known.type, type) else get_origin(known.type)
+    if isinstance(value, str) and value in limits["words"]:
+        return value
+    kind: Any = int if limits["words"] else known.type if isinstance(known.type, type) else get_origin(known.type)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(key, value, f"must be of type {kind.__name__}", f"It means: {limits['meaning']}")
+        words = "".join(f" or {word!r}" for word in limits["words"])
+        raise ConfigError(key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}")
     if limits["choices"] and value not in limits["choices"]:
         near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""

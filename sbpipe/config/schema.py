@@ -14,12 +14,16 @@ def setting(
     meaning: str,
     *,
     choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A dataclass field with its meaning and its limits (`low` and `high` included, `above` excluded)."""
-    metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above}
+    """A dataclass field with its meaning and its limits (`low` and `high` included, `above` excluded).
+
+    `words` may stand in place of a number.
+    """
+    metadata = {"meaning": meaning, "choices": choices, "words": words, "low": low, "high": high, "above": above}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -158,8 +162,19 @@ class SelectorConfig:
     """The selector's device."""
 
     device: str = setting("auto", "the selector's device: auto, cpu, cuda:1, ...")
-    precision: str = setting("fp32", "precision of the scoring forward pass", choices=("fp32", "bf16", "fp16"))
-    batch_size: int = setting(0, "candidates per scoring forward pass; 0 = half the train batch size", low=0)
+    precision: str = setting(
+        "fp32",
+        "precision of the scoring forward pass; auto = the fastest here that ranks like fp32",
+        choices=("fp32", "bf16", "fp16", "int8", "auto"),
+    )
+    min_agreement: float = setting(
+        0.95, "rank correlation with fp32 below which coarse scores are warned of, and auto steps back up", low=0.0, high=1.0
+    )
+    batch_size: int | str = setting(
+        0, "candidates per scoring forward pass; 0 = half the train batch size, auto = measured", low=0, words=("auto",)
+    )
+    scale: float = setting(1.0, "images are scored at this share of their height and width", above=0.0, high=1.0)
+    compile: bool = setting(False, "compile the scoring forward pass with torch.compile (not int8)")
     threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0)
 
 
@@ -230,9 +245,10 @@ class Config:
         """Candidates per scoring forward pass.
 
         By default half a train batch: a lease ends with the pass that kept enough, so shorter passes overshoot less, which means
-        less lag, and on a CPU they cost no more per candidate.
+        less lag, and on a CPU they cost no more per candidate. A selector that measures its own ("auto") starts from it.
         """
-        return self.selector.batch_size or max(1, self.train.batch_size // 2)
+        given = self.selector.batch_size
+        return given if isinstance(given, int) and given else max(1, self.train.batch_size // 2)
 
     @property
     def is_clocked(self) -> bool:

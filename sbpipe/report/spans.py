@@ -10,7 +10,7 @@ from sbpipe.logbook.reading import SAME_HOST_S, Event
 TRAINER = "trainer"
 SIDE_STAGES = {"receive", "view"}
 """Stages of the trainer that run beside its loop."""
-SELECTOR_STAGES = {"idle", "await", "apply", "apply_fast", "score", "select", "send", "transfer", "transfer_fast"}
+SELECTOR_STAGES = {"idle", "await", "apply", "apply_fast", "refresh", "score", "select", "send", "transfer", "transfer_fast"}
 PROCESSOR_TIME = {"dispatch"}
 """Stages timed by the processor: their length is not a stretch of the clock, so they are in no lane."""
 

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.config import SelectorConfig
 from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
-from sbpipe.scoring import Scorer
+from sbpipe.scoring import Scorer, choosing
 from sbpipe.selection import Policy, choose, coins
 from sbpipe.weights.replica import Replica, WeightsSource
 
@@ -120,11 +121,23 @@ class Selector:
     def _count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
         return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
 
-    def rehearse(self) -> None:
-        """Score one batch with whatever weights there are: too little memory shows now, not in the first lease."""
-        if self._policy.needs_scores:
-            inputs, targets = self._candidates.batch(self._order.ids(0, 0, min(self._batch_size, self._candidates.num_examples)), 0)
-            self._scorer.score(inputs, targets)
+    def rehearse(self, own: SelectorConfig) -> None:
+        """Score one batch with whatever weights there are, and choose what is left to be measured: what cannot work shows now."""
+        if not self._policy.needs_scores:
+            return
+        wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
+        inputs, targets = self._candidates.batch(self._order.ids(0, 0, min(wanted, self._candidates.num_examples)), 0)
+        some = (inputs[: self._batch_size], targets[: self._batch_size])
+        if own.precision == "auto":
+            choosing.choose_precision(self._scorer, *some, own.min_agreement)
+        self._scorer.prepare(*some)
+        if own.batch_size == "auto":
+            self._batch_size = choosing.choose_batch_size(self._scorer.score, inputs, targets)
+
+    @property
+    def precision(self) -> str:
+        """What it scores in."""
+        return self._scorer.precision
 
     def _refresh(self, lease: Lease) -> None:
         with self._spans.span("await"):
@@ -138,6 +151,9 @@ class Selector:
         for stage, begin, duration_s in self._replica.take_loads():
             self._spans.add(stage, begin, duration_s)
             self.num_applied += stage == "apply"
+        begin = time.perf_counter()
+        if self._scorer.refresh():
+            self._spans.add("refresh", begin, time.perf_counter() - begin)
 
     def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
         """Their scores, and the class the model takes each for."""
@@ -146,8 +162,11 @@ class Selector:
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
+        num_checks = self._scorer.agreement.num_checks
         with self._spans.span("score"):
             scores, predictions = self._scorer.score_and_predict(inputs, targets)
+        if self._scorer.agreement.num_checks > num_checks:
+            self._events.write("check", version=self.version, precision=self.precision, agreement=self._scorer.agreement.latest)
         self.slowest_chunk_s = max(self.slowest_chunk_s, time.perf_counter() - begin)
         self.num_scored += len(scores)
         return scores, predictions
@@ -156,7 +175,8 @@ class Selector:
         """What the trainer wants to know of this selector, as running totals."""
         spans = self._spans
         seconds = {f"{name}_s": spans.total_s[name] for name in ("view", "score", "select")}
-        seconds["apply_s"] = spans.total_s["apply"] + spans.total_s["apply_fast"]
+        seconds["apply_s"] = sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh"))
+        agreement = self._scorer.agreement
         return {
             "busy_s": sum(seconds.values()),
             **seconds,
@@ -165,5 +185,9 @@ class Selector:
             "applied": float(self.num_applied),
             "apply_ms": spans.mean_ms("apply") or 0.0,
             "transfer_ms": spans.mean_ms("transfer") or 0.0,
+            "refresh_ms": spans.mean_ms("refresh") or 0.0,
+            "overflowed": float(self._scorer.num_overflowed),
+            "checks": float(agreement.num_checks),
+            "agreement": agreement.mean if agreement.num_checks else 0.0,
             "slowest_chunk_s": self.slowest_chunk_s,
         }

@@ -19,6 +19,7 @@ from sbpipe.metrics import EventLog, Spans
 from sbpipe.models import build_model, parts_of
 from sbpipe.records import Manifest
 from sbpipe.scoring import Scorer
+from sbpipe.scoring.precision import refuse
 from sbpipe.selection import build_policy
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.service import Built
@@ -47,9 +48,19 @@ def assemble(
     config: Config, data: Data, source: WeightsSource, device: torch.device, spans: Spans, events: EventLog
 ) -> tuple[Selector, Manifest]:
     """A selector that scores with what `source` delivers, and the layout of the snapshots it can take."""
+    own = config.selector
+    refuse(own.precision, device)
     model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
     manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
-    scorer = Scorer(model, build_loss(config.loss), precision=config.selector.precision, device=device)
+    scorer = Scorer(
+        model,
+        build_loss(config.loss),
+        precision="fp32" if own.precision == "auto" else own.precision,
+        device=device,
+        scale=own.scale,
+        compiled=own.compile,
+        min_agreement=own.min_agreement,
+    )
     selector = Selector(
         seed=config.seed,
         batch_size=config.score_batch_size,
@@ -58,11 +69,12 @@ def assemble(
         scorer=scorer,
         policy=build_policy(config.selection),
         needs_classes=config.selection.history_by == "class",
-        replica=Replica(scorer.model, manifest),
+        replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
         spans=spans,
         events=events,
     )
+    selector.rehearse(own)
     return selector, manifest
 
 
@@ -87,14 +99,13 @@ class Builder:
         source: WeightsSource = pulled if slots is None else SlotSource(slots)
         try:
             selector, manifest = assemble(config, data, source, self._device, self._spans, self.events)
-            selector.rehearse()
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
             reason = f"out of memory with model.name = {config.model.name!r}. Lower selector.batch_size or selector.precision"
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
         fingerprints = {"data": data.fingerprint, "model": manifest.digest, "weights": "pulled" if slots is None else "shared"}
-        fingerprints["precision"] = config.selector.precision
+        fingerprints["precision"] = selector.precision
         self.events.write("built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints)
         fast = layout.fast_part(manifest) if config.fast_interval else None
         return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes, fast.num_bytes if fast else 0)

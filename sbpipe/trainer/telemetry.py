@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sbpipe.fidelity import mean_error, spearman
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import TrainBatch
 from sbpipe.trainer.arriving import Arriving
 from sbpipe.trainer.census import Census
 from sbpipe.trainer.evaluate import Evaluation
-from sbpipe.trainer.fidelity import mean_error, spearman
 from sbpipe.trainer.peers import Roster
 from sbpipe.trainer.steering import Reading
 from sbpipe.trainer.stream import Stream
@@ -239,6 +239,10 @@ class Telemetry:
             "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
             "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
+            "scoring.agreement": self._mean_over_peers("agreement"),
+            "scoring.checks": int(self._roster.total("checks")),
+            "scoring.overflowed": int(self._roster.total("overflowed")),
+            "scoring.refresh_ms": self._mean_over_peers("refresh_ms"),
             "sync.apply_ms": self._mean_over_peers("apply_ms"),
             "sync.transfer_ms": self._mean_over_peers("transfer_ms") or 0.0,
             "lease.selected": stream.ledger.num_selected,

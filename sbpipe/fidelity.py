@@ -1,4 +1,4 @@
-"""How well the selector's scores agree with the trainer's fresh losses: pure functions of two arrays."""
+"""How well late or coarse scores agree with fresh, exact losses: pure functions of two arrays."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,0 +1,321 @@
+"""Scoring at every precision and batch size, side by side on one core: speed, ranks against fp32 on trained weights, and refresh time.
+
+The speed that all are compared with is our own fp32. Two other ways to compute in fp32 stand beside it: the model as it is (channels-last), and
+the same compiled. A precision that the device imitates, so that it takes more than twice as long as fp32, is measured at the smallest batch only.
+"""
+
+import ctypes
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sbpipe.bench.rows import Row, cells_table, one_core
+from sbpipe.config import Config, from_dict, resolve
+from sbpipe.data import Data, load_data
+from sbpipe.errors import RunDirError
+from sbpipe.fidelity import spearman
+from sbpipe.layout import laid_out
+from sbpipe.losses import build_loss
+from sbpipe.models import build_model, parts_of
+from sbpipe.records import Floats
+from sbpipe.run_dir import CONFIG
+from sbpipe.scoring import Scorer
+from sbpipe.scoring.precision import supported
+from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.weights.layout import build_manifest, copy, tensors_in, tensors_of
+from sbpipe.weights.replica import Replica
+
+BATCH_SIZES = (32, 64, 128, 256)
+REFERENCE = 64
+"""The batch size that bars are of."""
+ROUNDS, ENOUGH_S = 5, 2.0
+"""Passes of each way, and the seconds after which there is no further one."""
+TASTE = 16
+CPU = torch.device("cpu")
+
+TRAININGS: dict[str, tuple[int, int]] = {"small_cnn": (300, 64), "resnet18_cifar": (100, 32)}
+"""Updates and batch size with which a model of the default table is trained first: trained weights rank otherwise than random ones."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One precision at one batch size."""
+
+    model: str
+    precision: str
+    batch_size: int
+    examples_per_s: float
+    ratio_to_fp32: float
+    spearman: float
+    refresh_ms: float
+    fast_refresh_ms: float
+    memory_mb: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to score: how, how its weights are refreshed, and its name in the table."""
+
+    name: str
+    score: Callable[[Tensor, Tensor], Floats]
+    arrive: Callable[[bool], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is scored: a trained model and real candidates."""
+
+    name: str
+    config: Config
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+
+
+def measure(given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True) -> list[Scored]:
+    """The table: of the weights of a run, of the model and data that were given, or of the two models of the default."""
+    if run is not None:
+        subjects = [_from_run(run)]
+    elif given:
+        subjects = [_trained(resolve(given))]
+    else:
+        subjects = [_trained(resolve({"model.name": name})) for name in TRAININGS]
+    return [row for subject in subjects for row in _measure(subject, compiled=compiled)]
+
+
+def bars(rows: Sequence[Scored]) -> list[Row]:
+    """What the table says of what is promised."""
+    found: list[Row] = []
+    for model in dict.fromkeys(row.model for row in rows):
+        at = {row.precision: row for row in rows if row.model == model and row.batch_size == REFERENCE}
+        if not {"fp32", "fp32 as it is"} <= set(at):
+            continue
+        others = max(row.examples_per_s for name, row in at.items() if name.startswith("fp32 "))
+        found.append(Row("scoring", f"{model}: fp32 / best other fp32", at["fp32"].examples_per_s / others, "x", at_least=1.0))
+        if "int8" in at:
+            found += _int8_bars(model, at["int8"], at["fp32 as it is"])
+    return found
+
+
+def _int8_bars(model: str, int8: Scored, plain: Scored) -> list[Row]:
+    is_large = model == "resnet18_cifar"
+    between_s = 8 * 4 * 128 / int8.examples_per_s
+    return [
+        Row(
+            "scoring",
+            f"{model}: int8 / fp32 as it is",
+            int8.examples_per_s / plain.examples_per_s,
+            "x",
+            at_least=1.75 if is_large else None,
+        ),
+        Row("scoring", f"{model}: Spearman of int8 with fp32", int8.spearman, "", at_least=0.98),
+        Row("scoring", f"{model}: int8 refresh", int8.refresh_ms, "ms", at_most=120.0 if is_large else None),
+        Row("scoring", f"{model}: refresh / time between pushes, interval 8", int8.refresh_ms / 1e3 / between_s, "", at_most=0.1),
+    ]
+
+
+def table(rows: Sequence[Scored]) -> str:
+    """For people."""
+    head = ("model", "precision", "batch", "examples/s", "to fp32", "Spearman", "refresh ms", "norms only", "memory MB")
+    return cells_table([head, *(_cells(row) for row in rows)])
+
+
+def _cells(row: Scored) -> tuple[str, ...]:
+    numbers = (f"{row.examples_per_s:,.0f}", f"{row.ratio_to_fp32:.2f}", f"{row.spearman:.4f}")
+    times = (f"{row.refresh_ms:.1f}", f"{row.fast_refresh_ms:.2f}", f"{row.memory_mb:.0f}")
+    return (row.model, row.precision, str(row.batch_size), *numbers, *times)
+
+
+def to_dicts(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+    """For programs; what could not be measured is null."""
+    return [
+        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()}
+        for row in rows
+    ]
+
+
+# --- what is scored -----------------------------------------------------------------------------------------------------------
+
+
+def _from_run(path: Path) -> Subject:
+    import json
+
+    try:
+        config = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise RunDirError(f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written") from None
+    state = Checkpoints(path / "checkpoints", keep=1).load_newest()
+    if state is None:
+        raise RunDirError(f"{path} has no checkpoint to take weights from. Run with checkpoint.every above 0")
+    data = _load(config)
+    model = _build(config, data)
+    model.load_state_dict(state["model"])
+    return _subject(config, model, data)
+
+
+def _trained(config: Config) -> Subject:
+    """Train for a while on all cores: enough that losses spread as they do in a run."""
+    steps, batch_size = TRAININGS.get(config.model.name, (150, 32))
+    data = _load(config)
+    model = _build(config, data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+    loss = build_loss(config.loss)
+    order = np.random.default_rng(config.seed).permutation(data.train.num_examples)
+    for step in range(steps):
+        if step % 50 == 0:
+            sys.stderr.write(f"  training {config.model.name} first: update {step} of {steps}\n")
+        example_ids = np.take(order, range(step * batch_size, (step + 1) * batch_size), mode="wrap")
+        inputs, targets = data.train.batch(example_ids, 0)
+        loss(model(laid_out(inputs)), targets).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        rates.step()
+    return _subject(config, model, data)
+
+
+def _load(config: Config) -> Data:
+    return load_data(config.data, config.view, seed=config.seed, device=CPU, batch_size=config.train.batch_size)
+
+
+def _build(config: Config, data: Data) -> nn.Module:
+    return build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
+
+
+def _subject(config: Config, model: nn.Module, data: Data) -> Subject:
+    count = min(2 * BATCH_SIZES[-1], data.score.num_examples)
+    inputs, targets = data.score.batch(np.arange(data.score.num_examples - count, data.score.num_examples), 0)
+    return Subject(config.model.name, config, model.eval().requires_grad_(False), inputs, targets)
+
+
+# --- how it is measured -------------------------------------------------------------------------------------------------------
+
+
+def _measure(subject: Subject, *, compiled: bool) -> list[Scored]:
+    with one_core(), torch.inference_mode():
+        exact = _plain(subject).score(subject.inputs, subject.targets)
+        rows: list[Scored] = []
+        for size in (size for size in BATCH_SIZES if size <= len(subject.inputs)):
+            slow = {row.precision for row in rows if row.ratio_to_fp32 < 0.5}
+            names = [name for name in supported(CPU) if name not in slow]
+            names += ["fp32 as it is"] + (["fp32 compiled"] if compiled and size == REFERENCE else [])
+            rows += _side_by_side(subject, names, size, exact, {row.precision: row for row in rows})
+    return rows
+
+
+def _side_by_side(subject: Subject, names: Sequence[str], size: int, exact: Floats, known: Mapping[str, Scored]) -> list[Scored]:
+    """Every way in turn, several rounds; ranks and refreshes, which no batch size changes, are measured where they are not `known`."""
+    ways, memory = {}, {}
+    for name in names:
+        sys.stderr.write(f"  {subject.name}, batch {size}: {name}\n")
+        with _peak_mb() as peak:
+            ways[name] = _way(subject, name)
+            ways[name].score(subject.inputs[:size], subject.targets[:size])
+        memory[name] = peak[0]
+    fastest, spent = dict.fromkeys(names, math.inf), dict.fromkeys(names, 0.0)
+    for _ in range(ROUNDS):
+        for name in (name for name in names if spent[name] < ENOUGH_S):
+            begin = time.perf_counter()
+            ways[name].score(subject.inputs[:size], subject.targets[:size])
+            took = time.perf_counter() - begin
+            fastest[name], spent[name] = min(fastest[name], took), spent[name] + took
+    rows = []
+    for name in names:
+        rate, base = size / fastest[name], size / fastest["fp32"]
+        slow = fastest[name] > 2.0 * fastest["fp32"]
+        rest = _constants(known[name]) if name in known else _ranks_and_refreshes(subject, ways[name], exact, size, slow=slow)
+        rows.append(Scored(subject.name, name, size, rate, rate / base, *rest, memory[name]))
+    return rows
+
+
+def _constants(row: Scored) -> tuple[float, float, float]:
+    return row.spearman, row.refresh_ms, row.fast_refresh_ms
+
+
+def _ranks_and_refreshes(subject: Subject, way: Way, exact: Floats, size: int, *, slow: bool) -> tuple[float, float, float]:
+    few = slice(0, size if slow else len(exact))
+    scores = np.concatenate([way.score(*part) for part in _parts(subject.inputs[few], subject.targets[few], size)])
+    whole_s, fast_s = (_seconds(partial(way.arrive, kind)) for kind in (True, False))
+    return spearman(scores, exact[few]), 1e3 * whole_s, 1e3 * fast_s
+
+
+def _parts(inputs: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
+
+
+def _way(subject: Subject, name: str) -> Way:
+    if name == "fp32 as it is":
+        return _plain(subject)
+    precision, _, how = name.partition(" ")
+    scorer = Scorer(subject.model, build_loss(subject.config.loss), precision=precision, device=CPU, compiled=how == "compiled")
+    scorer.prepare(subject.inputs[:TASTE], subject.targets[:TASTE])
+    manifest = build_manifest(subject.model, parts_of(subject.model))
+    flat = torch.empty(manifest.num_bytes, dtype=torch.uint8)
+    copy(tensors_in(flat, manifest), tensors_of(subject.model, manifest))
+    replica = Replica(subject.model, manifest, scorer.weights_arrived)
+
+    def arrive(whole: bool) -> None:
+        replica.load(flat) if whole else replica.load_fast(flat)
+        scorer.refresh()
+
+    return Way(name, scorer.score, arrive)
+
+
+def _plain(subject: Subject) -> Way:
+    """The model as it is, its weights channels-last like its inputs."""
+    model = _build_like(subject)
+    loss = build_loss(subject.config.loss)
+
+    def score(inputs: Tensor, targets: Tensor) -> Floats:
+        losses: Floats = loss(model(laid_out(inputs)), targets).numpy()
+        return losses
+
+    return Way("fp32 as it is", score, lambda whole: model.load_state_dict(subject.model.state_dict()) and None)
+
+
+def _build_like(subject: Subject) -> nn.Module:
+    import copy as copying
+
+    model: nn.Module = copying.deepcopy(subject.model).to(memory_format=torch.channels_last)
+    return model
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    call()
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+@contextmanager
+def _peak_mb() -> Iterator[list[float]]:
+    """How far the process grew meanwhile, at its highest; Linux counts it."""
+    _give_back()
+    Path("/proc/self/clear_refs").write_text("5")
+    before, found = _status_mb("VmRSS"), [math.nan]
+    yield found
+    found[0] = _status_mb("VmHWM") - before
+
+
+def _give_back() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024

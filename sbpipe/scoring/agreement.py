@@ -1,0 +1,68 @@
+"""Whether coarse scores still rank like exact ones, judged from a few candidates that were scored twice. It must not know models."""
+
+from collections import deque
+
+SLICE = 32
+"""Candidates scored twice in a check."""
+SPACING = 128 * SLICE
+"""Candidates scored between two checks: a check costs a small share of scoring even where every lease brings new weights."""
+_LAST = 4
+
+
+class Agreement:
+    """Counts when a check is due, and keeps what the checks said: rank correlations, 1.0 = the same order."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._since = SPACING
+        self._is_new = False
+        self._last: deque[float] = deque(maxlen=_LAST)
+        self._total = 0.0
+        self._latest: float | None = None
+        self.num_checks = 0
+        self.num_failed = 0
+
+    def weights_arrived(self) -> None:
+        """Scores come from other weights now."""
+        self._is_new = True
+
+    def is_due(self, num_candidates: int) -> bool:
+        """Whether to check some of the candidates that are about to be scored."""
+        is_due = self._is_new and self._since >= SPACING
+        self._since = num_candidates if is_due else self._since + num_candidates
+        self._is_new = self._is_new and not is_due
+        return is_due
+
+    def note(self, correlation: float) -> None:
+        """Take in a check; one without a result, because losses were equal or not finite, is counted apart."""
+        if correlation != correlation:
+            self.num_failed += 1
+            return
+        self._last.append(correlation)
+        self._latest = correlation
+        self._total += correlation
+        self.num_checks += 1
+
+    @property
+    def latest(self) -> float | None:
+        """What the last check said."""
+        return self._latest
+
+    @property
+    def recent(self) -> float:
+        """The mean of the last few checks; NaN before the first."""
+        return sum(self._last) / len(self._last) if self._last else float("nan")
+
+    @property
+    def mean(self) -> float:
+        """The mean of all checks; NaN before the first."""
+        return self._total / self.num_checks if self.num_checks else float("nan")
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the last few checks, all of them, give reason to say so."""
+        return len(self._last) == _LAST and self.recent < self._least
+
+    def forget(self) -> None:
+        """Judge anew: the precision has changed."""
+        self._last.clear()

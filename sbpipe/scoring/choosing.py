@@ -1,0 +1,95 @@
+"""`auto`: the precision and the batch size that score fastest here, measured on real candidates. It must not know where they come from."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sbpipe.fidelity import spearman
+from sbpipe.records import Floats
+from sbpipe.scoring.precision import supported
+from sbpipe.scoring.scorer import Scorer
+
+log = logging.getLogger("sbpipe.selector")
+
+BATCH_SIZES = (16, 32, 64, 128, 256, 512)
+_NEAR_THE_BEST = 0.95
+_TASTE = 8
+_REPEATS = 3
+_ENOUGH_S = 0.5
+
+Score = Callable[[Tensor, Tensor], Floats]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How fast a precision scores, and how well its scores rank like those in fp32."""
+
+    precision: str
+    examples_per_s: float
+    agreement: float
+
+    def __str__(self) -> str:
+        return f"{self.precision} {self.examples_per_s:,.0f}/s (ranks like fp32 to {self.agreement:.3f})"
+
+
+def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: float) -> list[Measured]:
+    """Make the scorer use the fastest precision that ranks like fp32, ready to step back to the slower ones; what was measured."""
+    rows: list[Measured] = []
+    exact: Floats | None = None
+    for precision in supported(torch.device(inputs.device)):
+        scorer.use(precision)
+        if scorer.precision != precision:  # it fell back, and has said so
+            continue
+        scorer.prepare(inputs[:_TASTE], targets[:_TASTE])
+        # A precision that the device only imitates can be ten times as slow: it is not given the whole batch.
+        is_hopeless = rows and rate(scorer.score, inputs[:_TASTE], targets[:_TASTE]) < 0.5 * rows[0].examples_per_s
+        some = _TASTE if is_hopeless else len(inputs)
+        scorer.exact(inputs, targets)
+        scores = scorer.score(inputs[:some], targets[:some])
+        exact = scores if exact is None else exact
+        rows.append(Measured(precision, rate(scorer.score, inputs[:some], targets[:some]), spearman(scores, exact[:some])))
+    ladder = ladder_of(rows, least)
+    scorer.slower = ladder[:-1]
+    scorer.use(ladder[-1])
+    log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], ", ".join(str(row) for row in rows))
+    return rows
+
+
+def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
+    """The precisions worth having, the slowest (fp32, the first row) first: none is slower than it or ranks otherwise."""
+    base, *narrow = rows
+    good = [row for row in narrow if row.examples_per_s > base.examples_per_s and row.agreement >= least]
+    return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
+
+
+def choose_batch_size(score: Score, inputs: Tensor, targets: Tensor) -> int:
+    """The smallest batch size that scores nearly as fast as the fastest."""
+    sizes = [size for size in BATCH_SIZES if size <= len(inputs)] or [len(inputs)]
+    chosen = knee((size, rate(score, inputs[:size], targets[:size])) for size in sizes)
+    log.info("selector.batch_size = 'auto': %d candidates per forward pass", chosen)
+    return chosen
+
+
+def knee(rates: Iterable[tuple[int, float]]) -> int:
+    """The smallest size whose rate is near the best; sizes come in rising order."""
+    known = list(rates)
+    best = max(rate for _, rate in known)
+    return next(size for size, rate in known if rate >= _NEAR_THE_BEST * best)
+
+
+def rate(score: Score, inputs: Tensor, targets: Tensor) -> float:
+    """Examples per second, the best of some passes after one that warms up."""
+    score(inputs, targets)
+    fastest, spent = torch.inf, 0.0
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        score(inputs, targets)
+        took = time.perf_counter() - begin
+        fastest, spent = min(fastest, took), spent + took
+        if spent > _ENOUGH_S:
+            break
+    return len(inputs) / fastest

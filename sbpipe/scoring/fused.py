@@ -1,0 +1,156 @@
+"""A convolution with all that can be folded into it, in floating point. It must not know graphs or where weights come from."""
+
+import torch
+from torch import Tensor, nn
+
+_CHANNELS = (1, -1, 1, 1)
+
+
+class FusedConv(nn.Module):
+    """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is where the ReLU saturates, None without one.
+
+    It reads the modules it was made of, which are overwritten in place when new weights arrive; `refresh` derives its own from them.
+    BatchNorm is y = s x + t per channel. It goes through a max pool as |s| before and the sign behind, since only an increasing map
+    commutes with a maximum.
+    """
+
+    def __init__(
+        self, conv: nn.Conv2d, *, norm: nn.BatchNorm2d | None, pool: nn.MaxPool2d | None, cap: float | None, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        # In tuples, so that they are not registered: this module's state is derived, and saved or moved by nobody.
+        self._sources = (conv, norm)
+        self.pool = pool
+        self.cap = cap
+        self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
+        self._dtype = dtype
+        self._has_kernel = _has_kernel(conv.weight.device, dtype)
+        self._sign: Tensor | None = None
+        self._packed: Tensor | None = None
+        self._weight, self._bias = torch.empty(0), torch.empty(0)
+
+    @property
+    def conv(self) -> nn.Conv2d:
+        """The convolution as it arrived."""
+        return self._sources[0]
+
+    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        """What becomes of the bare convolution's result, per channel; None = nothing."""
+        conv, norm = self._sources
+        if norm is None:
+            return None, conv.bias
+        assert norm.running_mean is not None, "only norms with statistics are folded"
+        assert norm.running_var is not None, "it comes with the mean"
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean * scale if conv.bias is None else (conv.bias - norm.running_mean) * scale
+        return scale, shift if norm.bias is None else shift + norm.bias
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Fold what the sources hold now."""
+        scale, shift = self.scale_and_shift()
+        weight = self.conv.weight
+        if scale is not None:
+            self._sign = _sign_of(scale.to(self._dtype)) if self.pool is not None else None
+            weight = weight * (scale if self.pool is None else scale.abs()).view(-1, 1, 1, 1)
+        bias = torch.zeros_like(weight[:, 0, 0, 0]) if shift is None else shift
+        if self._weight.numel() == 0:
+            self._weight = torch.empty_like(weight, dtype=self._dtype, memory_format=torch.channels_last)
+            self._bias = torch.empty_like(bias, dtype=self._dtype)
+        self._weight.copy_(weight)  # in place: a compiled scorer holds on to them
+        self._bias.copy_(bias)
+        self._packed = None
+
+    def forward(self, inputs: Tensor, other: Tensor | None = None) -> Tensor:
+        """The value that the chain ends with."""
+        if self._sign is None:
+            out = self._compute(inputs, self._bias, other, self.cap)
+            return out if self.pool is None else max_pool(out, self.pool)
+        pooled = max_pool(self._compute(inputs, None, None, None), self.pool)
+        return _rectified(torch.addcmul(self._bias.view(_CHANNELS), pooled, self._sign.view(_CHANNELS)), self.cap)
+
+    def _compute(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
+        """Convolution, sum and ReLU: in one kernel where there is one."""
+        if self._has_kernel and not torch.compiler.is_compiling():
+            return self._in_one_kernel(inputs, bias, other, cap)
+        out = torch.conv2d(inputs, self._weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return _rectified(out if other is None else out.add_(other), cap)
+
+    def _in_one_kernel(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
+        place = (self.padding, self.stride, self.dilation, self.groups)
+        if self._packed is None:
+            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._weight, *place, list(inputs.shape))
+        kernel, limits = torch.ops.mkldnn._convolution_pointwise, [] if cap in (None, torch.inf) else [0.0, cap]
+        activation = "none" if cap is None else "hardtanh" if limits else "relu"
+        if other is None:
+            out: Tensor = kernel(inputs, self._packed, bias, *place, activation, limits, "")
+        elif limits:
+            out = _rectified(kernel(inputs, self._packed, bias, *place, "none", [], "").add_(other), cap)
+        else:
+            unary = None if cap is None else activation
+            out = kernel.binary(inputs, other, self._packed, bias, *place, "add", None, unary, [], "")
+        return out
+
+
+def _rectified(values: Tensor, cap: float | None) -> Tensor:
+    if cap is None:
+        return values
+    return values.relu_() if cap == torch.inf else values.clamp_(0.0, cap)
+
+
+def is_plain_pool(module: object) -> bool:
+    """Whether `max_pool` can stand in for a module."""
+    return type(module) is nn.MaxPool2d and not module.return_indices and _pair(module.dilation) == (1, 1)
+
+
+def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
+    """Max pooling of any type of number, by maxima of shifted views: several times as fast on a CPU as torch's own kernel.
+
+    Of floating-point numbers on an accelerator it is torch's own.
+    """
+    assert pool is not None, "who pools has one"
+    if values.device.type != "cpu":
+        return pool(values)  # type: ignore[no-any-return]
+    sizes, steps, edges = _pair(pool.kernel_size), _pair(pool.stride), _pair(pool.padding)
+    for dim, size, step, edge in zip((2, 3), sizes, steps, edges, strict=True):
+        values = _max_along(values, dim, size, step, edge, ceil=pool.ceil_mode)
+    return values
+
+
+def _max_along(values: Tensor, dim: int, size: int, step: int, edge: int, *, ceil: bool) -> Tensor:
+    length = values.shape[dim]
+    count = -(-(length + 2 * edge - size) // step) + 1 if ceil else (length + 2 * edge - size) // step + 1
+    if (count - 1) * step >= length + edge:  # a window may not begin in the padding behind
+        count -= 1
+    behind = max(0, (count - 1) * step + size - length - edge)
+    if edge or behind:
+        around = [0, 0, edge, behind] if dim == 2 else [edge, behind]
+        lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
+        values = nn.functional.pad(values, around, value=lowest)
+    last = (count - 1) * step + 1
+    windows = [slice(first, first + last, step) for first in range(size)]
+    views = [values[:, :, window] if dim == 2 else values[:, :, :, window] for window in windows]
+    out = views[0]
+    for view in views[1:]:
+        out = torch.maximum(out, view)
+    return out
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _sign_of(scale: Tensor) -> Tensor | None:
+    """The signs of a scale, or None if all are positive."""
+    return None if bool((scale > 0).all()) else torch.sign(scale)
+
+
+def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """oneDNN's convolution that adds and rectifies while the result is in registers: on CPUs, in single precision."""
+    return device.type == "cpu" and dtype == torch.float32 and has_onednn() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+
+
+def has_onednn() -> bool:
+    """Whether this build of PyTorch has oneDNN, the library of the kernels used here."""
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]

@@ -1,0 +1,119 @@
+"""What scores: a model's forward pass at some precision, derived from weights that are overwritten in place. It must not know losses.
+
+A program is made once, of a model on its device in single precision. When new weights have been written into the model, `refresh` derives
+what the program computes with: folded, cast, or quantised and packed. Nothing is traced again.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, fx, nn
+
+from sbpipe.scoring.fused import FusedConv
+from sbpipe.scoring.graph import fused, traced
+from sbpipe.scoring.lowering import lower, record
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Program(Protocol):
+    """A forward pass at some precision."""
+
+    notes: list[str]
+    """What a user should know of how it was made."""
+
+    def refresh(self, *, whole: bool) -> None:
+        """Take the weights as they are now; without `whole`, only normalisation, biases and the head are new."""
+        ...
+
+    def calibrate(self, inputs: Tensor) -> Tensor | None:
+        """The outputs in single precision, having learned from the values on the way; None if some were not finite."""
+        ...
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        ...
+
+
+class FloatProgram:
+    """The model in floating point, with what evaluation makes redundant folded away.
+
+    In single precision the rest of the model is computed with as it is. In half precision the rest is cast when weights arrive.
+    """
+
+    def __init__(self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False) -> None:
+        self._model = model
+        dtype = DTYPES[precision]
+        graph = traced(model) if folded else None
+        self.notes: list[str] = []
+        run: nn.Module = model if graph is None else graph
+        if dtype != torch.float32:
+            run = copy.deepcopy(run).to(dtype)
+        self._fused: list[FusedConv] = fused(run, model, dtype) if isinstance(run, fx.GraphModule) else []
+        self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
+        self._run: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
+
+    def refresh(self, *, whole: bool) -> None:
+        """Fold and cast; a new norm alone changes all that it is folded into."""
+        for step in self._fused:
+            step.refresh()
+        if self._copies:
+            torch._foreach_copy_([copied for copied, _ in self._copies], [source for _, source in self._copies])
+
+    def calibrate(self, inputs: Tensor) -> Tensor | None:
+        """There is nothing to learn."""
+        outputs: Tensor = self._model(inputs)
+        return outputs
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        return self._run(inputs)
+
+
+class ByteProgram:
+    """The model in 8-bit integers wherever it can be; raises ValueError where it cannot at all."""
+
+    def __init__(self, model: nn.Module) -> None:
+        plain, graph = traced(model), traced(model)
+        if plain is None or graph is None:
+            raise ValueError("its forward pass cannot be traced")
+        self._plain = plain
+        steps = fused(graph, model, torch.float32)
+        lowered = lower(graph)
+        if not lowered.layers:
+            raise ValueError("it has no convolution (Conv2d) and no large linear layer but its head")
+        self._run, self._layers, self._spans = lowered.graph, lowered.layers, lowered.spans
+        kept = {id(module) for module in lowered.graph.modules()}
+        self._wide = [step for step in steps if id(step) in kept]
+        wide = lowered.wide
+        self._is_blind = True
+        self.notes = [f"{', '.join(wide[:4])}{' and more' if len(wide) > 4 else ''} computes in fp32"] if wide else []
+
+    def refresh(self, *, whole: bool) -> None:
+        """Quantise and pack the weights; of a new norm alone, only scales and biases."""
+        for layer in self._layers:
+            layer.refresh(whole=whole)
+        for step in self._wide:
+            step.refresh()
+
+    def calibrate(self, inputs: Tensor) -> Tensor | None:
+        """Learn the span of every value that is held in bytes."""
+        outputs = record(self._plain, self._spans, inputs)
+        self._is_blind = self._is_blind and outputs is None
+        return outputs
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The outputs; before the first calibration, what is scored first is learned from."""
+        if self._is_blind:
+            self.calibrate(inputs)
+        outputs: Tensor = self._run(inputs)
+        return outputs
+
+
+def _shared_state(run: nn.Module, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """The tensors of a copy that are still used, each with the one that it is a copy of."""
+    source = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    own = {**dict(run.named_parameters(remove_duplicate=False)), **dict(run.named_buffers(remove_duplicate=False))}
+    return [(tensor, source[name]) for name, tensor in own.items() if name in source]
