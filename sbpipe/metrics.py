@@ -1,6 +1,7 @@
 """Append-only JSONL events and spans: what every picture and summary is made from. Knows nothing of what it records."""
 
 import json
+import logging
 import math
 import threading
 import time
@@ -95,6 +96,18 @@ class EventLog:
             except OSError:
                 self.num_lost += 1
             self._file = None
+
+
+class Teller(logging.Handler):
+    """Writes what is logged as events too, `warning` or `note`, so that who follows a run reads it where the run was started."""
+
+    def __init__(self, events: EventLog) -> None:
+        super().__init__(logging.INFO)
+        self.events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One event for one message."""
+        self.events.write("warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage())
 
 
 def plain(value: Any) -> Any:

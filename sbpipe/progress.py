@@ -182,6 +182,7 @@ TABLE: Rows = (
     ("staleness max", "staleness.max", "{} steps".format),
     ("fast staleness", "staleness.fast_mean", "{:.2f} steps (normalisation, biases, head)".format),
     ("score fidelity", "fidelity.spearman", "{:.3f} (Spearman, score against fresh loss)".format),
+    ("scoring agreement", "scoring.agreement", "{:.3f} (Spearman, coarse scores against fp32)".format),
     ("swing", "selection.swing", "{:.2f} (class shares: 1 = calm, above 6 = the choice runs after classes)".format),
     (
         "prediction swing",

@@ -32,6 +32,7 @@ LOCK = "trainer.lock"
 """Logs and lock are there before a run has begun, so they alone do not make a directory used."""
 SUMMARY = "summary.json"
 TRAINER_EVENTS = "events-trainer.jsonl"
+SELECTOR_EVENTS = "events-selector-{}.jsonl"
 _LOCKS = Path("/proc/locks")
 
 

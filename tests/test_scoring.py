@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sbpipe.config import LossConfig, ModelConfig
-from sbpipe.errors import DataError, ModelError
+from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.fidelity import spearman
 from sbpipe.losses import build_loss
 from sbpipe.models import build_model
@@ -170,14 +170,16 @@ def test_weights_that_give_no_finite_values_are_an_error_at_the_start_of_int8() 
         scorer_of(model, "int8").prepare(*candidates())
 
 
-def test_overflow_in_half_precision_is_counted() -> None:
+def test_overflow_in_half_precision_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     model = net()
     with torch.no_grad():
         model.state_dict()["head.weight"].fill_(60_000.0)
         model.state_dict()["head.weight"][::2] *= -1.0
     scorer = scorer_of(model, "fp16")
     assert not np.isfinite(scorer.score(*candidates())).any()
-    assert scorer.num_overflowed == len(candidates()[0])
+    scorer.score(*candidates())
+    assert scorer.num_overflowed == 2 * len(candidates()[0])
+    assert caplog.text.count("32 of 32 scores in fp16 are not finite") == 1
 
 
 class Branching(nn.Module):
@@ -284,6 +286,45 @@ def test_a_model_that_does_not_take_the_smaller_image_is_an_error_at_the_start()
     vectors = torch.zeros(4, 7), torch.zeros(4, dtype=torch.long)
     with pytest.raises(ModelError, match="only images can be scored smaller"):
         scorer_of(nn.Linear(7, 10), scale=0.5).prepare(*vectors)
+
+
+@pytest.fixture
+def fake_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Capture and guards are torch's own; only code generation, which needs a C++ compiler, is left out."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda run, **options: real(run, backend="eager", **options))
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("fake_compiler")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_compiled_scorer_takes_new_weights_and_other_batch_sizes_without_compiling_anew(precision: str) -> None:
+    scorer = scorer_of(net(), precision, compiled=True)
+    scorer.prepare(*candidates())
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        for count in (32, 7, 32):
+            with torch.no_grad():
+                scorer.model.state_dict()["features.0.weight"].view(-1)[0] += 3.0
+                scorer.model.state_dict()["features.2.running_mean"] += 0.5
+            scorer.weights_arrived(True)
+            inputs, targets = candidates(count)
+            assert np.allclose(scorer.score(inputs, targets), exact_losses(scorer.model, inputs, targets), rtol=0.05, atol=0.3)
+    finally:
+        torch.compiler.set_stance("default")
+
+
+def test_a_model_that_cannot_be_compiled_is_an_error_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: nn.Module, **options: object) -> nn.Module:
+        def call(inputs: Tensor) -> Tensor:
+            raise OSError("c++: command not found")
+
+        return call  # type: ignore[return-value]
+
+    monkeypatch.setattr(torch, "compile", fail)
+    with pytest.raises(DeviceError, match=r"selector.compile = true: .*c\+\+: command not found.*A C\+\+ compiler"):
+        scorer_of(net(), compiled=True).prepare(*candidates())
 
 
 def test_fp32_at_full_size_is_never_checked() -> None:

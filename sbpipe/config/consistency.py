@@ -43,9 +43,16 @@ def check_together(config: Config) -> None:
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
         raise ConfigError("sync.dtype", config.sync.dtype, "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'")
     for key in ("precision", "batch_size"):
-        if config.mode == "lockstep" and getattr(config.selector, key) == "auto":
-            reason = "lockstep promises bit-equal scores, and what a measurement chooses may differ"
-            raise ConfigError(f"selector.{key}", "auto", reason, "Name one")
+        if getattr(config.selector, key) == "auto":
+            _check_measured(config, f"selector.{key}")
+
+
+def _check_measured(config: Config, key: str) -> None:
+    if config.mode == "lockstep":
+        reason = "lockstep promises bit-equal scores, and what a measurement chooses may differ"
+        raise ConfigError(key, "auto", reason, "Name one")
+    if config.selector.compile:
+        raise ConfigError(key, "auto", "with selector.compile each one would be compiled to be measured", "Name one")
 
 
 def _check_replicas(config: Config) -> None:

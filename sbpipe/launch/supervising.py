@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from sbpipe.errors import UserError
 from sbpipe.launch.child import Child, ChildFailed
 from sbpipe.progress import Display, Follower
-from sbpipe.run_dir import TRAINER_EVENTS
+from sbpipe.run_dir import SELECTOR_EVENTS, TRAINER_EVENTS
 from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2
@@ -29,8 +30,9 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
 
     A trainer that dies ends the run; what the death of another means, its `upkeep` says.
     """
-    follower = Follower(run_dir / TRAINER_EVENTS)
+    follower, selectors = Follower(run_dir / TRAINER_EVENTS), _Selectors(run_dir)
     follower.new_events()
+    selectors.new_events()
     is_stopping = _StopRequest()
     with is_stopping:
         trainer.start()
@@ -39,6 +41,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
         try:
             while trainer.code is None:
                 show_events(follower, display, with_warnings=True)
+                selectors.show(display)
                 if is_stopping.count:
                     _stop(trainer, display)
                     break
@@ -112,6 +115,26 @@ def show_events(follower: Follower, display: Display, *, with_warnings: bool = F
 
 def _because(event: dict[str, object]) -> str:
     return f" ({event['reason']})" if event.get("reason") else ""
+
+
+class _Selectors:
+    """What the selectors of a run have to say to its user."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._followers: dict[Path, Follower] = {}
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Events of all of them since the last call."""
+        for path in sorted(self._run_dir.glob(SELECTOR_EVENTS.format("*"))):
+            self._followers.setdefault(path, Follower(path))
+        return [event for follower in self._followers.values() for event in follower.new_events()]
+
+    def show(self, display: Display) -> None:
+        """Their notes and warnings."""
+        for event in self.new_events():
+            if event.get("kind") in ("note", "warning"):
+                display.say(f"{'warning: ' if event['kind'] == 'warning' else ''}{event['text']}")
 
 
 class _StopRequest:

@@ -13,6 +13,7 @@ TILES: Rows = (
     ("selector idle", "selector.idle_ratio", percent),
     ("staleness (steps)", "staleness.mean", "{:.2f}".format),
     ("fidelity", "fidelity.spearman", "{:.3f}".format),
+    ("scores rank like fp32", "scoring.agreement", "{:.3f}".format),
     ("swing (1 = calm)", "selection.swing", "{:.2f}".format),
     ("effective sample size", "selection.ess", "{:.2f}".format),
     ("candidates / s", "candidates_per_s", "{:,.0f}".format),

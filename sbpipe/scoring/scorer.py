@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sbpipe.devices import is_out_of_memory
-from sbpipe.errors import DataError, ModelError
+from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.fidelity import spearman
 from sbpipe.layout import laid_out
 from sbpipe.losses import PerExampleLoss
@@ -20,7 +20,7 @@ from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement
 from sbpipe.scoring.programs import DTYPES, ByteProgram, FloatProgram, Program
 
-log = logging.getLogger("sbpipe.selector")
+log = logging.getLogger("sbpipe.scoring")
 
 _SAME, _SIMILAR = 1e-3, 0.5
 """Largest difference, relative to the outputs, between a program and the model it was made of: in fp32, and narrower."""
@@ -104,6 +104,7 @@ class Scorer:
             reason = f"{bad} of the first {len(inputs)} candidates hold values that are not finite (NaN or infinite)"
             raise DataError(f"{reason}, and nothing can be learned from their scores. Remove or repair such examples")
         self._refuse_size(inputs[:1])
+        self._padded_to = len(inputs)
         some = inputs[:SLICE]
         outputs = self._program.calibrate(laid_out(self._shrunk(some)))
         if outputs is None:
@@ -111,6 +112,8 @@ class Scorer:
                 "selector.precision = 'int8': the first candidates give values that are not finite, so their range cannot be measured. "
                 "Check the data and the model, or write fp32"
             )
+        if self._is_compiled:
+            self._compile(some)
         self._try(some, outputs)
         for note in self._program.notes:
             log.warning("selector.precision = %r: %s", self.precision, note)
@@ -131,6 +134,14 @@ class Scorer:
             size = "x".join(str(side) for side in small.shape[2:])
             reason = f"the model does not take images of {size} ({error})"
             raise ModelError(f"selector.scale = {self._scale:g}: {reason}. Write a larger scale, or 1.0") from error
+
+    def _compile(self, inputs: Tensor) -> None:
+        try:
+            self._outputs(self._shrunk(inputs))
+        except Exception as error:  # the compiler, and the compiler that it calls, fail in ways of their own
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            way_out = "A C++ compiler must be installed; or write selector.compile = false"
+            raise DeviceError(f"selector.compile = true: the model cannot be compiled ({reason}). {way_out}") from error
 
     def _try(self, inputs: Tensor, wanted: Tensor) -> None:
         """A forward pass that was traced wrongly (it may depend on what a trace does not see) is not used."""
@@ -158,13 +169,21 @@ class Scorer:
         exact = self.exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
-        self.num_overflowed += len(losses) - int(np.isfinite(losses).sum())
+        self._count_overflow(losses)
         if is_checked:
             self._note(float("nan") if exact is None else spearman(losses[:SLICE], exact))
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
             return losses, None
         self.num_outputs = outputs.shape[1]
         return losses, outputs.argmax(dim=1).cpu().numpy()
+
+    def _count_overflow(self, losses: Floats) -> None:
+        count = len(losses) - int(np.isfinite(losses).sum())
+        if count and not self.num_overflowed:
+            found = f"{count} of {len(losses)} scores in {self.precision} are not finite: such candidates are not chosen"
+            way_out = "" if self.precision == "fp32" else ". If there are many, set selector.precision = 'fp32'"
+            log.warning("%s%s", found, way_out)
+        self.num_overflowed += count
 
     @torch.inference_mode()
     def exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:

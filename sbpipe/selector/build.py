@@ -15,9 +15,10 @@ from sbpipe.data import Data, Order, load_data
 from sbpipe.errors import DeviceError, PeerRejected
 from sbpipe.link.messages import Welcome
 from sbpipe.losses import build_loss
-from sbpipe.metrics import EventLog, Spans
+from sbpipe.metrics import EventLog, Spans, Teller
 from sbpipe.models import build_model, parts_of
 from sbpipe.records import Manifest
+from sbpipe.run_dir import SELECTOR_EVENTS
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import build_policy
@@ -88,6 +89,8 @@ class Builder:
         self._spans = spans
         self._loaded: tuple[object, Data] | None = None
         self.events = EventLog(None, "selector")
+        self._teller = Teller(self.events)
+        logging.getLogger("sbpipe.scoring").addHandler(self._teller)
 
     def __call__(self, welcome: Welcome) -> Built:
         """Build for this trainer."""
@@ -114,7 +117,8 @@ class Builder:
         """Events go beside the trainer's where its run directory can be seen from here."""
         self.events.close()
         visible = run.is_dir() and os.access(run, os.W_OK)
-        self.events = EventLog(run / f"events-selector-{self._selector_id}.jsonl" if visible else None, "selector")
+        self.events = EventLog(run / SELECTOR_EVENTS.format(self._selector_id) if visible else None, "selector")
+        self._teller.events = self.events
 
     def _load(self, config: Config) -> Data:
         wanted = (config.data, config.view, config.seed)
