@@ -18,7 +18,7 @@ from sbpipe.selection.ramp import START, Ramp
 from sbpipe.trainer.census import Census
 from sbpipe.trainer.fresh import FreshWeights, effective_share
 from sbpipe.trainer.scores import ScoreTable
-from sbpipe.trainer.steering import ENOUGH, PATIENCE, Steering
+from sbpipe.trainer.steering import ENOUGH, FOLLOWS, LEARNING, PATIENCE, SWAYS, TOO_MUCH, Steering, is_swinging
 
 # --- the proposal -------------------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,30 @@ def test_with_classes_a_fresh_loss_is_ranked_within_its_class_as_its_score_was()
     assert torch.equal(heir.ratios(losses, chances, 1.0, classes), fresh.ratios(losses, chances, 1.0, classes))
 
 
+class AsOnAnAccelerator(FreshWeights):
+    """Computes in torch on the CPU too."""
+
+    @staticmethod
+    def _in_numpy(tensor: torch.Tensor) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("keep", [0.25, 0.3, 0.5])
+def test_weights_on_the_cpu_are_those_of_the_accelerators_code_bit_for_bit(keep: float, by_class: bool) -> None:
+    random = np.random.default_rng(0)
+    one, other = FreshWeights(keep=keep, window=200), AsOnAnAccelerator(keep=keep, window=200)
+    for step in range(40):
+        losses = random.exponential(size=64).astype(np.float32)
+        losses = np.round(losses, 1) if step % 3 == 0 else losses  # ties
+        chances = np.minimum(random.uniform(0.01, 1.2, 64), 1.0).astype(np.float32)
+        classes = torch.from_numpy(random.integers(0, 5, 64)) if by_class else None
+        given = torch.from_numpy(losses), torch.from_numpy(chances), float(random.random()), classes
+        assert torch.equal(one(*given), other(*given))
+        if step == 20:
+            one.restore(other.state())
+
+
 def test_the_memory_of_chosen_losses_estimates_the_cdf_of_all_candidates() -> None:
     random = np.random.default_rng(0)
     losses = random.exponential(size=200_000).astype(np.float32)
@@ -205,9 +229,9 @@ def test_weights_are_one_on_average_however_biased_their_estimate_is() -> None:
 
 
 def test_the_effective_share_is_one_for_equal_weights_and_falls_with_their_spread() -> None:
-    assert float(effective_share(torch.full((10,), 0.3))) == pytest.approx(1.0)
-    assert float(effective_share(torch.tensor([1.0] * 5 + [0.0] * 5))) == pytest.approx(0.5)
-    assert float(effective_share(torch.zeros(4))) == 0.0
+    assert effective_share(np.full(10, 0.3, np.float32)) == pytest.approx(1.0)
+    assert effective_share(np.array([1.0] * 5 + [0.0] * 5, np.float32)) == pytest.approx(0.5)
+    assert effective_share(np.zeros(4, np.float32)) == 0.0
 
 
 # --- the guard ----------------------------------------------------------------------------------------------------------------
@@ -309,11 +333,46 @@ def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCap
 
 def test_a_run_that_swings_only_at_first_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     steering = steering_of(resolve({"selection.policy": "sb"}))
-    for step in range(2 * PATIENCE):
-        swings = step < ENOUGH - 40  # it takes the window's 32 steps more until this has passed
-        ids = [2 * k + step // 2 % 2 for k in range(64)] if swings else list(range(64))
-        steering.observe(a_batch(step, ids), torch.ones(64), torch.zeros(64))
-    assert not [record for record in caplog.records if "the loop swings" in record.message]
+    for step in range(LEARNING + 2 * PATIENCE):
+        observe_waves(steering, step, in_batches=step < LEARNING + 40, in_predictions=step < LEARNING + 40)
+    assert not swing_warnings(caplog)
+
+
+def observe_waves(steering: Steering, step: int, *, in_batches: bool, in_predictions: bool) -> None:
+    """Two steps of one class, two of the other, in what is trained and in what the model predicts."""
+    wave = step // 2 % 2
+    steering.predicted(np.array([400 * wave, 400 - 400 * wave] if in_predictions else [200, 200], np.int32))
+    ids = [2 * k + wave for k in range(64)] if in_batches else list(range(64))
+    steering.observe(a_batch(step, ids), torch.ones(64), torch.zeros(64))
+
+
+def swing_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "the loop swings" in record.message]
+
+
+@pytest.mark.parametrize(("in_batches", "in_predictions", "count"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_run_is_warned_of_once_both_its_batches_and_its_model_swing(
+    in_batches: bool, in_predictions: bool, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    steering = steering_of(resolve({"selection.policy": "sb"}))
+    for step in range(LEARNING + ENOUGH - 1):
+        observe_waves(steering, step, in_batches=in_batches, in_predictions=in_predictions)
+    assert not swing_warnings(caplog)
+    for step in range(LEARNING + ENOUGH - 1, LEARNING + PATIENCE):
+        observe_waves(steering, step, in_batches=in_batches, in_predictions=in_predictions)
+    warnings = swing_warnings(caplog)
+    assert len(warnings) == count
+    for text in warnings:
+        assert f"at step {LEARNING + ENOUGH - 1} " in text
+        assert "(prediction swing)" in text
+        assert "selection.policy = 'steady'" in text
+
+
+def test_where_predictions_are_not_known_only_a_greater_swing_of_the_batches_tells() -> None:
+    assert is_swinging(FOLLOWS + 0.1, SWAYS + 0.1)
+    assert not is_swinging(None, SWAYS + 0.1)
+    assert not is_swinging(FOLLOWS + 0.1, None)
+    assert is_swinging(TOO_MUCH + 0.1, None)
 
 
 def test_a_selector_that_counts_other_classes_is_not_listened_to() -> None:

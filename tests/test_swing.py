@@ -73,6 +73,14 @@ def test_a_restored_window_goes_on_as_the_first_would(num_batches: int) -> None:
     assert second.value == first.value
 
 
+def test_the_window_slides_for_as_long_as_batches_come() -> None:
+    swing, counts = Swing(window=8), draws([0.3, 0.7], [64] * 200)
+    for step, row in enumerate(counts, 1):
+        swing.add(row)
+        assert swing.state().tolist() == counts[max(0, step - 8) : step].tolist()
+    assert swing.value == swing_of(counts[-8:])
+
+
 def test_one_class_alone_has_no_value() -> None:
     swing = Swing()
     for _ in range(FEWEST):

@@ -156,6 +156,30 @@ def test_a_buffer_that_its_module_rebinds_is_published_too() -> None:
     assert other.mean.tolist() == [1.0, 1.0, 1.0]
 
 
+class Renaming(nn.Module):
+    """Names what it holds otherwise than its modules do, and shares one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        self.same = self.head
+        self.register_state_dict_post_hook(self._rename)
+
+    @staticmethod
+    def _rename(module: nn.Module, state: dict[str, torch.Tensor], prefix: str, metadata: object) -> None:
+        state[f"{prefix}weight"] = state.pop(f"{prefix}head.weight")
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), Rebinding(), Renaming()])
+def test_live_tensors_are_what_the_state_dict_tells_now(model: nn.Module) -> None:
+    manifest = layout.build_manifest(model, dict.fromkeys(model.state_dict(), "body"))
+    live = layout.LiveTensors(model, manifest)
+    if isinstance(model, Rebinding):
+        model.move()
+    told = layout.tensors_of(model, manifest)
+    assert [tensor.data_ptr() for tensor in live.read()] == [tensor.data_ptr() for tensor in told]
+
+
 def test_slots_in_shared_memory_are_seen_by_name_and_gone_after_close() -> None:
     slots = Slots.create(100, name="test-attach")
     assert slots.path is not None

@@ -1,5 +1,7 @@
 """How sharply to choose, by what the model has learnt: uniformly while it knows nothing. Pure."""
 
+import math
+
 import numpy as np
 
 from sbpipe.records import Floats
@@ -20,6 +22,8 @@ class Ramp:
         self._losses: Floats = np.empty(0, np.float32)
         self._weights: Floats = np.empty(0, np.float32)
         self._at_start: float | None = None
+        self.strength = 0.0
+        """0 at the start and wherever the loss is no measure of progress: not above 0 at the start, or not finite now."""
 
     def observe(self, losses: Floats, keep_probability: Floats) -> None:
         """Take in the fresh losses of one train batch."""
@@ -27,14 +31,13 @@ class Ramp:
         self._weights = np.concatenate([self._weights, 1.0 / keep_probability])[-self._window :]
         if self._at_start is None and len(self._losses) >= START:
             self._at_start = self._mean()
+        self.strength = self._strength()
 
-    @property
-    def strength(self) -> float:
-        """0 at the start and wherever the loss is no measure of progress: not above 0 at the start, or not finite now."""
+    def _strength(self) -> float:
         if self._at_start is None or not self._at_start > 0.0:
             return 0.0
         strength = 1.0 - self._mean() / self._at_start
-        return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
+        return min(max(strength, 0.0), 1.0) if math.isfinite(strength) else 0.0
 
     def _mean(self) -> float:
         return float(self._losses @ self._weights / self._weights.sum())
@@ -48,3 +51,4 @@ class Ramp:
         self._losses = np.asarray(state["losses"], np.float32)
         self._weights = np.asarray(state["weights"], np.float32)
         self._at_start = state["at_start"]  # type: ignore[assignment]
+        self.strength = self._strength()

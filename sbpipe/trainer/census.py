@@ -50,7 +50,8 @@ class Census:
             classes = targets.numpy()
         else:
             return []
-        return [int(count) for count in np.bincount(classes, minlength=self.num_classes)]
+        counts: list[int] = np.bincount(classes, minlength=self.num_classes).tolist()
+        return counts
 
     def take(self) -> dict[str, Any]:
         """The fields of a `scores` event; classes are counted since the last one."""

@@ -94,12 +94,16 @@ class Dispatcher:
             versions.published = max(versions.published, version)
         self._port.wake()
 
-    def fast_version_published(self, version: int) -> None:
-        """A version of the fast parts can be applied by selectors."""
+    def fast_version_published(self, version: int, *, is_late: bool) -> None:
+        """A version of the fast parts can be applied by selectors; `is_late` = the loop has gone on meanwhile.
+
+        If it has not, it will be done with its step in a moment, and that wakes the thread: twice would cost it twice.
+        """
         versions = self._stream.versions
         with self._changed:
             versions.fast_published = max(versions.fast_published, version)
-        self._port.wake()
+        if is_late:
+            self._port.wake()
 
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: who measures now must not be selected for on time that does not count."""

@@ -168,7 +168,7 @@ class TrainerRun:
         self.dispatcher.version_published(version)
 
     def _on_fast_commit(self, version: int) -> None:
-        self.dispatcher.fast_version_published(version)
+        self.dispatcher.fast_version_published(version, is_late=self._fast is not None and self._fast.commits_late)
 
     def run(self, *, resume: bool) -> dict[str, Any]:
         """Train to the end and leave a summary; a stop leaves a checkpoint too."""

@@ -28,12 +28,16 @@ from sbpipe.trainer.step import Weigh
 
 log = logging.getLogger("sbpipe.trainer")
 
+FOLLOWS, SWAYS = 2.0, 35.0
+"""A step counts as swinging when the classes of its batches follow something (swing) and the model sways (prediction swing) above these."""
 TOO_MUCH = 6.0
-"""Swing above which a step counts as swinging,"""
-ENOUGH, PATIENCE = 96, 128
-"""and of how many steps so many must, before the run is said to swing: healthy runs do for their first hundred."""
+"""Swing that must be exceeded instead where nobody tells what the model predicts."""
+LEARNING = 96
+"""First steps, which never count: healthy runs swing in them too."""
+ENOUGH, PATIENCE = 80, 128
+"""So many of the last so many steps must swing before the run is said to: 96 did in the calmest bad run measured, 56 in the wildest good."""
 LONGEST_MEMORY = 4096
-"""Fresh losses that weights are taken from, at the most: they are sorted at every step."""
+"""Fresh losses that weights are taken from, at the most: every step looks through them all."""
 
 
 _GEOMETRIC, _LEAST = ("swing", "prediction_swing"), 1e-3
@@ -47,6 +51,13 @@ class Reading(NamedTuple):
     ess: float | None = None
     strength: float | None = None
     guard: float | None = None
+
+
+def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
+    """Whether a step swings: batches that follow classes and a model that sways are each found in good runs, both for long only in bad ones."""
+    if swing is None:
+        return False
+    return swing > TOO_MUCH if prediction_swing is None else swing > FOLLOWS and prediction_swing > SWAYS
 
 
 @dataclass
@@ -111,8 +122,8 @@ class Steering:
         classes = self._census.classes_of(batch.example_ids) if self._config.selection.history_by == "class" else None
 
         def weigh(losses: torch.Tensor) -> torch.Tensor:
-            keep_probability = torch.from_numpy(batch.keep_probability).to(losses.device, non_blocking=True)
-            groups = None if classes is None else torch.from_numpy(classes).to(losses.device, non_blocking=True)
+            keep_probability = _on_device(batch.keep_probability, losses.device)
+            groups = None if classes is None else _on_device(classes, losses.device)
             self._weights = fresh(losses, keep_probability, self.strength, groups)
             return self._weights
 
@@ -120,18 +131,18 @@ class Steering:
 
     def observe(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> None:
         """Take in what a step gave; what steers is that step on the CPU and under a logical clock, else the one before it."""
-        ess = Arriving(effective_share(self._weights)) if self._weights is not None else None
-        before, self._pending = self._pending, (batch, Arriving(losses), Arriving(targets), ess)
+        weights = Arriving(self._weights) if self._weights is not None else None
+        before, self._pending = self._pending, (batch, Arriving(losses), Arriving(targets), weights)
         if losses.device.type == "cpu" or self._is_immediate:
             before, self._pending = self._pending, None
         if before is not None:
             self._take(*before)
 
-    def _take(self, batch: TrainBatch, losses: Arriving, targets: Arriving, ess_on_way: Arriving | None) -> None:
+    def _take(self, batch: TrainBatch, losses: Arriving, targets: Arriving, weights: Arriving | None) -> None:
         counts = self._census.class_counts(batch.example_ids, targets.wait())
         if counts:
             self._swing.add(counts)
-        swing, ess = self._swing.value, float(ess_on_way.wait()) if ess_on_way is not None else None
+        swing, ess = self._swing.value, effective_share(weights.wait().numpy()) if weights is not None else None
         if self._ramp is not None:
             self._ramp.observe(losses.wait().float().numpy(), batch.keep_probability)
         if self._guard is not None:
@@ -139,7 +150,7 @@ class Steering:
         strength = self.strength if self._is_steady else None
         self.reading = Reading(swing, self._prediction_swing.value, ess, strength, self._guard.factor if self._guard else None)
         self._means.add(self.reading)
-        self._warn_if_swinging(batch.step, swing)
+        self._warn_if_swinging(batch.step)
 
     def predicted(self, counts: NDArray[np.int32]) -> None:
         """Take in how often the selector's model predicts each class for the candidates of a lease; another width is ignored."""
@@ -147,16 +158,20 @@ class Steering:
         if len(counts) == self._num_predicted:
             self._prediction_swing.add(counts)
 
-    def _warn_if_swinging(self, step: int, swing: float | None) -> None:
-        self._swinging.append(swing is not None and swing > TOO_MUCH)
-        if self._was_warned or len(self._swinging) < PATIENCE or sum(self._swinging) < ENOUGH:
+    def _warn_if_swinging(self, step: int) -> None:
+        swing, sway = self.reading.swing, self.reading.prediction_swing
+        self._swinging.append(step >= LEARNING and is_swinging(swing, sway))
+        if self._was_warned or sum(self._swinging) < ENOUGH:
             return
         self._was_warned = True
         knobs = ["raise selection.soften" if self._is_steady else "set selection.policy = 'steady'", "raise selection.keep"]
         knobs += ["lower sync.interval"] if self._config.sync_interval > 1 else []
+        by_how_much = f"the class shares of train batches vary {swing:.1f} times as much as by chance (swing)"
+        if sway is not None:
+            by_how_much += f", the classes that the model predicts {sway:.0f} times (prediction swing)"
         text = (
-            f"the loop swings: at step {step} class shares vary {swing:.0f} times as much as by chance: selection chases what training "
-            f"has already corrected. Way out: {', or '.join(knobs)}"
+            f"the loop swings: at step {step} {by_how_much}: selection chases what training has already corrected. "
+            f"Way out: {', or '.join(knobs)}"
         )
         log.warning("%s", text)
         self._events.write("warning", text=text)
@@ -190,3 +205,8 @@ class Steering:
         swinging, self._was_warned = state["swinging"]
         self._swinging.extend(swinging)
         self._means = _Means(*state["means"])
+
+
+def _on_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

@@ -58,6 +58,29 @@ def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
     return [state[spec.name] for spec in manifest.tensors]
 
 
+class LiveTensors:
+    """The model's live tensors, read anew each time, for a module may rebind its buffers; the modules that hold them are found once.
+
+    The state dict says the same and takes long to build. It is asked each time where its names are not those of the modules.
+    """
+
+    def __init__(self, model: nn.Module, manifest: Manifest) -> None:
+        self._model, self._manifest = model, manifest
+        holders = {
+            f"{path}.{name}" if path else name: (held, name)
+            for path, module in model.named_modules(remove_duplicate=False)
+            for held in (module._parameters, module._buffers)
+            for name in held
+        }
+        self._places = [holders[spec.name] for spec in manifest.tensors if spec.name in holders]
+        if [tensor.data_ptr() for tensor in self.read()] != [tensor.data_ptr() for tensor in tensors_of(model, manifest)]:
+            self._places = []
+
+    def read(self) -> list[torch.Tensor]:
+        """The tensors as they are now, in the order of the layout."""
+        return [held[name] for held, name in self._places] or tensors_of(self._model, self._manifest)
+
+
 @torch.no_grad()
 def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
     """Copy tensor by tensor, casting where types differ, in as few kernels as the device allows."""

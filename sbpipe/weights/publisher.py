@@ -8,7 +8,7 @@ from torch import nn
 
 from sbpipe.metrics import Spans
 from sbpipe.records import Manifest
-from sbpipe.weights.layout import copy, tensors_in, tensors_of
+from sbpipe.weights.layout import LiveTensors, copy, tensors_in
 from sbpipe.weights.slots import Slots
 
 
@@ -29,7 +29,7 @@ class Publisher:
         *,
         stage: str = "publish",
     ) -> None:
-        self._model = model
+        self._live = LiveTensors(model, manifest)
         self._manifest = manifest
         self._slots = slots
         self._stage_name = stage
@@ -56,7 +56,7 @@ class Publisher:
             if index is None:
                 self.num_skipped += 1
                 return False
-            live = tensors_of(self._model, self._manifest)  # read anew: a module may rebind its buffers
+            live = self._live.read()
             if self._stage is None:
                 copy(self._views[index], live)
                 self._commit(index, version)
@@ -77,6 +77,11 @@ class Publisher:
         assert index is not None, "a publish that must be finds a slot"
         self._slots.slot(index).copy_(flat)
         self._commit(index, version)
+
+    @property
+    def commits_late(self) -> bool:
+        """Whether a publish returns before its version is offered."""
+        return self._stage is not None
 
     @property
     def newest_version(self) -> int:
