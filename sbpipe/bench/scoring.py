@@ -38,7 +38,7 @@ from sbpipe.weights.replica import Replica
 BATCH_SIZES = (32, 64, 128, 256)
 REFERENCE = 64
 """The batch size that bars are of."""
-ROUNDS, ENOUGH_S = 5, 2.0
+ROUNDS, ENOUGH_S = 40, 2.0
 """Passes of each way, and the seconds after which there is no further one."""
 TASTE = 16
 CPU = torch.device("cpu")
