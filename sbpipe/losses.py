@@ -37,6 +37,15 @@ def bce(outputs: Tensor, targets: Tensor) -> Tensor:
     return _mean_per_example(losses)
 
 
+def gradient_norm(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """The norm of cross_entropy's gradient at the logits: it bounds that of the whole gradient, up to a factor all examples share."""
+    probabilities = functional.softmax(outputs.float(), dim=1)
+    wanted = _dense(targets, outputs)
+    wanted = wanted * (1.0 - label_smoothing) + label_smoothing / outputs.shape[1]
+    norms: Tensor = torch.linalg.vector_norm((probabilities - wanted).flatten(1), dim=1)
+    return norms
+
+
 LOSSES: dict[str, Callable[[LossConfig], PerExampleLoss]] = {
     "cross_entropy": lambda config: partial(cross_entropy, label_smoothing=config.label_smoothing),
     "mse": lambda _: mse,
@@ -51,6 +60,11 @@ def build_loss(config: LossConfig) -> PerExampleLoss:
     if config.name not in LOSSES:
         raise ModelError(f"loss.name = {config.name!r}: unknown loss. It is one of {', '.join(LOSSES)}, or module:function")
     return LOSSES[config.name](config)
+
+
+def build_score(config: LossConfig, by: str) -> PerExampleLoss:
+    """What candidates are ranked by: their loss, or the norm of its gradient."""
+    return build_loss(config) if by == "loss" else partial(gradient_norm, label_smoothing=config.label_smoothing)
 
 
 def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:

@@ -49,10 +49,11 @@ def nothing_is_left(path: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "sb", "sb by class", "shuffled", "steady"])
+@pytest.mark.parametrize("policy", ["full", "kath18", "random", "rank", "sb", "sb by class", "shuffled", "steady", "topk"])
 def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
     name, _, by = policy.partition(" by ")
     changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}
+    changes |= {"selection__floor": 3, "selection__outliers": "clip", "selection__score": "gradient"} if name == "rank" else {}
     inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
     done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", **changes))
     assert done.returncode == 0, done.stdout + done.stderr

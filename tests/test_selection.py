@@ -11,6 +11,7 @@ from sbpipe.config import SelectionConfig
 from sbpipe.records import Floats
 from sbpipe.selection import POLICIES, build_policy, choose, coins
 from sbpipe.selection.history import BLOCK, History
+from sbpipe.selection.within import independent
 
 
 def one_by_one(window: deque[float], scores: Floats) -> Floats:
@@ -86,8 +87,9 @@ def test_the_coin_of_an_example_depends_on_seed_and_epoch_only() -> None:
 def test_choosing_stops_behind_the_last_example_that_may_be_kept() -> None:
     probability = np.array([1, 0, 1, 0, 1, 0], np.float32)
     uniform = np.full(6, 0.5)
-    assert choose(probability, uniform, 9)[0] == 6
-    considered, kept = choose(probability, uniform, 2)
+    is_kept = independent(probability, uniform)
+    assert choose(is_kept, 9)[0] == 6
+    considered, kept = choose(is_kept, 2)
     assert (considered, kept.tolist()) == (3, [0, 2])
 
 

@@ -13,6 +13,7 @@ def measure() -> list[Row]:
         _row("sb, history 1024", SelectionConfig(policy="sb", history=1024)),
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         _row("steady, history 1024", SelectionConfig(policy="steady", history=1024)),
+        *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in ("kath18", "rank", "topk")),
         _row("steady by class (10), history 1024", SelectionConfig(policy="steady", history=1024, history_by="class")),
     ]
 
@@ -24,7 +25,8 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
     policy.consider(np.random.default_rng(1).exponential(size=config.history).astype(np.float32), np.arange(config.history) % 10)
 
     def select() -> None:
-        considered, _ = choose(policy.keep_probability(scores, classes, strength=0.5), coins(0, 0, example_ids), 10**9)
+        probability = policy.keep_probability(scores, classes, strength=0.5)
+        considered, _ = choose(policy.draw(probability, coins(0, 0, example_ids)), 10**9)
         policy.consider(scores[:considered], classes[:considered])
 
     with one_core():

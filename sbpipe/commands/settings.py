@@ -29,7 +29,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated"
     )
-    parser.add_argument("--policy", metavar="NAME", help="who is kept: steady, sb, random, full, shuffled (steady)")
+    parser.add_argument(
+        "--policy", metavar="NAME", help="who is kept: steady, sb, rank, topk, kath18, random, full, shuffled (steady)"
+    )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")
     parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16, int8, auto (fp32)")

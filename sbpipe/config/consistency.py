@@ -38,6 +38,7 @@ def check_together(config: Config) -> None:
     if config.link.heartbeat_s * 2 > config.link.lost_after_s:
         reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
         raise ConfigError("link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that")
+    _check_selection(config)
     if config.mode == "data-parallel":
         _check_replicas(config)
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
@@ -45,6 +46,24 @@ def check_together(config: Config) -> None:
     for key in ("precision", "batch_size"):
         if getattr(config.selector, key) == "auto":
             _check_measured(config, f"selector.{key}")
+
+
+def _check_selection(config: Config) -> None:
+    own = config.selection
+    if own.unbiased and own.policy == "topk":
+        raise ConfigError(
+            "selection.unbiased", own.unbiased, "policy 'topk' gives the others no chance at all", "Use policy 'rank', or 0"
+        )
+    if own.unbiased and own.policy == "steady" and own.reweight:
+        reason = "policy 'steady' weighs by fresh losses already (selection.reweight)"
+        raise ConfigError("selection.unbiased", own.unbiased, reason, "Set selection.reweight = false, or unbiased to 0")
+    if own.unbiased and own.unbiased < 1.0:
+        raise ConfigError(
+            "selection.unbiased", own.unbiased, "is the greatest weight, and even weights are 1", "Set it to at least 1, or 0"
+        )
+    if own.score == "gradient" and config.loss.name != "cross_entropy":
+        reason = f"the gradient's norm is known for cross_entropy, the loss is {config.loss.name!r}"
+        raise ConfigError("selection.score", own.score, reason, "Set selection.score = 'loss'")
 
 
 def _check_measured(config: Config, key: str) -> None:
@@ -82,6 +101,11 @@ def warnings_of(config: Config) -> list[str]:
         notes.append(
             f"selection.history_by = '{config.selection.history_by}' has no effect: policy '{config.selection.policy}' has no history"
         )
+    for key in ("unbiased", "outliers", "floor", "score"):
+        value = getattr(config.selection, key)
+        blind = config.selection.policy == "full" or (config.selection.policy == "random" and key in ("outliers", "score"))
+        if blind and value != getattr(SelectionConfig, key):
+            notes.append(f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look at scores")
     for key in ("ramp", "reweight", "soften", "guard"):
         value = getattr(config.selection, key)
         if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):

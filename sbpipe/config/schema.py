@@ -120,12 +120,31 @@ class SelectionConfig:
     """Which candidates are kept."""
 
     policy: str = setting(
-        "steady", "the rule from scores to keep probabilities", choices=("full", "random", "sb", "shuffled", "steady")
+        "steady",
+        "the rule from scores to keep probabilities",
+        choices=("full", "kath18", "random", "rank", "sb", "shuffled", "steady", "topk"),
+    )
+    score: str = setting(
+        "loss",
+        "what a score is: the loss, or the norm of its gradient at the outputs (cross_entropy)",
+        choices=("loss", "gradient"),
     )
     keep: float = setting(1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0)
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
+    unbiased: float = setting(
+        0.0,
+        "weight trained examples by keep / chance, so that the mean gradient is that of all; the greatest weight, 0 = off",
+        low=0.0,
+    )
+    floor: int = setting(0, "epochs in which every example is kept at least once; 0 = some may never be", low=0)
+    outliers: str = setting(
+        "keep",
+        "scores beyond outlier_quantile of the recent ones: keep, clip (count as the quantile) or skip",
+        choices=("keep", "clip", "skip"),
+    )
+    outlier_quantile: float = setting(0.99, "outliers: from where on", above=0.0, high=1.0)
     history_by: str = setting("all", "what a score is ranked among: all scores, or those of its class", choices=("all", "class"))
     ramp: bool = setting(True, "steady: choose uniformly at first, more sharply as the loss falls")
     reweight: bool = setting(

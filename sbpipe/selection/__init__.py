@@ -1,24 +1,33 @@
 """From scores to kept candidates. One file per policy; this is the one dict from config name to class."""
 
 from sbpipe.config import SelectionConfig
+from sbpipe.selection.floor import is_due
+from sbpipe.selection.kath18 import Kath18
+from sbpipe.selection.outliers import OutlierGuard
 from sbpipe.selection.policy import Policy, choose, coins
+from sbpipe.selection.rank import Rank
 from sbpipe.selection.sb import SelectiveBackprop
 from sbpipe.selection.shuffled import Shuffled
 from sbpipe.selection.steady import Steady
+from sbpipe.selection.topk import TopK
 from sbpipe.selection.uniform import Full, Random
 
 POLICIES: dict[str, type[Policy]] = {
     "full": Full,
+    "kath18": Kath18,
     "random": Random,
+    "rank": Rank,
     "sb": SelectiveBackprop,
     "shuffled": Shuffled,
     "steady": Steady,
+    "topk": TopK,
 }
 
 
 def build_policy(config: SelectionConfig) -> Policy:
-    """The policy the config names."""
-    return POLICIES[config.policy](config)
+    """The policy the config names, behind a guard against outliers where it asks for one."""
+    policy = POLICIES[config.policy](config)
+    return policy if config.outliers == "keep" or not policy.needs_scores else OutlierGuard(policy, config)
 
 
-__all__ = ["POLICIES", "Policy", "build_policy", "choose", "coins"]
+__all__ = ["POLICIES", "Policy", "build_policy", "choose", "coins", "is_due"]

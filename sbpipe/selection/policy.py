@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sbpipe import randomness
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats, Ids
+from sbpipe.selection.within import Mask
 
 
 class Policy(Protocol):
@@ -23,6 +24,10 @@ class Policy(Protocol):
 
         `classes` where the data set tells them; `strength` as the lease says.
         """
+        ...
+
+    def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
+        """Who is kept, given the chances of a pass and the coins of its candidates: each with its own chance."""
         ...
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
@@ -43,9 +48,9 @@ def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
     return randomness.uniform(example_ids, randomness.key(seed, "coin", epoch))
 
 
-def choose(keep_probability: Floats, uniform: NDArray[np.float64], most: int) -> tuple[int, NDArray[np.int32]]:
+def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
     """How many candidates are considered, and the positions of the kept ones: all of them, or up to the `most`-th kept."""
-    kept = np.flatnonzero(uniform < keep_probability).astype(np.int32)
+    kept = np.flatnonzero(is_kept).astype(np.int32)
     if len(kept) < most:
-        return len(keep_probability), kept
+        return len(is_kept), kept
     return int(kept[most - 1]) + 1, kept[:most]

@@ -6,6 +6,7 @@ from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.by_class import ClassHistory
 from sbpipe.selection.history import History
+from sbpipe.selection.within import independent
 
 
 class SelectiveBackprop:
@@ -15,6 +16,7 @@ class SelectiveBackprop:
     """
 
     needs_scores = True
+    draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
         self._beta = np.float32(1.0 / config.keep - 1.0)

@@ -4,6 +4,7 @@ import numpy as np
 
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
+from sbpipe.selection.within import independent
 
 _NOTHING: Floats = np.empty(0, np.float32)
 
@@ -12,6 +13,7 @@ class Random:
     """Every candidate is kept with the same probability."""
 
     needs_scores = False
+    draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
         self._keep = config.keep

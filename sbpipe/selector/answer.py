@@ -11,7 +11,7 @@ from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scoring import Scorer, choosing
-from sbpipe.selection import Policy, choose, coins
+from sbpipe.selection import Policy, choose, coins, is_due
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -39,6 +39,7 @@ class Selector:
         scorer: Scorer,
         policy: Policy,
         needs_classes: bool = False,
+        floor: int = 0,
         replica: Replica,
         source: WeightsSource,
         spans: Spans,
@@ -51,6 +52,7 @@ class Selector:
         self._scorer = scorer
         self._policy = policy
         self._needs_classes = needs_classes
+        self._floor = floor
         self._replica = replica
         self.source = source
         self._spans = spans
@@ -97,9 +99,12 @@ class Selector:
         with self._spans.span("select"):
             classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
             probability = self._policy.keep_probability(scores, classes, strength=lease.strength)
+            due = is_due(self._seed, lease.epoch, example_ids, self._floor)
+            is_kept = due | self._policy.draw(probability, coins(self._seed, lease.epoch, example_ids))
+            probability[due] = 1.0
             if lease.keep_all:
-                probability = np.ones_like(scores)
-            count, kept = choose(probability, coins(self._seed, lease.epoch, example_ids), most)
+                probability, is_kept = np.ones_like(scores), np.ones(len(scores), bool)
+            count, kept = choose(is_kept, most)
             self._policy.consider(scores[:count], None if classes is None else classes[:count])
         return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])
 

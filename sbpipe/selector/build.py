@@ -14,7 +14,7 @@ from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data
 from sbpipe.errors import DeviceError, PeerRejected
 from sbpipe.link.messages import Welcome
-from sbpipe.losses import build_loss
+from sbpipe.losses import build_score
 from sbpipe.metrics import EventLog, Spans, Teller
 from sbpipe.models import build_model, parts_of
 from sbpipe.records import Manifest
@@ -55,7 +55,7 @@ def assemble(
     manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
     scorer = Scorer(
         model,
-        build_loss(config.loss),
+        build_score(config.loss, config.selection.score),
         precision="fp32" if own.precision == "auto" else own.precision,
         device=device,
         scale=own.scale,
@@ -70,6 +70,7 @@ def assemble(
         scorer=scorer,
         policy=build_policy(config.selection),
         needs_classes=config.selection.history_by == "class",
+        floor=config.selection.floor,
         replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
         spans=spans,

@@ -5,7 +5,7 @@ import numpy as np
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Ids, Lease, Selection
-from sbpipe.selection import build_policy, choose, coins
+from sbpipe.selection import build_policy, choose, coins, is_due
 from sbpipe.trainer.scores import ScoreTable
 
 PEER = "fallback"
@@ -35,9 +35,12 @@ class Fallback:
         elif bound:
             blind |= step + self._config.sync.depth - versions > bound
         probability[blind] = 1.0 if self._config.selection.policy == "full" else self._config.selection.keep
+        due = is_due(self._config.seed, lease.epoch, example_ids, self._config.selection.floor)
+        is_kept = due | policy.draw(probability, coins(self._config.seed, lease.epoch, example_ids))
+        probability[due] = 1.0
         if lease.keep_all:
-            probability[:] = 1.0
-        considered, kept = choose(probability, coins(self._config.seed, lease.epoch, example_ids), lease.enough)
+            probability[:], is_kept[:] = 1.0, True
+        considered, kept = choose(is_kept, lease.enough)
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
         return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]

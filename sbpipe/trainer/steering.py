@@ -116,7 +116,9 @@ class Steering:
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
-        fresh = self._fresh
+        fresh, most = self._fresh, self._config.selection.unbiased
+        if fresh is None and most:
+            return lambda losses: self._unbiased(batch, most).to(losses.device, non_blocking=True)
         if fresh is None:
             return None
         classes = self._census.classes_of(batch.example_ids) if self._config.selection.history_by == "class" else None
@@ -128,6 +130,13 @@ class Steering:
             return self._weights
 
         return weigh
+
+    def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
+        """keep / chance, cut off: in expectation a batch then pulls like the mean of all candidates."""
+        self._weights = torch.from_numpy(
+            np.minimum(np.float32(self._config.selection.keep) / batch.keep_probability, np.float32(most))
+        )
+        return self._weights
 
     def observe(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> None:
         """Take in what a step gave; what steers is that step on the CPU and under a logical clock, else the one before it."""
