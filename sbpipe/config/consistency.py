@@ -101,11 +101,15 @@ def warnings_of(config: Config) -> list[str]:
         notes.append(
             f"selection.history_by = '{config.selection.history_by}' has no effect: policy '{config.selection.policy}' has no history"
         )
-    for key in ("unbiased", "outliers", "floor", "score"):
+    for key in ("unbiased", "outliers", "floor", "score", "reuse_epochs"):
         value = getattr(config.selection, key)
-        blind = config.selection.policy == "full" or (config.selection.policy == "random" and key in ("outliers", "score"))
+        blind = config.selection.policy == "full" or (config.selection.policy == "random" and key not in ("unbiased", "floor"))
         if blind and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look at scores")
+    if config.selection.reuse_by != SelectionConfig.reuse_by and config.selection.reuse_epochs == 1:
+        notes.append(
+            f"selection.reuse_by = '{config.selection.reuse_by}' has no effect: every epoch is scored (selection.reuse_epochs)"
+        )
     for key in ("ramp", "reweight", "soften", "guard"):
         value = getattr(config.selection, key)
         if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):

@@ -138,6 +138,10 @@ class SelectionConfig:
         "weight trained examples by keep / chance, so that the mean gradient is that of all; the greatest weight, 0 = off",
         low=0.0,
     )
+    reuse_epochs: int = setting(1, "candidates are scored in every n-th epoch, and judged by remembered scores in between", low=1)
+    reuse_by: str = setting(
+        "last", "reuse: an example's last score, or an exponentially weighted average of them", choices=("last", "average")
+    )
     floor: int = setting(0, "epochs in which every example is kept at least once; 0 = some may never be", low=0)
     outliers: str = setting(
         "keep",

@@ -6,6 +6,7 @@ from sbpipe.selection.kath18 import Kath18
 from sbpipe.selection.outliers import OutlierGuard
 from sbpipe.selection.policy import Policy, choose, coins
 from sbpipe.selection.rank import Rank
+from sbpipe.selection.reuse import ScoreCache
 from sbpipe.selection.sb import SelectiveBackprop
 from sbpipe.selection.shuffled import Shuffled
 from sbpipe.selection.steady import Steady
@@ -30,4 +31,4 @@ def build_policy(config: SelectionConfig) -> Policy:
     return policy if config.outliers == "keep" or not policy.needs_scores else OutlierGuard(policy, config)
 
 
-__all__ = ["POLICIES", "Policy", "build_policy", "choose", "coins", "is_due"]
+__all__ = ["POLICIES", "Policy", "ScoreCache", "build_policy", "choose", "coins", "is_due"]

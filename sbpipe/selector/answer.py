@@ -11,7 +11,7 @@ from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scoring import Scorer, choosing
-from sbpipe.selection import Policy, choose, coins, is_due
+from sbpipe.selection import Policy, ScoreCache, choose, coins, is_due
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -40,6 +40,7 @@ class Selector:
         policy: Policy,
         needs_classes: bool = False,
         floor: int = 0,
+        cache: ScoreCache,
         replica: Replica,
         source: WeightsSource,
         spans: Spans,
@@ -53,6 +54,7 @@ class Selector:
         self._policy = policy
         self._needs_classes = needs_classes
         self._floor = floor
+        self._cache = cache
         self._replica = replica
         self.source = source
         self._spans = spans
@@ -161,9 +163,17 @@ class Selector:
             self._spans.add("refresh", begin, time.perf_counter() - begin)
 
     def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
-        """Their scores, and the class the model takes each for."""
+        """Their scores, fresh or remembered, and the class the model takes each for, where all are fresh."""
         if not self._policy.needs_scores:
             return np.full(len(example_ids), np.nan, np.float32), None
+        scores, is_new = self._cache.recall(example_ids, epoch)
+        if not is_new.any():
+            return scores, None
+        scores[is_new], predictions = self._forward(example_ids[is_new], epoch)
+        self._cache.remember(example_ids[is_new], scores[is_new])
+        return scores, predictions if is_new.all() else None
+
+    def _forward(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)

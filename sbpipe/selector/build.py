@@ -21,7 +21,7 @@ from sbpipe.records import Manifest
 from sbpipe.run_dir import SELECTOR_EVENTS
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import refuse
-from sbpipe.selection import build_policy
+from sbpipe.selection import ScoreCache, build_policy
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.service import Built
 from sbpipe.weights import layout
@@ -71,6 +71,7 @@ def assemble(
         policy=build_policy(config.selection),
         needs_classes=config.selection.history_by == "class",
         floor=config.selection.floor,
+        cache=ScoreCache(data.train.num_examples, every=config.selection.reuse_epochs, by=config.selection.reuse_by),
         replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
         spans=spans,

@@ -1,0 +1,10 @@
+"""`rho`: what is worth learning and not yet learnt, by loss less irreducible loss (Mindermann et al. 2022)."""
+
+from sbpipe.selection.topk import TopK
+
+
+class Rho(TopK):
+    """`topk` of reducible losses: whoever scores has subtracted each candidate's irreducible loss (`selection.irreducible`) before.
+
+    So a policy sees numbers as ever; the scores that travel, and the history that a selector takes over, stay losses.
+    """
