@@ -46,6 +46,18 @@ def test_a_narrow_selector_on_the_accelerator_agrees_with_fresh_losses(precision
     assert train_inline(config, run_path)["fidelity.spearman"] > 0.3
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "auto"])
+def test_a_narrow_or_measured_precision_on_the_accelerator_ranks_like_fp32(precision: str, run_path: Path) -> None:
+    config = small(mode="inline", train__device=str(accelerator()), selector__precision=precision, train__steps=60)
+    agreement = train_inline(config, run_path)["scoring.agreement"]
+    assert agreement is None or agreement > 0.95
+
+
+def test_int8_on_the_accelerator_is_refused(run_path: Path) -> None:
+    with pytest.raises(DeviceError, match="no integer convolutions"):
+        train_inline(small(mode="inline", train__device=str(accelerator()), selector__precision="int8"), run_path)
+
+
 def test_mixed_precision_with_a_scaler_trains(run_path: Path) -> None:
     config = small(mode="inline", train__device=str(accelerator()), train__amp="fp16")
     assert np.isfinite(train_inline(config, run_path)["eval.loss"])
