@@ -8,6 +8,7 @@ import torch
 from support import sbpipe, settings, small, summary_of, train_inline
 
 from sbpipe.data import load_data
+from sbpipe.errors import DeviceError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

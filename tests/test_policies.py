@@ -123,7 +123,7 @@ def test_what_is_not_finite_is_never_kept(name: str) -> None:
         assert not policy.draw(probability, np.full(32, start))[-2:].any()
 
 
-@pytest.mark.parametrize("name", [name for name in SCORED if name not in ("topk", "steady")] + ["random"])
+@pytest.mark.parametrize("name", [name for name in SCORED if name not in ("rho", "topk", "steady")] + ["random"])
 def test_unbiased_weights_make_the_expected_gradient_that_of_all_candidates(name: str) -> None:
     config = resolve({"selection.policy": name, "selection.keep": 0.25, "selection.unbiased": 1e6})
     steering = Steering(config, None, EventLog(None, "trainer"))  # type: ignore[arg-type]

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import events_of, sbpipe, settings, small, summary_of, train_inline
+from test_scoring import candidates, net, scorer_of
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.scoring import int8, precision
 from sbpipe.scoring.choosing import Measured, choose_batch_size, choose_precision, knee, ladder_of
-from tests.support import events_of, sbpipe, settings, small, summary_of, train_inline
-from tests.test_scoring import candidates, net, scorer_of
 
 
 def rows(**measured: tuple[float, float]) -> list[Measured]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import events_of, sbpipe, settings, small, summary_of, train_inline
 
 from sbpipe.config import resolve
 from sbpipe.config.consistency import warnings_of
 from sbpipe.selection import ScoreCache
-from tests.support import events_of, sbpipe, settings, small, summary_of, train_inline
 
 IDS = np.arange(4)
 
