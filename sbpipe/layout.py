@@ -1,6 +1,8 @@
-"""How inputs lie in memory when they meet a model: one rule for both roles, so that they compute the same bits."""
+"""How numbers lie in memory: the formats that have a name, and inputs when they meet a model, one rule for both roles."""
 
 import torch
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def laid_out(inputs: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -37,7 +37,7 @@ def test_auto_measures_what_there_is_and_says_so(caplog: pytest.LogCaptureFixtur
     assert [row.precision for row in measured] == precision.supported(torch.device("cpu"))
     assert all(row.examples_per_s > 0 and row.agreement > 0.9 for row in measured)
     assert all(str(row) in caplog.text for row in measured)
-    assert scorer.precision == (["fp32", *scorer.slower[1:], scorer.precision])[-1]
+    assert [*scorer.slower, scorer.precision] == ladder_of(measured, 0.9)
     assert f"scoring in {scorer.precision}" in caplog.text
     assert choose_batch_size(scorer.score, *candidates(64)) in (16, 32, 64)
 

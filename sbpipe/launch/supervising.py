@@ -49,6 +49,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
                     _look_after(other, trainer, display)
                 time.sleep(_POLL_S)
             show_events(follower, display, with_warnings=True)
+            selectors.show(display)
         except KeyboardInterrupt:
             trainer.stop(signal.SIGKILL)
         finally:

@@ -2,11 +2,21 @@
 
 from collections import deque
 
+import numpy as np
+
+from sbpipe.fidelity import spearman
+from sbpipe.records import Floats
+
 SLICE = 32
 """Candidates scored twice in a check."""
 SPACING = 128 * SLICE
 """Candidates scored between two checks: a check costs a small share of scoring even where every lease brings new weights."""
 _LAST = 4
+
+
+def agreement_of(scores: Floats, exact: Floats) -> float:
+    """The rank correlation; 0 if a score is not finite where the exact one is, for such a candidate has lost its place."""
+    return 0.0 if bool((np.isfinite(exact) & ~np.isfinite(scores)).any()) else spearman(scores, exact)
 
 
 class Agreement:

@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sbpipe.fidelity import spearman
+from sbpipe.devices import is_out_of_memory
 from sbpipe.records import Floats
+from sbpipe.scoring.agreement import agreement_of
 from sbpipe.scoring.precision import supported
 from sbpipe.scoring.scorer import Scorer
 
@@ -38,19 +39,20 @@ class Measured:
 def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: float) -> list[Measured]:
     """Make the scorer use the fastest precision that ranks like fp32, ready to step back to the slower ones; what was measured."""
     rows: list[Measured] = []
-    exact: Floats | None = None
-    for precision in supported(torch.device(inputs.device)):
+    exact, least_rate = None, 0.0
+    for precision in supported(inputs.device):
         scorer.use(precision)
+        scorer.prepare(inputs[:_TASTE], targets[:_TASTE])
         if scorer.precision != precision:  # it fell back, and has said so
             continue
-        scorer.prepare(inputs[:_TASTE], targets[:_TASTE])
         # A precision that the device only imitates can be ten times as slow: it is not given the whole batch.
-        is_hopeless = rows and rate(scorer.score, inputs[:_TASTE], targets[:_TASTE]) < 0.5 * rows[0].examples_per_s
-        some = _TASTE if is_hopeless else len(inputs)
-        scorer.exact(inputs, targets)
+        taste = rate(scorer.score, inputs[:_TASTE], targets[:_TASTE])
+        some = _TASTE if taste < least_rate else len(inputs)
         scores = scorer.score(inputs[:some], targets[:some])
-        exact = scores if exact is None else exact
-        rows.append(Measured(precision, rate(scorer.score, inputs[:some], targets[:some]), spearman(scores, exact[:some])))
+        if exact is None:
+            exact, least_rate = scores, 0.5 * taste
+        agreement = agreement_of(scores, exact[:some])
+        rows.append(Measured(precision, rate(scorer.score, inputs[:some], targets[:some]), agreement))
     ladder = ladder_of(rows, least)
     scorer.slower = ladder[:-1]
     scorer.use(ladder[-1])
@@ -68,9 +70,20 @@ def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
 def choose_batch_size(score: Score, inputs: Tensor, targets: Tensor) -> int:
     """The smallest batch size that scores nearly as fast as the fastest."""
     sizes = [size for size in BATCH_SIZES if size <= len(inputs)] or [len(inputs)]
-    chosen = knee((size, rate(score, inputs[:size], targets[:size])) for size in sizes)
+    chosen = knee(_rates(score, inputs, targets, sizes))
     log.info("selector.batch_size = 'auto': %d candidates per forward pass", chosen)
     return chosen
+
+
+def _rates(score: Score, inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """The rate at each size, up to the largest that there is memory for."""
+    for size in sizes:
+        try:
+            yield size, rate(score, inputs[:size], targets[:size])
+        except (RuntimeError, MemoryError) as error:
+            if size == sizes[0] or not is_out_of_memory(error):
+                raise
+            return
 
 
 def knee(rates: Iterable[tuple[int, float]]) -> int:

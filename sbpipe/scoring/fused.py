@@ -15,8 +15,16 @@ class FusedConv(nn.Module):
     """
 
     def __init__(
-        self, conv: nn.Conv2d, *, norm: nn.BatchNorm2d | None, pool: nn.MaxPool2d | None, cap: float | None, dtype: torch.dtype
+        self,
+        conv: nn.Conv2d,
+        *,
+        norm: nn.BatchNorm2d | None,
+        pool: nn.MaxPool2d | None,
+        cap: float | None,
+        dtype: torch.dtype,
+        keeps_sign: bool = False,
     ) -> None:
+        """`keeps_sign`: a sign behind a max pool is applied even if all are positive, so that what is computed never changes."""
         super().__init__()
         # In tuples, so that they are not registered: this module's state is derived, and saved or moved by nobody.
         self._sources = (conv, norm)
@@ -24,6 +32,7 @@ class FusedConv(nn.Module):
         self.cap = cap
         self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
         self._dtype = dtype
+        self._keeps_sign = keeps_sign
         self._has_kernel = _has_kernel(conv.weight.device, dtype)
         self._sign: Tensor | None = None
         self._packed: Tensor | None = None
@@ -46,13 +55,12 @@ class FusedConv(nn.Module):
         shift = -norm.running_mean * scale if conv.bias is None else (conv.bias - norm.running_mean) * scale
         return scale, shift if norm.bias is None else shift + norm.bias
 
-    @torch.no_grad()
     def refresh(self) -> None:
         """Fold what the sources hold now."""
         scale, shift = self.scale_and_shift()
         weight = self.conv.weight
         if scale is not None:
-            self._sign = _sign_of(scale.to(self._dtype)) if self.pool is not None else None
+            self._sign = self._sign_of(scale) if self.pool is not None else None
             weight = weight * (scale if self.pool is None else scale.abs()).view(-1, 1, 1, 1)
         bias = torch.zeros_like(weight[:, 0, 0, 0]) if shift is None else shift
         if self._weight.numel() == 0:
@@ -62,20 +70,36 @@ class FusedConv(nn.Module):
         self._bias.copy_(bias)
         self._packed = None
 
+    def _sign_of(self, scale: Tensor) -> Tensor | None:
+        sign = torch.sign(scale).to(self._dtype)
+        if self._sign is not None:
+            return self._sign.copy_(sign)
+        return sign if self._keeps_sign or not bool((scale > 0).all()) else None
+
     def forward(self, inputs: Tensor, other: Tensor | None = None) -> Tensor:
         """The value that the chain ends with."""
         if self._sign is None:
             out = self._compute(inputs, self._bias, other, self.cap)
             return out if self.pool is None else max_pool(out, self.pool)
-        pooled = max_pool(self._compute(inputs, None, None, None), self.pool)
-        return _rectified(torch.addcmul(self._bias.view(_CHANNELS), pooled, self._sign.view(_CHANNELS)), self.cap)
+        return signed(max_pool(self._compute(inputs, None, None, None), self.pool), self._sign, self._bias, self.cap)
 
     def _compute(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
         """Convolution, sum and ReLU: in one kernel where there is one."""
-        if self._has_kernel and not torch.compiler.is_compiling():
+        fits = other is None or other.shape == self.shape_of(inputs)
+        if self._has_kernel and fits and not torch.compiler.is_compiling():
             return self._in_one_kernel(inputs, bias, other, cap)
         out = torch.conv2d(inputs, self._weight, bias, self.stride, self.padding, self.dilation, self.groups)
-        return _rectified(out if other is None else out.add_(other), cap)
+        return rectified(out if other is None else out + other, cap)
+
+    def shape_of(self, inputs: Tensor) -> tuple[int, ...]:
+        """The shape of the convolution's result: a sum with anything else broadcasts, and no kernel does that."""
+        conv = self.conv
+        sides = [
+            (inputs.shape[2 + k] + 2 * int(self.padding[k]) - self.dilation[k] * (conv.kernel_size[k] - 1) - 1) // self.stride[k]
+            + 1
+            for k in range(2)
+        ]
+        return (inputs.shape[0], conv.out_channels, *sides)
 
     def _in_one_kernel(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
         place = (self.padding, self.stride, self.dilation, self.groups)
@@ -86,14 +110,20 @@ class FusedConv(nn.Module):
         if other is None:
             out: Tensor = kernel(inputs, self._packed, bias, *place, activation, limits, "")
         elif limits:
-            out = _rectified(kernel(inputs, self._packed, bias, *place, "none", [], "").add_(other), cap)
+            out = rectified(kernel(inputs, self._packed, bias, *place, "none", [], "").add_(other), cap)
         else:
             unary = None if cap is None else activation
             out = kernel.binary(inputs, other, self._packed, bias, *place, "add", None, unary, [], "")
         return out
 
 
-def _rectified(values: Tensor, cap: float | None) -> Tensor:
+def signed(pooled: Tensor, sign: Tensor, bias: Tensor, cap: float | None) -> Tensor:
+    """What a BatchNorm does behind a max pool of |scale| times the convolution: its sign, its shift, and the ReLU."""
+    return rectified(torch.addcmul(bias.view(_CHANNELS), pooled, sign.view(_CHANNELS)), cap)
+
+
+def rectified(values: Tensor, cap: float | None) -> Tensor:
+    """A ReLU that saturates at `cap`, in place; None = none."""
     if cap is None:
         return values
     return values.relu_() if cap == torch.inf else values.clamp_(0.0, cap)
@@ -113,6 +143,8 @@ def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
     if values.device.type != "cpu":
         return pool(values)  # type: ignore[no-any-return]
     sizes, steps, edges = _pair(pool.kernel_size), _pair(pool.stride), _pair(pool.padding)
+    if sizes == (1, 1):  # only views of what may be overwritten
+        values = values.clone()
     for dim, size, step, edge in zip((2, 3), sizes, steps, edges, strict=True):
         values = _max_along(values, dim, size, step, edge, ceil=pool.ceil_mode)
     return values
@@ -139,11 +171,6 @@ def _max_along(values: Tensor, dim: int, size: int, step: int, edge: int, *, cei
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def _sign_of(scale: Tensor) -> Tensor | None:
-    """The signs of a scale, or None if all are positive."""
-    return None if bool((scale > 0).all()) else torch.sign(scale)
 
 
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:

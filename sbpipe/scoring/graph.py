@@ -35,7 +35,7 @@ def traced(model: nn.Module) -> fx.GraphModule | None:
     return graph.eval() if is_plain else None
 
 
-def fused(graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype) -> list[FusedConv]:
+def fused(graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool = False) -> list[FusedConv]:
     """Rewrite a graph with fused convolutions in `dtype`, which read the modules of `model`; which ones.
 
     The graph may be of a copy of the model. A fused step remembers the name of the value it ends with.
@@ -47,7 +47,7 @@ def fused(graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype) -> list[F
             graph.graph.erase_node(node)
     for node in list(graph.graph.nodes):
         if _takes_one_value(node) and _can_fuse(module_of(graph, node)):
-            made.append(_fuse(graph, node, model, dtype))
+            made.append(_fuse(graph, node, model, dtype, keeps_sign=keeps_sign))
     graph.graph.eliminate_dead_code()
     graph.delete_all_unused_submodules()
     graph.recompile()
@@ -60,7 +60,7 @@ def result_of(node: Node) -> str:
     return name
 
 
-def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtype) -> FusedConv:
+def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool) -> FusedConv:
     last: Node = node
     pool = norm = other = None
     user = _only_user(node)
@@ -74,7 +74,7 @@ def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtyp
         last, user = user, _only_user(user)
     cap = _relu_cap(graph, user)
     last = user if user is not None and cap is not None else last
-    step = FusedConv(module_of(model, node), norm=norm, pool=pool, cap=cap, dtype=dtype)
+    step = FusedConv(module_of(model, node), norm=norm, pool=pool, cap=cap, dtype=dtype, keeps_sign=keeps_sign)
     name = f"fused_{node.name}"
     graph.add_submodule(name, step)
     with graph.graph.inserting_after(last):

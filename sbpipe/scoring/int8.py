@@ -5,12 +5,14 @@ channel. A BatchNorm is folded into those channel scales and the bias alone, so 
 step, cost some vectors of arithmetic: only new weights are quantised and packed anew.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
-from sbpipe.scoring.fused import FusedConv, has_onednn, max_pool
+from sbpipe.scoring.fused import FusedConv, has_onednn, max_pool, rectified, signed
 
 _LARGEST_WEIGHT = 127
 _SMALLEST_STEP = 1e-12
@@ -22,6 +24,7 @@ def is_available() -> bool:
     return has_onednn() and has_kernels and "AVX" in torch.backends.cpu.get_cpu_capability()
 
 
+@lru_cache(maxsize=1)
 def _largest_activation() -> int:
     """Without VNNI instructions the kernels add two products in 16 bits, which 8-bit activations would overflow."""
     return 255 if torch.cpu._is_vnni_supported() else 127
@@ -80,55 +83,60 @@ class Int8Conv(nn.Module):
         self._source, self._out, self._other = source, out, other
         self._owns_other = owns_other
         self._place = (list(fused.stride), list(fused.padding), list(fused.dilation), fused.groups)
-        self._activation = "none" if fused.cap is None else "relu"
+        self._packed = PackedWeight(fused.conv)
         self._sign: Tensor | None = None
-        self._step = self._packed = self._scale = self._bias = torch.empty(0)
+        self._scale = self._bias = torch.empty(0)
         self._zeros = torch.zeros(fused.conv.out_channels, dtype=torch.long)
 
-    @torch.no_grad()
-    def refresh(self, *, whole: bool) -> None:
-        """Take what the sources hold now; without `whole`, only what normalisation and biases bring."""
-        if whole:
-            self._step, quantised = quantised_rows(self._fused[0].conv.weight)
-            self._packed = torch.ops.onednn.qconv_prepack(quantised, self._step, 1.0, 0, *self._place, None)
+    def refresh(self) -> None:
+        """Take what the sources hold now; weights that have not moved stay packed."""
+        self._packed.refresh(lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None))
         scale, shift = self._fused[0].scale_and_shift()
         self._sign = None
         if scale is not None and self._fused[0].pool is not None and not bool((scale > 0).all()):
             self._sign, scale = torch.sign(scale), scale.abs()
-        self._scale = self._step if scale is None else self._step * scale
-        self._bias = torch.zeros_like(self._step) if shift is None else shift.detach().float()
+        self._scale = self._packed.step if scale is None else self._packed.step * scale
+        self._bias = torch.zeros_like(self._packed.step) if shift is None else shift.float()
 
     def forward(self, values: Tensor, other: Tensor | None = None) -> Tensor:
-        """The chain's result; the sum is written into `other`, or into a copy of it where somebody still needs it."""
+        """The chain's result; a sum is written into `other`, or into a copy of it where somebody still needs it."""
+        fused = self._fused[0]
         if other is not None:
-            return self._add_to(other if self._owns_other else other.clone(), values)
-        pool = self._fused[0].pool
-        if pool is None:
-            return self._convolve(values, self._out, self._bias, self._activation)
-        if self._sign is None:
-            return max_pool(self._convolve(values, self._out, self._bias, self._activation), pool)
-        pooled = max_pool(self._convolve(values, None, None, "none"), pool)
-        out = torch.addcmul(self._bias.view(1, -1, 1, 1), pooled, self._sign.view(1, -1, 1, 1))
-        out = out.relu_() if self._fused[0].cap is not None else out
-        return out if self._out is None else Quantise(self._out)(out)
+            if other.shape == fused.shape_of(values):
+                return self._add_to(other if self._owns_other else other.clone(), values)
+            assert self._other is not None, "a sum is of bytes"
+            wide = self._convolve(values, None, self._bias, None) + Dequantise(self._other)(other)
+            return self._narrowed(rectified(wide, fused.cap))
+        if self._sign is not None:
+            pooled = max_pool(self._convolve(values, None, None, None), fused.pool)
+            return self._narrowed(signed(pooled, self._sign, self._bias, fused.cap))
+        done = self._convolve(values, self._out, self._bias, fused.cap)
+        return done if fused.pool is None else max_pool(done, fused.pool)
 
-    def _convolve(self, values: Tensor, out: Range | None, bias: Tensor | None, activation: str) -> Tensor:
+    def _narrowed(self, values: Tensor) -> Tensor:
+        return values if self._out is None else Quantise(self._out)(values)
+
+    def _convolve(self, values: Tensor, out: Range | None, bias: Tensor | None, cap: float | None) -> Tensor:
         result, kind = ((1.0, 0), torch.float32) if out is None else ((out.scale, out.zero), torch.uint8)
-        source, weights = (self._source.scale, self._source.zero), (self._packed, self._scale, self._zeros)
+        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._scale, self._zeros)
+        activation = "none" if cap is None else "relu" if cap == torch.inf else "hardtanh"
+        limits = [0.0, cap] if activation == "hardtanh" else []
         done: Tensor = torch.ops.onednn.qconv2d_pointwise(
-            values, *source, *weights, bias, *self._place, *result, kind, activation, [], ""
+            values, *source, *weights, bias, *self._place, *result, kind, activation, limits, ""
         )
-        return done
+        return done if out is None else _within_bits(done)
 
     def _add_to(self, other: Tensor, values: Tensor) -> Tensor:
+        """Sum and ReLU in the kernel. One that saturates does so because no span reaches beyond its cap."""
         assert self._out is not None, "a sum gives bytes"
         assert self._other is not None, "a sum is of bytes"
-        source, weights = (self._source.scale, self._source.zero), (self._packed, self._scale, self._zeros)
+        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._scale, self._zeros)
+        activation = "none" if self._fused[0].cap is None else "relu"
         done: Tensor = torch.ops.onednn.qconv2d_pointwise.binary(
             values, *source, *weights, other, self._bias, *self._place, self._out.scale, self._out.zero, torch.uint8,
-            self._other.scale, self._other.zero, "sum", 1.0, self._activation, [], "",
+            self._other.scale, self._other.zero, "sum", 1.0, activation, [], "",
         )  # fmt: skip
-        return done
+        return _within_bits(done)
 
 
 class Int8Linear(nn.Module):
@@ -138,23 +146,43 @@ class Int8Linear(nn.Module):
         super().__init__()
         self._linear = (linear,)
         self._source = source
-        self._packed = self._scale = torch.empty(0)
+        self._packed = PackedWeight(linear)
         self._zeros = torch.zeros(linear.out_features, dtype=torch.long)
 
-    @torch.no_grad()
-    def refresh(self, *, whole: bool) -> None:
+    def refresh(self) -> None:
         """Take the weight as it is now; the bias is read where it is."""
-        if whole:
-            self._scale, quantised = quantised_rows(self._linear[0].weight)
-            self._packed = torch.ops.onednn.qlinear_prepack(quantised, None)
+        self._packed.refresh(lambda rows, step: torch.ops.onednn.qlinear_prepack(rows, None))
 
     def forward(self, values: Tensor) -> Tensor:
         """The layer's result in floating point."""
-        source, weights = (self._source.scale, self._source.zero), (self._packed, self._scale, self._zeros)
+        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._packed.step, self._zeros)
         done: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, *source, *weights, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
         )
         return done
+
+
+class PackedWeight:
+    """The weight of a layer in signed bytes as the kernels want them, made anew only when the weight was written into."""
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
+        self._layer = layer
+        self._written: int | None = None
+        self.step = self.packed = torch.empty(0)
+
+    def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Quantise and pack, if need be. A weight that is computed (parametrised, pruned) is another one each time."""
+        weight = self._layer.weight
+        written = weight._version if "weight" in self._layer._parameters else None
+        if written is None or written != self._written:
+            self.step, rows = quantised_rows(weight)
+            self.packed = pack(rows, self.step)
+        self._written = written
+
+
+def _within_bits(values: Tensor) -> Tensor:
+    """The kernels saturate at 8 bits; where only 7 may be used, what lies beyond is cut off here."""
+    return values if _largest_activation() == 255 else values.clamp_(max=_largest_activation())
 
 
 def quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ class _Lowering:
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self._old = graph
-        self._modules: dict[str, nn.Module] = dict(graph.named_modules())
+        self._modules: dict[str, Any] = dict(graph.named_modules())
         self._new = fx.Graph()
         self._wide: dict[fx.Node, fx.Node] = {}
         self._bytes: dict[fx.Node, tuple[fx.Node, Range]] = {}
@@ -70,6 +70,8 @@ class _Lowering:
             else:
                 if isinstance(module, nn.modules.conv._ConvNd) and node is not self._head:
                     self._left.append(str(node.target))
+                if node.op == "get_attr":
+                    self._modules[str(node.target)] = _attribute(self._old, str(node.target))
                 self._wide[node] = self._new.node_copy(node, self._widened)
         lowered = fx.GraphModule(self._modules, self._new)
         lowered.graph.eliminate_dead_code()
@@ -130,6 +132,12 @@ class _Lowering:
     def _call(self, name: str, module: nn.Module, *inputs: fx.Node) -> fx.Node:
         self._modules[name] = module
         return self._new.call_module(name, inputs)
+
+
+def _attribute(graph: fx.GraphModule, target: str) -> Any:
+    """A tensor that the graph reads where it lies."""
+    path, _, name = target.rpartition(".")
+    return getattr(graph.get_submodule(path), name)
 
 
 def _head_of(graph: fx.GraphModule) -> fx.Node | None:

@@ -3,8 +3,8 @@
 import torch
 
 from sbpipe.errors import DeviceError
+from sbpipe.layout import DTYPES
 from sbpipe.scoring import int8
-from sbpipe.scoring.programs import DTYPES
 
 PRECISIONS = (*DTYPES, "int8")
 

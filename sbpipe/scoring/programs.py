@@ -10,12 +10,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from sbpipe.layout import DTYPES
 from sbpipe.scoring.fused import FusedConv
 from sbpipe.scoring.graph import fused, traced
 from sbpipe.scoring.lowering import lower, record
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Program(Protocol):
@@ -24,8 +24,8 @@ class Program(Protocol):
     notes: list[str]
     """What a user should know of how it was made."""
 
-    def refresh(self, *, whole: bool) -> None:
-        """Take the weights as they are now; without `whole`, only normalisation, biases and the head are new."""
+    def refresh(self) -> bool:
+        """Take the weights as they are now; whether all of them are finite."""
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
@@ -40,27 +40,32 @@ class Program(Protocol):
 class FloatProgram:
     """The model in floating point, with what evaluation makes redundant folded away.
 
-    In single precision the rest of the model is computed with as it is. In half precision the rest is cast when weights arrive.
+    In single precision the rest of the model is computed with as it is. In half precision the rest is cast when weights arrive, but for
+    normalisation layers, whose statistics would overflow.
     """
 
     def __init__(self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False) -> None:
         self._model = model
+        self._watched = _Watched(model)
         dtype = DTYPES[precision]
         graph = traced(model) if folded else None
         self.notes: list[str] = []
         run: nn.Module = model if graph is None else graph
         if dtype != torch.float32:
-            run = copy.deepcopy(run).to(dtype)
-        self._fused: list[FusedConv] = fused(run, model, dtype) if isinstance(run, fx.GraphModule) else []
+            run = _cast(copy.deepcopy(run), dtype)
+        self._fused: list[FusedConv] = []
+        if isinstance(run, fx.GraphModule):
+            self._fused = fused(run, model, dtype, keeps_sign=compiled)
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
         self._run: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
 
-    def refresh(self, *, whole: bool) -> None:
+    def refresh(self) -> bool:
         """Fold and cast; a new norm alone changes all that it is folded into."""
         for step in self._fused:
             step.refresh()
         if self._copies:
             torch._foreach_copy_([copied for copied, _ in self._copies], [source for _, source in self._copies])
+        return self._watched.is_finite()
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
         """There is nothing to learn."""
@@ -80,6 +85,7 @@ class ByteProgram:
         if plain is None or graph is None:
             raise ValueError("its forward pass cannot be traced")
         self._plain = plain
+        self._watched = _Watched(model)
         steps = fused(graph, model, torch.float32)
         lowered = lower(graph)
         if not lowered.layers:
@@ -91,12 +97,13 @@ class ByteProgram:
         self._is_blind = True
         self.notes = [f"{', '.join(wide[:4])}{' and more' if len(wide) > 4 else ''} computes in fp32"] if wide else []
 
-    def refresh(self, *, whole: bool) -> None:
-        """Quantise and pack the weights; of a new norm alone, only scales and biases."""
+    def refresh(self) -> bool:
+        """Quantise and pack the weights that moved; of a new norm alone, only scales and biases."""
         for layer in self._layers:
-            layer.refresh(whole=whole)
+            layer.refresh()
         for step in self._wide:
             step.refresh()
+        return self._watched.is_finite()
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
         """Learn the span of every value that is held in bytes."""
@@ -110,6 +117,33 @@ class ByteProgram:
             self.calibrate(inputs)
         outputs: Tensor = self._run(inputs)
         return outputs
+
+
+def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
+    run = run.to(dtype)
+    for module in run.modules():
+        if isinstance(module, _NormBase):
+            module.float()
+    return run
+
+
+class _Watched:
+    """Whether all of a model's numbers are finite; only what was written into since the last look is looked at."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+        self._seen = [-1] * len(self._tensors)
+        self._bad: set[int] = set()
+
+    def is_finite(self) -> bool:
+        """The largest number of a tensor tells: it is not finite where one of them is not."""
+        new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
+        if new:
+            largest = torch._foreach_norm([self._tensors[k] for k in new], torch.inf)
+            fine = torch.isfinite(torch.stack([value.float() for value in largest])).tolist()
+            self._bad = (self._bad - {*new}) | {k for k, is_fine in zip(new, fine, strict=True) if not is_fine}
+            self._seen = [tensor._version for tensor in self._tensors]
+        return not self._bad
 
 
 def _shared_state(run: nn.Module, model: nn.Module) -> list[tuple[Tensor, Tensor]]:

@@ -5,6 +5,7 @@ selector's precision. After new weights a few candidates are scored both ways, a
 """
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,12 +14,11 @@ from torch import Tensor, nn
 
 from sbpipe.devices import is_out_of_memory
 from sbpipe.errors import DataError, DeviceError, ModelError
-from sbpipe.fidelity import spearman
-from sbpipe.layout import laid_out
+from sbpipe.layout import DTYPES, laid_out
 from sbpipe.losses import PerExampleLoss
 from sbpipe.records import Floats
-from sbpipe.scoring.agreement import SLICE, Agreement
-from sbpipe.scoring.programs import DTYPES, ByteProgram, FloatProgram, Program
+from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
+from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 
 log = logging.getLogger("sbpipe.scoring")
 
@@ -43,11 +43,14 @@ class Scorer:
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
         self._loss = loss
         self._scale = scale
-        self._is_compiled = compiled
+        self._compiles = compiled
+        self._folds = True
         self._padded_to = 0
+        self._is_pending = False
+        self._is_broken = False
         self._has_warned = False
-        self._is_whole_pending = self._is_pending = False
-        self.agreement = Agreement(min_agreement)
+        self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
+        """How well scores rank like those in fp32 at the same size of image, and those like the ones at full size."""
         self.num_outputs = 0
         """Classes that predictions are of, once there are some."""
         self.num_overflowed = 0
@@ -58,63 +61,59 @@ class Scorer:
 
     @torch.inference_mode()
     def use(self, precision: str) -> None:
-        """Score at this precision from now on."""
-        self.precision = precision
+        """Score at this precision from now on; in fp32 if the model cannot be."""
         self.agreement.forget()
-        self._program = self._make(precision)
-        self._program.refresh(whole=True)
-        self._is_pending = self._is_whole_pending = False
+        self.precision, self._program = self._make(precision)
+        self._is_pending = True
+        self.refresh()
 
-    def _make(self, precision: str) -> Program:
-        if precision != "int8":
-            return FloatProgram(self.model, precision, compiled=self._is_compiled)
+    def _make(self, precision: str) -> tuple[str, Program]:
         try:
-            return ByteProgram(self.model)
-        except ValueError as error:
-            log.warning("selector.precision = 'int8': the model cannot be quantised: %s. It is scored in fp32", error)
-            self.precision = "fp32"
-            return FloatProgram(self.model, "fp32", compiled=self._is_compiled)
+            if precision == "int8":
+                if not self._folds:
+                    raise ValueError("what is traced of its forward pass computes something else")
+                return precision, ByteProgram(self.model)
+            return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
+        except Exception as error:  # a user's model may resist being traced, copied or quantised in ways of its own
+            if precision == "fp32" or is_out_of_memory(error):
+                raise
+            kind = "quantised" if precision == "int8" else f"cast to {precision}"
+            log.warning("selector.precision = %r: the model cannot be %s: %s. It is scored in fp32", precision, kind, error)
+            return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
 
     @property
     def is_exact(self) -> bool:
         """Whether a score is the loss itself, so that there is nothing to check."""
         return self.precision == "fp32" and self._scale == 1.0
 
-    def weights_arrived(self, whole: bool) -> None:
-        """The model was written into: everything, or only normalisation, biases and the head."""
+    def weights_arrived(self) -> None:
+        """The model was written into."""
         self._is_pending = True
-        self._is_whole_pending = self._is_whole_pending or whole
-        if whole:
-            self.agreement.weights_arrived()
+        self.agreement.weights_arrived()
 
     @torch.inference_mode()
     def refresh(self) -> bool:
         """Take weights that have arrived, if any did; whether some had."""
         if not self._is_pending:
             return False
-        self._program.refresh(whole=self._is_whole_pending)
-        self._is_pending = self._is_whole_pending = False
+        self._is_broken = not self._program.refresh()
+        self._is_pending = False
         return True
+
+    # --- before the first lease -------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Try it on real candidates, and learn what int8 must know: what cannot work shows now, not at some later step."""
-        bad = int((~torch.isfinite(inputs)).flatten(1).any(dim=1).sum()) if inputs.is_floating_point() else 0
-        if bad:
+        finite = _finite_rows(inputs)
+        if self.precision == "int8" and not bool(finite.all()):
+            bad = len(inputs) - int(finite.sum())
             reason = f"{bad} of the first {len(inputs)} candidates hold values that are not finite (NaN or infinite)"
-            raise DataError(f"{reason}, and nothing can be learned from their scores. Remove or repair such examples")
+            raise DataError(f"selector.precision = 'int8': {reason}, so no range can be learned. Repair them, or write fp32")
         self._refuse_size(inputs[:1])
         self._padded_to = len(inputs)
-        some = inputs[:SLICE]
-        outputs = self._program.calibrate(laid_out(self._shrunk(some)))
-        if outputs is None:
-            raise ModelError(
-                "selector.precision = 'int8': the first candidates give values that are not finite, so their range cannot be measured. "
-                "Check the data and the model, or write fp32"
-            )
-        if self._is_compiled:
-            self._compile(some)
-        self._try(some, outputs)
+        if bool(finite.any()):
+            self._compare(self._shrunk(inputs[finite][:SLICE]))
         for note in self._program.notes:
             log.warning("selector.precision = %r: %s", self.precision, note)
         self.score(inputs, targets)
@@ -135,27 +134,46 @@ class Scorer:
             reason = f"the model does not take images of {size} ({error})"
             raise ModelError(f"selector.scale = {self._scale:g}: {reason}. Write a larger scale, or 1.0") from error
 
+    def _compare(self, inputs: Tensor) -> None:
+        """Hold what was traced to what the model itself computes: a trace may miss what depends on more than its input."""
+        wanted = self.model(laid_out(inputs)).float()
+        if self._folds:
+            exact = FloatProgram(self.model, "fp32")
+            exact.refresh()
+            if not self._is_near(exact, inputs, wanted, _SAME):
+                self._folds = False
+                log.warning("traced, the model computes something else than it does itself: it is scored untraced, which is slower")
+                self.use(self.precision)
+        if self.precision == "int8" and self._program.calibrate(laid_out(inputs)) is None:
+            raise ModelError(
+                "selector.precision = 'int8': the first candidates give values that are not finite, so their range cannot be measured. "
+                "Check the data and the model, or write fp32"
+            )
+        if self._compiles and self.precision != "int8":
+            self._compile(inputs)
+        if self.precision != "fp32" and not self._is_near(self._outputs, inputs, wanted, _SIMILAR):
+            log.warning("selector.precision = %r: the outputs are not near those in fp32: it is scored in fp32", self.precision)
+            self.use("fp32")
+
+    def _is_near(self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float) -> bool:
+        try:
+            difference = program(laid_out(inputs)).float() - wanted
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            log.warning("the model's graph cannot be computed: %s", str(error).strip().splitlines()[0])
+            return False
+        return bool(difference.norm() <= tolerance * wanted.norm()) or not bool(torch.isfinite(wanted).all())
+
     def _compile(self, inputs: Tensor) -> None:
         try:
-            self._outputs(self._shrunk(inputs))
+            self._outputs(inputs)
         except Exception as error:  # the compiler, and the compiler that it calls, fail in ways of their own
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             way_out = "A C++ compiler must be installed; or write selector.compile = false"
             raise DeviceError(f"selector.compile = true: the model cannot be compiled ({reason}). {way_out}") from error
 
-    def _try(self, inputs: Tensor, wanted: Tensor) -> None:
-        """A forward pass that was traced wrongly (it may depend on what a trace does not see) is not used."""
-        try:
-            difference = self._outputs(self._shrunk(inputs)) - wanted.float()
-            if bool(difference.norm() <= (_SAME if self.precision == "fp32" else _SIMILAR) * wanted.float().norm()):
-                return
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-        found = f"traced for {self.precision}, the model computes something else than it does itself"
-        log.warning("%s: it is scored as it is, in fp32, which is slower", found)
-        self.precision = "fp32"
-        self._program = FloatProgram(self.model, "fp32", folded=False, compiled=self._is_compiled)
+    # --- every pass -------------------------------------------------------------------------------------------------------
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps them."""
@@ -166,39 +184,42 @@ class Scorer:
         """The loss of each candidate, and the class the model takes it for; None where it is no classifier."""
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
-        exact = self.exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
+        exact = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
-        self._count_overflow(losses)
+        losses = self._without_nonsense(losses, inputs)
         if is_checked:
-            self._note(float("nan") if exact is None else spearman(losses[:SLICE], exact))
+            self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
             return losses, None
         self.num_outputs = outputs.shape[1]
         return losses, outputs.argmax(dim=1).cpu().numpy()
 
-    def _count_overflow(self, losses: Floats) -> None:
+    def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
+        """Neither a fused ReLU nor a byte lets NaN through: what went in as such must come out as such. Counts what is not finite."""
+        if inputs.is_floating_point() or self._is_broken:
+            bad = ~_finite_rows(inputs).cpu().numpy() if not self._is_broken else np.ones(len(losses), bool)
+            losses = np.where(bad, np.float32(np.nan), losses) if bad.any() else losses
         count = len(losses) - int(np.isfinite(losses).sum())
         if count and not self.num_overflowed:
             found = f"{count} of {len(losses)} scores in {self.precision} are not finite: such candidates are not chosen"
             way_out = "" if self.precision == "fp32" else ". If there are many, set selector.precision = 'fp32'"
             log.warning("%s%s", found, way_out)
         self.num_overflowed += count
+        return losses
 
-    @torch.inference_mode()
-    def exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
-        """The losses in single precision at full size, learning the ranges of int8 on the way; None if values were not finite."""
+    def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
+        """The losses in single precision, learning the ranges of int8 on the way; None if values were not finite."""
         outputs = self._program.calibrate(laid_out(self._shrunk(inputs)))
-        if outputs is None:
-            return None
-        if self._scale != 1.0:
-            outputs = self.model(laid_out(inputs))
+        return None if outputs is None else self._losses(outputs, targets)
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Floats:
         losses: Floats = self._loss(outputs.float(), targets).float().cpu().numpy()
         return losses
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         inputs = laid_out(inputs, DTYPES.get(self.precision, torch.float32))
-        if not self._is_compiled:
+        if not self._compiles or self.precision == "int8":
             return self._program(inputs).float()
         # A compiled program knows one batch size: any other is padded to it, or it would be compiled anew.
         self._padded_to = max(self._padded_to, len(inputs))
@@ -213,14 +234,30 @@ class Scorer:
         size = [max(1, round(side * self._scale)) for side in inputs.shape[2:]]
         return nn.functional.interpolate(inputs, size=size, mode="area")
 
-    def _note(self, correlation: float) -> None:
-        self.agreement.note(correlation)
-        if not self.agreement.is_low:
-            return
-        found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
-        if self.slower:
+    # --- checks -----------------------------------------------------------------------------------------------------------
+
+    def _note(self, losses: Floats, exact: Floats | None, inputs: Tensor, targets: Tensor) -> None:
+        if exact is not None and self._scale != 1.0:
+            self.scale_agreement.note(agreement_of(exact, self._losses(self.model(laid_out(inputs)), targets)))
+        self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
+        if self.agreement.is_low and self.slower:
+            found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
             self.use(self.slower.pop())
             log.warning("%s: scoring in %s from now on", found, self.precision)
-        elif not self._has_warned:
+        elif (self.agreement.is_low or self.scale_agreement.is_low) and not self._has_warned:
             self._has_warned = True
-            log.warning("%s: choose another selector.precision, or a selector.scale nearer to 1", found)
+            if self.agreement.is_low:
+                found, knob = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}", "precision"
+            else:
+                found, knob = (
+                    f"scores at this selector.scale rank like full size only to {self.scale_agreement.recent:.3f}",
+                    "scale",
+                )
+            log.warning("%s: choose another selector.%s", found, knob)
+
+
+def _finite_rows(inputs: Tensor) -> Tensor:
+    """Which examples hold nothing that is not finite; a sum tells, in one reading of them."""
+    if not inputs.is_floating_point():
+        return torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
+    return torch.isfinite(inputs.flatten(1).float().sum(dim=1))

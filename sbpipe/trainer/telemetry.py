@@ -240,6 +240,8 @@ class Telemetry:
             "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
             "scoring.agreement": self._mean_over_peers("agreement"),
+            "scoring.scale_agreement": self._mean_over_peers("scale_agreement"),
+            "scoring.failed_checks": int(self._roster.total("failed_checks")),
             "scoring.checks": int(self._roster.total("checks")),
             "scoring.overflowed": int(self._roster.total("overflowed")),
             "scoring.refresh_ms": self._mean_over_peers("refresh_ms"),

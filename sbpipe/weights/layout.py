@@ -8,9 +8,9 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
+from sbpipe.layout import DTYPES
 from sbpipe.records import Manifest, TensorSpec
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FAST_PARTS = ("norm", "bias", "head")
 _ALIGNMENT = 64
 

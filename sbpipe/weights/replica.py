@@ -21,8 +21,8 @@ class Replica:
     The fast parts may be newer than the rest: `fast_version` is theirs, and a snapshot of the whole brings its own.
     """
 
-    def __init__(self, model: nn.Module, manifest: Manifest, on_load: Callable[[bool], None] = lambda whole: None) -> None:
-        """`on_load` is told of every overwriting: whether it was of the whole."""
+    def __init__(self, model: nn.Module, manifest: Manifest, on_load: Callable[[], None] = lambda: None) -> None:
+        """`on_load` is told of every overwriting."""
         self.manifest = manifest
         self._on_load = on_load
         self.version = -1
@@ -36,7 +36,7 @@ class Replica:
         self.version = self.fast_version = -1
         begin = time.perf_counter()
         copy(self._tensors, tensors_in(flat, self.manifest))
-        self._on_load(True)
+        self._on_load()
         self._loads.append(("apply", begin, time.perf_counter() - begin))
 
     def load_fast(self, flat: torch.Tensor) -> None:
@@ -45,7 +45,7 @@ class Replica:
         self.fast_version = -1
         begin = time.perf_counter()
         copy(self._tensors[: len(self._fast.tensors)], tensors_in(flat, self._fast))
-        self._on_load(False)
+        self._on_load()
         self._loads.append(("apply_fast", begin, time.perf_counter() - begin))
 
     def became(self, version: int) -> None:
