@@ -38,7 +38,14 @@ def check_together(config: Config) -> None:
     if config.link.heartbeat_s * 2 > config.link.lost_after_s:
         reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
         raise ConfigError("link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that")
+    if config.data.prune_share and not config.data.prune:
+        reason = "there is no score file to tell which examples"
+        raise ConfigError(
+            "data.prune_share", config.data.prune_share, reason, "Set data.prune to a file made by `sbpipe score el2n`"
+        )
     _check_selection(config)
+    if config.selection.policy == "rho":
+        _check_rho(config)
     if config.mode == "data-parallel":
         _check_replicas(config)
     if config.mode == "lockstep" and config.sync.dtype != "fp32":
@@ -50,10 +57,9 @@ def check_together(config: Config) -> None:
 
 def _check_selection(config: Config) -> None:
     own = config.selection
-    if own.unbiased and own.policy == "topk":
-        raise ConfigError(
-            "selection.unbiased", own.unbiased, "policy 'topk' gives the others no chance at all", "Use policy 'rank', or 0"
-        )
+    if own.unbiased and own.policy in ("rho", "topk"):
+        reason = f"policy '{own.policy}' gives the others no chance at all"
+        raise ConfigError("selection.unbiased", own.unbiased, reason, "Use policy 'rank', or 0")
     if own.unbiased and own.policy == "steady" and own.reweight:
         reason = "policy 'steady' weighs by fresh losses already (selection.reweight)"
         raise ConfigError("selection.unbiased", own.unbiased, reason, "Set selection.reweight = false, or unbiased to 0")
@@ -64,6 +70,18 @@ def _check_selection(config: Config) -> None:
     if own.score == "gradient" and config.loss.name != "cross_entropy":
         reason = f"the gradient's norm is known for cross_entropy, the loss is {config.loss.name!r}"
         raise ConfigError("selection.score", own.score, reason, "Set selection.score = 'loss'")
+
+
+def _check_rho(config: Config) -> None:
+    own = config.selection
+    if not own.irreducible:
+        way_out = "Make it with `sbpipe score irreducible --out FILE`, and set selection.irreducible to FILE"
+        raise ConfigError("selection.irreducible", "", "policy 'rho' needs a file of irreducible losses", way_out)
+    if own.score != "loss":
+        raise ConfigError("selection.score", own.score, "policy 'rho' subtracts losses from losses", "Set selection.score = 'loss'")
+    if own.outliers != "keep":
+        reason = "policy 'rho' judges differences of losses, and what a selector takes over from another are losses"
+        raise ConfigError("selection.outliers", own.outliers, reason, "Set it to 'keep': rho passes over wrong labels by itself")
 
 
 def _check_measured(config: Config, key: str) -> None:
@@ -93,6 +111,10 @@ def warnings_of(config: Config) -> list[str]:
         notes.append(f"sync.fast_interval = {config.sync.fast_interval} has no effect: {_why_not_apart(config)}")
     if config.sync.lag != 1 and config.mode != "fixed-lag":
         notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
+    if config.data.prune and not config.data.prune_share:
+        notes.append("data.prune has no effect: data.prune_share = 0 leaves nobody out")
+    if config.selection.irreducible and config.selection.policy != "rho":
+        notes.append("selection.irreducible has no effect: it belongs to policy 'rho'")
     if config.selection.anneal and config.train.seconds:
         notes.append("selection.anneal has no effect: with train.seconds the end of the run is not known in candidates or steps")
     if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:

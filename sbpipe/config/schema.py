@@ -45,6 +45,9 @@ class DataConfig:
     classes: int = setting(0, "number of classes; 0 = ask the data set", low=0)
     image_size: int = setting(224, "image_folder: side of the square that images are resized to", low=8)
     workers: int = setting(2, "loader processes for data that is not held in memory", low=0)
+    prune: str = setting("", "score file, made by `sbpipe score`, of the examples to leave out of training")
+    prune_share: float = setting(0.0, "share of the training examples left out, by data.prune", low=0.0, high=1.0)
+    prune_from: str = setting("low", "which are left out: those of the lowest or the highest scores", choices=("low", "high"))
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,14 @@ class SelectionConfig:
     policy: str = setting(
         "steady",
         "the rule from scores to keep probabilities",
-        choices=("full", "kath18", "random", "rank", "sb", "shuffled", "steady", "topk"),
+        choices=("full", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
     )
     score: str = setting(
         "loss",
         "what a score is: the loss, or the norm of its gradient at the outputs (cross_entropy)",
         choices=("loss", "gradient"),
     )
+    irreducible: str = setting("", "rho: file of irreducible losses, made by `sbpipe score irreducible`")
     keep: float = setting(1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0)
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import catalog
 from sbpipe.data.content import Contents, Source, data_error, fingerprint
+from sbpipe.data.prune import pruned_fingerprint, pruned_ids
 from sbpipe.data.views import ImageView, PlainView, View, check_view
+from sbpipe.records import Floats, Ids
+from sbpipe.scorefile import check_scores, read_scores
 
 
 class Batch(NamedTuple):
@@ -21,15 +24,24 @@ class Batch(NamedTuple):
 
 
 class Split:
-    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as they are."""
+    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as they are.
 
-    def __init__(self, source: Source, view: View) -> None:
+    Of a pruned data set the examples `left` have ids of their own, 0, 1, ...; they look as they do in the whole.
+    """
+
+    def __init__(self, source: Source, view: View, left: Ids | None = None) -> None:
         self._source = source
         self._view = view
+        self._left = left
 
     @property
     def num_examples(self) -> int:
         """How many examples there are."""
+        return self._source.num_examples if self._left is None else len(self._left)
+
+    @property
+    def num_in_whole(self) -> int:
+        """How many there are before pruning."""
         return self._source.num_examples
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
@@ -37,21 +49,28 @@ class Split:
         example_ids = np.array(example_ids, np.int64)  # a copy: torch takes no reversed or read-only arrays
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
             raise IndexError(f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to {example_ids.max()}")
+        example_ids = self._in_whole(example_ids)
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         fetched = self._source.fetch(example_ids, epoch_of_each)
         return Batch(self._view(fetched, example_ids, epoch_of_each), fetched.targets)
 
     def targets_of(self, example_ids: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The classes of these examples, or None where only loading them would tell."""
-        return self._source.labels_of(example_ids)
+        return self._source.labels_of(self._in_whole(example_ids))
 
     def close(self) -> None:
         """Stop the loader's worker processes, if there are any."""
         self._source.close()
 
+    def _in_whole(self, example_ids: Ids) -> Ids:
+        return example_ids if self._left is None else self._left[example_ids]
+
 
 class Data(NamedTuple):
-    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is tested on."""
+    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is tested on.
+
+    If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is `whole`.
+    """
 
     train: Split
     score: Split
@@ -59,14 +78,25 @@ class Data(NamedTuple):
     num_classes: int
     input_shape: tuple[int, ...]
     fingerprint: str
+    whole: str
+    left: Ids | None = None
+
+    def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
+        """The scores of these training examples in a file of the whole data set, named by setting `key`, that must be of this kind."""
+        file = read_scores(given, key=key, kind=kind)
+        check_scores(file, given, key=key, fingerprint=self.whole, num_examples=self.train.num_in_whole)
+        return file.scores if self.left is None else file.scores[self.left]
 
 
 def load_data(data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1) -> Data:
     """Read the data set, check it, and put it on the device; `seed` decides the views, `batch_size` is the least to train on."""
     contents = catalog.read(data)
     check_contents(contents, data, batch_size)
+    whole = fingerprint(contents)
+    left = pruned_ids(data, fingerprint=whole, num_examples=contents.train.num_examples, batch_size=batch_size)
     place = _place_images if contents.train.is_image else _place_others
-    return Data(*place(contents, view, seed, device), contents.num_classes, contents.train.input_shape, fingerprint(contents))
+    splits = place(contents, left, view, seed, device)
+    return Data(*splits, contents.num_classes, contents.train.input_shape, pruned_fingerprint(whole, left), whole, left)
 
 
 def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> None:
@@ -84,21 +114,25 @@ def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> Non
         raise data_error("data.name", data.name, reason, f"Set train.batch_size to at most {train.num_examples}, or use more data")
 
 
-def _place_images(contents: Contents, view: ViewConfig, seed: int, device: torch.device) -> tuple[Split, Split, Split]:
+def _place_images(
+    contents: Contents, left: Ids | None, view: ViewConfig, seed: int, device: torch.device
+) -> tuple[Split, Split, Split]:
     shape, stats = contents.train.input_shape, contents.train.channel_stats()
     check_view(view, shape)
 
-    def split(source: Source, margin: int, is_clean: bool) -> Split:
-        return Split(source, ImageView(view, shape, stats, device, margin=margin, seed=seed, is_clean=is_clean))
+    def split(source: Source, margin: int, is_clean: bool, left: Ids | None = None) -> Split:
+        return Split(source, ImageView(view, shape, stats, device, margin=margin, seed=seed, is_clean=is_clean), left)
 
     source = contents.train.place(device, margin=view.crop, seed=seed)
-    train = split(source, view.crop, is_clean=False)
-    score = split(source, view.crop, is_clean=True) if view.score == "clean" else train
+    train = split(source, view.crop, False, left)
+    score = split(source, view.crop, True, left) if view.score == "clean" else train
     return train, score, split(contents.test.place(device, margin=0, seed=seed), 0, is_clean=True)
 
 
-def _place_others(contents: Contents, view: ViewConfig, seed: int, device: torch.device) -> tuple[Split, Split, Split]:
+def _place_others(
+    contents: Contents, left: Ids | None, view: ViewConfig, seed: int, device: torch.device
+) -> tuple[Split, Split, Split]:
     if unused := [name for name in ("crop", "flip", "cutout") if getattr(view, name)]:
         warnings.warn(f"view.{', view.'.join(unused)}: no effect, because the inputs are not uint8 images", stacklevel=3)
-    train, test = (Split(content.place(device, margin=0, seed=seed), PlainView()) for content in (contents.train, contents.test))
-    return train, train, test
+    train = Split(contents.train.place(device, margin=0, seed=seed), PlainView(), left)
+    return train, train, Split(contents.test.place(device, margin=0, seed=seed), PlainView())

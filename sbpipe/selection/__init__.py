@@ -7,6 +7,7 @@ from sbpipe.selection.outliers import OutlierGuard
 from sbpipe.selection.policy import Policy, choose, coins
 from sbpipe.selection.rank import Rank
 from sbpipe.selection.reuse import ScoreCache
+from sbpipe.selection.rho import Rho
 from sbpipe.selection.sb import SelectiveBackprop
 from sbpipe.selection.shuffled import Shuffled
 from sbpipe.selection.steady import Steady
@@ -18,6 +19,7 @@ POLICIES: dict[str, type[Policy]] = {
     "kath18": Kath18,
     "random": Random,
     "rank": Rank,
+    "rho": Rho,
     "sb": SelectiveBackprop,
     "shuffled": Shuffled,
     "steady": Steady,

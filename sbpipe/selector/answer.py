@@ -40,6 +40,7 @@ class Selector:
         policy: Policy,
         needs_classes: bool = False,
         floor: int = 0,
+        irreducible: Floats | None = None,
         cache: ScoreCache,
         replica: Replica,
         source: WeightsSource,
@@ -54,6 +55,7 @@ class Selector:
         self._policy = policy
         self._needs_classes = needs_classes
         self._floor = floor
+        self.irreducible = irreducible
         self._cache = cache
         self._replica = replica
         self.source = source
@@ -100,14 +102,16 @@ class Selector:
         scores, predictions = self._score(example_ids, lease.epoch)
         with self._spans.span("select"):
             classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
-            probability = self._policy.keep_probability(scores, classes, strength=lease.strength)
+            # What travels are the losses, which the trainer compares with fresh ones.
+            judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
+            probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
             due = is_due(self._seed, lease.epoch, example_ids, self._floor)
             is_kept = due | self._policy.draw(probability, coins(self._seed, lease.epoch, example_ids))
             probability[due] = 1.0
             if lease.keep_all:
                 probability, is_kept = np.ones_like(scores), np.ones(len(scores), bool)
             count, kept = choose(is_kept, most)
-            self._policy.consider(scores[:count], None if classes is None else classes[:count])
+            self._policy.consider(judged[:count], None if classes is None else classes[:count])
         return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
@@ -177,11 +181,11 @@ class Selector:
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
-        num_checks = self._scorer.agreement.num_checks
+        num_checks, precision = self._scorer.agreement.num_checks, self.precision
         with self._spans.span("score"):
             scores, predictions = self._scorer.score_and_predict(inputs, targets)
         if self._scorer.agreement.num_checks > num_checks:
-            self._events.write("check", version=self.version, precision=self.precision, agreement=self._scorer.agreement.latest)
+            self._events.write("check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest)
         self.slowest_chunk_s = max(self.slowest_chunk_s, time.perf_counter() - begin)
         self.num_scored += len(scores)
         return scores, predictions
@@ -203,6 +207,8 @@ class Selector:
             "refresh_ms": spans.mean_ms("refresh") or 0.0,
             "overflowed": float(self._scorer.num_overflowed),
             "checks": float(agreement.num_checks),
+            "failed_checks": float(agreement.num_failed),
             "agreement": agreement.mean if agreement.num_checks else 0.0,
+            "scale_agreement": self._scorer.scale_agreement.mean if self._scorer.scale_agreement.num_checks else 0.0,
             "slowest_chunk_s": self.slowest_chunk_s,
         }

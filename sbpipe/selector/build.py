@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sbpipe import devices
+from sbpipe import devices, scorefile
 from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data
 from sbpipe.errors import DeviceError, PeerRejected
@@ -53,6 +53,9 @@ def assemble(
     refuse(own.precision, device)
     model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
     manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
+    irreducible = None
+    if config.selection.policy == "rho":
+        irreducible = data.scores_in(config.selection.irreducible, key="selection.irreducible", kind="irreducible")
     scorer = Scorer(
         model,
         build_score(config.loss, config.selection.score),
@@ -71,6 +74,7 @@ def assemble(
         policy=build_policy(config.selection),
         needs_classes=config.selection.history_by == "class",
         floor=config.selection.floor,
+        irreducible=irreducible,
         cache=ScoreCache(data.train.num_examples, every=config.selection.reuse_epochs, by=config.selection.reuse_by),
         replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
@@ -111,6 +115,8 @@ class Builder:
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
         fingerprints = {"data": data.fingerprint, "model": manifest.digest, "weights": "pulled" if slots is None else "shared"}
         fingerprints["precision"] = selector.precision
+        if selector.irreducible is not None:
+            fingerprints["irreducible"] = scorefile.digest(selector.irreducible)
         self.events.write("built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints)
         fast = layout.fast_part(manifest) if config.fast_interval else None
         return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes, fast.num_bytes if fast else 0)

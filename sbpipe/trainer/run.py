@@ -78,7 +78,7 @@ class TrainerRun:
         self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
         self._fast = self._fast_publisher()
         self.reception = self._reception()
-        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
+        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans, setup.irreducible)
         census = Census(self.stream.table, self._classes, setup.data.num_classes)
         self._steering = Steering(config, census, self.events)
         self.stream.begin(self._steering.proposal)

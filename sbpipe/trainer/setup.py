@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sbpipe import devices
+from sbpipe import devices, scorefile
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
 from sbpipe.errors import ConfigError, DeviceError
@@ -14,7 +14,7 @@ from sbpipe.layout import laid_out
 from sbpipe.losses import PerExampleLoss, build_loss
 from sbpipe.metrics import Spans
 from sbpipe.models import build_model, parts_of
-from sbpipe.records import Manifest
+from sbpipe.records import Floats, Manifest
 from sbpipe.trainer.optim import build_optimizer
 from sbpipe.trainer.step import TrainStep
 from sbpipe.weights import layout
@@ -31,11 +31,13 @@ class Setup:
     train_step: TrainStep
     manifest: Manifest
     spans: Spans
+    irreducible: Floats | None = None
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """What a selector must agree on."""
-        return {"data": self.data.fingerprint, "model": self.manifest.digest}
+        of_scores = {} if self.irreducible is None else {"irreducible": scorefile.digest(self.irreducible)}
+        return {"data": self.data.fingerprint, "model": self.manifest.digest, **of_scores}
 
 
 def prepare(config: Config, device_name: str | None = None) -> Setup:
@@ -44,6 +46,9 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
     devices.use(device)
     spans = Spans()
     data = load_data(config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size)
+    irreducible = None
+    if config.selection.policy == "rho":
+        irreducible = data.scores_in(config.selection.irreducible, key="selection.irreducible", kind="irreducible")
     try:
         model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
         manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
@@ -63,7 +68,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
-    return Setup(config, device, data, loss, train_step, manifest, spans)
+    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible)
 
 
 def _check_length(config: Config, num_examples: int) -> None:

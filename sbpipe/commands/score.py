@@ -1,0 +1,112 @@
+"""`sbpipe score`: a number for every training example, for pruning (`data.prune`) and for policy rho (`selection.irreducible`)."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sbpipe import cores
+from sbpipe.commands.settings import add_settings, resolve_or_print
+from sbpipe.config import Config
+from sbpipe.errors import ConfigError
+from sbpipe.progress import Display, duration
+
+if TYPE_CHECKING:
+    from sbpipe.rating import Progress
+
+HELP = "scores of all training examples, made before training: el2n for data.prune, irreducible for policy rho"
+DESCRIPTION = """\
+Trains models for a while and leaves one number per training example in a file.
+Each finished model is kept beside it, in FILE.parts/: give the same command
+again to go on after a stop, or with more --models to add to them. Nothing
+runs beside it, so it computes on all cores unless train.threads is set.
+
+  sbpipe score el2n --out el2n.npz                       then, to train on the harder 70 %:
+  sbpipe run --set data.prune=el2n.npz --set data.prune_share=0.3
+
+  sbpipe score irreducible --out irreducible.npz         then, to prefer what is learnable:
+  sbpipe run --policy rho --set selection.irreducible=irreducible.npz
+"""
+_SHOW_EVERY_S = 0.2
+_BAR = 24
+
+
+class _Kind(NamedTuple):
+    help: str
+    models: str
+    num_models: int
+    epochs: str
+
+
+KINDS = {
+    "el2n": _Kind(
+        "|softmax(outputs) - onehot|, the mean over models trained for a few epochs: how hard an example is early on (Paul et al. 2021)",
+        "models, each with seeds of its own (5)",
+        5,
+        "epochs that each is trained, its schedule included (2)",
+    ),
+    "irreducible": _Kind(
+        "the loss under a model that was trained on the other half: what nobody learns from others (Mindermann et al. 2022)",
+        "pairs of models, one for each half (1)",
+        1,
+        "epochs that each is trained on its half (train.epochs)",
+    ),
+}
+_EL2N_EPOCHS = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command: a kind of scores, and those of each kind."""
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    for name, kind in KINDS.items():
+        own = kinds.add_parser(name, help=kind.help, description=kind.help)
+        add_settings(own)
+        own.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to leave the scores (.npz)")
+        own.add_argument("--models", type=int, default=kind.num_models, metavar="N", help=kind.models)
+        own.add_argument("--epochs", type=float, metavar="E", help=kind.epochs)
+        own.add_argument("--device", metavar="NAME", help="the device to train on, e.g. cuda:0 (auto)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train what is missing, and leave the file."""
+    config, _ = resolve_or_print(args)
+    if config is None:
+        return 0
+    epochs = _checked(args, config)
+    if config.train.threads:
+        cores.pin(cores.share("trainer", config.train.threads))
+    from sbpipe.rating import make_scores
+
+    display, shown_at = Display(sys.stdout), 0.0
+
+    def tell(progress: "Progress") -> None:
+        nonlocal shown_at
+        if progress.share >= 1.0 or time.monotonic() >= shown_at + _SHOW_EVERY_S:
+            shown_at = time.monotonic()
+            display.lines([_line(args.kind, progress)], is_last=progress.share >= 1.0)
+
+    file = make_scores(args.kind, config, args.out, models=args.models, epochs=epochs, tell=tell)
+    low, high = float(file.scores.min()), float(file.scores.max())
+    print(
+        f"{args.kind} of {len(file.scores):,} examples, {low:.4g} to {high:.4g}, mean {float(file.scores.mean()):.4g}: {args.out}"
+    )
+    return 0
+
+
+def _checked(args: argparse.Namespace, config: Config) -> float:
+    """The epochs to train; refuses numbers that cannot be."""
+    if args.models < 1:
+        raise ConfigError("--models", args.models, "must be at least 1", "It is how many models the scores are the mean of")
+    epochs: float = args.epochs if args.epochs is not None else _EL2N_EPOCHS if args.kind == "el2n" else config.train.epochs
+    if not 0.0 < epochs <= 1e9:
+        raise ConfigError("--epochs", epochs, "must be above 0", "Early scores need about a tenth of a whole training")
+    return epochs
+
+
+def _line(kind: str, progress: "Progress") -> str:
+    filled = round(_BAR * progress.share)
+    return (
+        f"score    {'█' * filled}{'░' * (_BAR - filled)} {100 * progress.share:3.0f}%  {kind}, model {progress.model} of "
+        f"{progress.models}  left {duration(progress.left_s)}"
+    )
