@@ -25,6 +25,8 @@ first steps
   sbpipe run --print-config             every setting, its value and its meaning
   sbpipe run configs/cifar10.toml --keep 0.25 --set optim.lr=0.05
 
+  sbpipe reproduce                      the paper's experiments, to run here
+
 two terminals, or two hosts
   sbpipe trainer --device cuda:0        in one
   sbpipe selector --device cuda:1       in the other, before or after

@@ -265,7 +265,7 @@ def _way(subject: Subject, name: str) -> Way:
     replica = Replica(subject.model, manifest, scorer.weights_arrived)
 
     def arrive(whole: bool) -> None:
-        replica.load(flat) if whole else replica.load_fast(flat)
+        (replica.load if whole else replica.load_fast)(flat)
         scorer.refresh()
 
     return Way(name, scorer.score, arrive)

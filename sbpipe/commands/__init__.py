@@ -3,14 +3,16 @@
 import argparse
 from types import ModuleType
 
-from sbpipe.commands import bench, compare, doctor, keys, report, run, selector, sweep, top, track, trainer, watch
+from sbpipe.commands import bench, compare, doctor, keys, report, reproduce, run, score, selector, sweep, top, track, trainer, watch
 
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "trainer": trainer,
     "selector": selector,
+    "score": score,
     "sweep": sweep,
     "compare": compare,
+    "reproduce": reproduce,
     "report": report,
     "watch": watch,
     "top": top,

@@ -1,0 +1,56 @@
+"""The poster on Diet Selective-Backprop: dropping at random against dropping by loss. Configs and claim; knows nothing of runs."""
+
+from sbpipe.reproduce.experiment import FASHION, Comparison, Experiment
+from sbpipe.reproduce.findings import COMPARABLE, Arms, Finding, Runs, Tasks, less, lower
+
+MS = 1e3
+
+
+def claim(tasks: Tasks) -> list[Finding]:
+    """Accuracy at 50, 75 and 90 % dropped, and seconds per epoch of candidates. An arm is named by its policy and what it keeps."""
+    return [finding for task, arms in tasks.items() for finding in [*_accuracy(task, arms), *_runtime(task, arms)]]
+
+
+def _accuracy(task: str, arms: Arms) -> list[Finding]:
+    half = lower(
+        f"{task}: random at most 1.1x the error of sb, half dropped", arms["random 0.5"], arms["sb 0.5"], factor=COMPARABLE
+    )
+    quarter = lower(
+        f"{task}: random at most 1.1x the error of full, three quarters dropped",
+        arms["random 0.25"],
+        arms["full"],
+        factor=COMPARABLE,
+    )
+    return [half, quarter, lower(f"{task}: sb below random, nine tenths dropped", arms["sb 0.1"], arms["random 0.1"])]
+
+
+def _runtime(task: str, arms: Arms) -> list[Finding]:
+    order = (("sb 0.5", "full"), ("random 0.5", "sb 0.5"), ("random 0.25", "random 0.5"))
+    return [_shorter(f"{task}: {ours} takes less time per epoch than {theirs}", arms[ours], arms[theirs]) for ours, theirs in order]
+
+
+def _shorter(what: str, ours: Runs, theirs: Runs) -> Finding:
+    """By milliseconds per candidate between the first and the last evaluation, so that start-up does not count."""
+    own, other = _pace(ours), _pace(theirs)
+    seeds = sorted(own.keys() & other.keys())
+    return less(what, [own[seed] for seed in seeds], [other[seed] for seed in seeds], of="pairs, in ms per candidate")
+
+
+def _pace(runs: Runs) -> dict[int, float]:
+    spans = {seed: (curve[0], curve[-1]) for seed, curve in runs.items() if len(curve) > 1}
+    return {
+        seed: MS * (last.time_s - first.time_s) / (last.candidates - first.candidates)
+        for seed, (first, last) in spans.items()
+        if last.candidates > first.candidates
+    }
+
+
+DROPPING = Experiment(
+    name="dropping",
+    shows="Diet Selective-Backprop, figure (a) and Table 1",
+    claim="Dropping half at random is on par with dropping by loss, three quarters cost no accuracy, beyond that loss is better; random is faster.",
+    needs=FASHION,
+    takes="9 minutes",
+    takes_quick="2 minutes",
+    how=Comparison("dropping", ("fashion_mnist",), ("embedded",), claim),
+)
