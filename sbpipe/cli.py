@@ -56,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:  # whoever read our output has read enough: `sbpipe ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except (RuntimeError, MemoryError) as error:
         code = _out_of_memory(error)
     _leave(code)

@@ -87,7 +87,7 @@ def main(what: list[str], *, as_json: bool) -> int:
     return _exit_code(rows)
 
 
-def scoring(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
+def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
     """The table of precisions and batch sizes of one model, or of the two that bars are of, and below it the bars."""
     from sbpipe.bench.scoring import bars, measure, to_dicts
     from sbpipe.bench.scoring import table as scoring_table

@@ -9,7 +9,8 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,18 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from sbpipe.bench.rows import Row, cells_table, one_core
-from sbpipe.config import Config, from_dict, resolve
-from sbpipe.data import Data, load_data
-from sbpipe.errors import RunDirError
+from sbpipe.bench.subject import CPU, TRAININGS, Subject, from_run, trained
+from sbpipe.config import resolve
 from sbpipe.fidelity import spearman
 from sbpipe.layout import laid_out
 from sbpipe.losses import build_loss
-from sbpipe.models import build_model, parts_of
+from sbpipe.models import parts_of
 from sbpipe.records import Floats
-from sbpipe.run_dir import CONFIG
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import supported
-from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.weights.layout import build_manifest, copy, tensors_in, tensors_of
 from sbpipe.weights.replica import Replica
 
@@ -41,10 +39,6 @@ REFERENCE = 64
 ROUNDS, ENOUGH_S = 40, 2.0
 """Passes of each way, and the seconds after which there is no further one."""
 TASTE = 16
-CPU = torch.device("cpu")
-
-TRAININGS: dict[str, tuple[int, int]] = {"small_cnn": (300, 64), "resnet18_cifar": (100, 32)}
-"""Updates and batch size with which a model of the default table is trained first: trained weights rank otherwise than random ones."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +65,14 @@ class Way:
     arrive: Callable[[bool], None]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is scored: a trained model and real candidates."""
-
-    name: str
-    config: Config
-    model: nn.Module
-    inputs: Tensor
-    targets: Tensor
-
-
 def measure(given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True) -> list[Scored]:
     """The table: of the weights of a run, of the model and data that were given, or of the two models of the default."""
     if run is not None:
-        subjects = [_from_run(run)]
+        subjects = [from_run(run)]
     elif given:
-        subjects = [_trained(resolve(given))]
+        subjects = [trained(resolve(given))]
     else:
-        subjects = [_trained(resolve({"model.name": name})) for name in TRAININGS]
+        subjects = [trained(resolve({"model.name": name})) for name in TRAININGS]
     return [row for subject in subjects for row in _measure(subject, compiled=compiled)]
 
 
@@ -144,60 +127,6 @@ def to_dicts(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     ]
 
 
-# --- what is scored -----------------------------------------------------------------------------------------------------------
-
-
-def _from_run(path: Path) -> Subject:
-    import json
-
-    try:
-        config = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise RunDirError(f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written") from None
-    state = Checkpoints(path / "checkpoints", keep=1).load_newest()
-    if state is None:
-        raise RunDirError(f"{path} has no checkpoint to take weights from. Run with checkpoint.every above 0")
-    data = _load(config)
-    model = _build(config, data)
-    model.load_state_dict(state["model"])
-    return _subject(config, model, data)
-
-
-def _trained(config: Config) -> Subject:
-    """Train for a while on all cores: enough that losses spread as they do in a run."""
-    steps, batch_size = TRAININGS.get(config.model.name, (150, 32))
-    data = _load(config)
-    model = _build(config, data)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
-    loss = build_loss(config.loss)
-    order = np.random.default_rng(config.seed).permutation(data.train.num_examples)
-    for step in range(steps):
-        if step % 50 == 0:
-            sys.stderr.write(f"  training {config.model.name} first: update {step} of {steps}\n")
-        example_ids = np.take(order, range(step * batch_size, (step + 1) * batch_size), mode="wrap")
-        inputs, targets = data.train.batch(example_ids, 0)
-        loss(model(laid_out(inputs)), targets).mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-        rates.step()
-    return _subject(config, model, data)
-
-
-def _load(config: Config) -> Data:
-    return load_data(config.data, config.view, seed=config.seed, device=CPU, batch_size=config.train.batch_size)
-
-
-def _build(config: Config, data: Data) -> nn.Module:
-    return build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
-
-
-def _subject(config: Config, model: nn.Module, data: Data) -> Subject:
-    count = min(2 * BATCH_SIZES[-1], data.score.num_examples)
-    inputs, targets = data.score.batch(np.arange(data.score.num_examples - count, data.score.num_examples), 0)
-    return Subject(config.model.name, config, model.eval().requires_grad_(False), inputs, targets)
-
-
 # --- how it is measured -------------------------------------------------------------------------------------------------------
 
 
@@ -219,9 +148,11 @@ def _side_by_side(subject: Subject, names: Sequence[str], size: int, exact: Floa
     for name in names:
         sys.stderr.write(f"  {subject.name}, batch {size}: {name}\n")
         with _peak_mb() as peak:
-            ways[name] = _way(subject, name)
-            ways[name].score(subject.inputs[:size], subject.targets[:size])
-        memory[name] = peak[0]
+            way = _way(subject, name)
+            way.score(subject.inputs[:size], subject.targets[:size])
+        if way.name == name:  # else the model cannot be scored so, which was said
+            ways[name], memory[name] = way, peak[0]
+    names = list(ways)
     fastest, spent = dict.fromkeys(names, math.inf), dict.fromkeys(names, 0.0)
     for _ in range(ROUNDS):
         for name in (name for name in names if spent[name] < ENOUGH_S):
@@ -268,7 +199,7 @@ def _way(subject: Subject, name: str) -> Way:
         (replica.load if whole else replica.load_fast)(flat)
         scorer.refresh()
 
-    return Way(name, scorer.score, arrive)
+    return Way(name if scorer.precision == precision else scorer.precision, scorer.score, arrive)
 
 
 def _plain(subject: Subject) -> Way:
@@ -284,9 +215,7 @@ def _plain(subject: Subject) -> Way:
 
 
 def _build_like(subject: Subject) -> nn.Module:
-    import copy as copying
-
-    model: nn.Module = copying.deepcopy(subject.model).to(memory_format=torch.channels_last)
+    model: nn.Module = deepcopy(subject.model).to(memory_format=torch.channels_last)
     return model
 
 
@@ -304,7 +233,8 @@ def _seconds(call: Callable[[], None]) -> float:
 def _peak_mb() -> Iterator[list[float]]:
     """How far the process grew meanwhile, at its highest; Linux counts it."""
     _give_back()
-    Path("/proc/self/clear_refs").write_text("5")
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
     before, found = _status_mb("VmRSS"), [math.nan]
     yield found
     found[0] = _status_mb("VmHWM") - before
@@ -317,5 +247,7 @@ def _give_back() -> None:
 
 
 def _status_mb(name: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+    with suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return float(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+    return math.nan

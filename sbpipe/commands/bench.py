@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
-        return bench.scoring(given, args.run, as_json=args.json, compiled=not args.no_compile)
+        return bench.scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
     for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
         if value:
             raise ConfigError(name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring")
