@@ -136,11 +136,11 @@ class _Watched:
         self._bad: set[int] = set()
 
     def is_finite(self) -> bool:
-        """The largest number of a tensor tells: it is not finite where one of them is not."""
+        """The sum of a tensor tells: it is not finite where one of its numbers is not."""
         new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
         if new:
-            largest = torch._foreach_norm([self._tensors[k] for k in new], torch.inf)
-            fine = torch.isfinite(torch.stack([value.float() for value in largest])).tolist()
+            sums = torch.stack([self._tensors[k].sum(dtype=torch.float32) for k in new])
+            fine = torch.isfinite(sums).tolist()
             self._bad = (self._bad - {*new}) | {k for k, is_fine in zip(new, fine, strict=True) if not is_fine}
             self._seen = [tensor._version for tensor in self._tensors]
         return not self._bad
