@@ -50,21 +50,27 @@ def test_without_reuse_everyone_is_scored_and_nothing_is_held() -> None:
     assert cache.recall(IDS, 7)[1].all()
 
 
+REUSE = {
+    "selection__reuse_epochs": 3,
+    "selection__policy": "sb",
+    "train__steps": 0,
+    "train__epochs": 6.0,
+    "data__examples": 160,
+}
+
+
 @pytest.mark.parametrize("by", ["last", "average"])
-def test_a_run_scores_a_third_of_its_candidates_and_lockstep_equals_inline(by: str, run_path: Path) -> None:
-    changes = {
-        "selection__reuse_epochs": 3,
-        "selection__reuse_by": by,
-        "selection__policy": "sb",
-        "train__steps": 0,
-        "train__epochs": 6.0,
-        "data__examples": 160,
-    }
-    here = train_inline(small(mode="inline", **changes), run_path / "here")
-    considered = sum(event["candidates"] for event in events_of(run_path / "here", "selection"))
-    assert considered == 960
-    assert here["selector.scored"] == pytest.approx(320, abs=40), "two epochs of six, and what passes scored beyond the last kept"
-    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **changes))
+def test_a_run_scores_a_third_of_its_candidates(by: str, run_path: Path) -> None:
+    summary = train_inline(small(mode="inline", **REUSE, selection__reuse_by=by), run_path)
+    assert sum(event["candidates"] for event in events_of(run_path, "selection")) == 960
+    assert summary["selector.scored"] == pytest.approx(320, abs=40), (
+        "two epochs of six, and what passes scored beyond the last kept"
+    )
+
+
+def test_lockstep_with_reuse_equals_inline_bit_for_bit(run_path: Path) -> None:
+    here = train_inline(small(mode="inline", **REUSE), run_path / "here")
+    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **REUSE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert summary_of(run_path / "wire")["weights.digest"] == here["weights.digest"]
 
