@@ -105,7 +105,7 @@ def _run_here(
         return [answer[0].answer(message)] if isinstance(message, Lease) else []
 
     run = TrainerRun(setup, run_dir, slots, InlinePort(handle, "inline"), began=began, examples=examples)
-    answer.append(assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), run.events)[0])
+    answer.append(assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), run.events, run.trained_losses)[0])
     run.reception.admit("inline", devices.describe(setup.device), time.monotonic())
     return run.run(resume=resume)
 

@@ -30,7 +30,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated"
     )
     parser.add_argument(
-        "--policy", metavar="NAME", help="who is kept: steady, sb, rank, topk, rho, kath18, random, full, shuffled (steady)"
+        "--policy",
+        metavar="NAME",
+        help="who is kept: steady, sb, rank, topk, rho, kath18, infobatch, random, full, shuffled (steady)",
     )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")

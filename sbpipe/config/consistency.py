@@ -57,6 +57,11 @@ def check_together(config: Config) -> None:
 
 def _check_selection(config: Config) -> None:
     own = config.selection
+    if own.policy == "infobatch" and config.mode != "inline":
+        reason = f"it judges by the trainer's own losses, and in mode {config.mode!r} another process chooses"
+        raise ConfigError("selection.policy", own.policy, reason, "Set mode = 'inline'")
+    if own.policy == "infobatch" and own.unbiased:
+        raise ConfigError("selection.unbiased", own.unbiased, "policy 'infobatch' has weights of its own", "Set it to 0")
     if own.unbiased and own.policy in ("rho", "topk"):
         reason = f"policy '{own.policy}' gives the others no chance at all"
         raise ConfigError("selection.unbiased", own.unbiased, reason, "Use policy 'rank', or 0")
@@ -94,7 +99,7 @@ def _check_measured(config: Config, key: str) -> None:
 
 def _check_replicas(config: Config) -> None:
     policy, batch_size, replicas = config.selection.policy, config.train.batch_size, config.train.replicas
-    if policy not in UNSCORED:
+    if policy not in ("full", "random"):
         reason = "data-parallel training has no selector"
         raise ConfigError("selection.policy", policy, reason, "Use 'full' or 'random' with it, or another mode")
     if batch_size % replicas:
@@ -125,7 +130,7 @@ def warnings_of(config: Config) -> list[str]:
         )
     for key in ("unbiased", "outliers", "floor", "score", "reuse_epochs"):
         value = getattr(config.selection, key)
-        blind = config.selection.policy == "full" or (config.selection.policy == "random" and key not in ("unbiased", "floor"))
+        blind = config.selection.policy == "full" or (config.selection.policy in UNSCORED and key not in ("unbiased", "floor"))
         if blind and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look at scores")
     if config.selection.reuse_by != SelectionConfig.reuse_by and config.selection.reuse_epochs == 1:

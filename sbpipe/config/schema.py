@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
-UNSCORED = ("full", "random")
+UNSCORED = ("full", "infobatch", "random")
 """Policies that choose without scores, so that nobody needs weights."""
 
 
@@ -125,7 +125,7 @@ class SelectionConfig:
     policy: str = setting(
         "steady",
         "the rule from scores to keep probabilities",
-        choices=("full", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
+        choices=("full", "infobatch", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
     )
     score: str = setting(
         "loss",

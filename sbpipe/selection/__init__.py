@@ -2,6 +2,7 @@
 
 from sbpipe.config import SelectionConfig
 from sbpipe.selection.floor import is_due
+from sbpipe.selection.infobatch import InfoBatch, TrainedLosses
 from sbpipe.selection.kath18 import Kath18
 from sbpipe.selection.outliers import OutlierGuard
 from sbpipe.selection.policy import Policy, choose, coins
@@ -16,6 +17,7 @@ from sbpipe.selection.uniform import Full, Random
 
 POLICIES: dict[str, type[Policy]] = {
     "full": Full,
+    "infobatch": InfoBatch,
     "kath18": Kath18,
     "random": Random,
     "rank": Rank,
@@ -33,4 +35,4 @@ def build_policy(config: SelectionConfig) -> Policy:
     return policy if config.outliers == "keep" or not policy.needs_scores else OutlierGuard(policy, config)
 
 
-__all__ = ["POLICIES", "Policy", "ScoreCache", "build_policy", "choose", "coins", "is_due"]
+__all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "is_due"]

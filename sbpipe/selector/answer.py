@@ -11,7 +11,7 @@ from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scoring import Scorer, choosing
-from sbpipe.selection import Policy, ScoreCache, choose, coins, is_due
+from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, coins, is_due
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -42,6 +42,7 @@ class Selector:
         floor: int = 0,
         irreducible: Floats | None = None,
         cache: ScoreCache,
+        trained: TrainedLosses | None = None,
         replica: Replica,
         source: WeightsSource,
         spans: Spans,
@@ -57,6 +58,7 @@ class Selector:
         self._floor = floor
         self.irreducible = irreducible
         self._cache = cache
+        self._trained = trained
         self._replica = replica
         self.source = source
         self._spans = spans
@@ -168,6 +170,8 @@ class Selector:
 
     def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
         """Their scores, fresh or remembered, and the class the model takes each for, where all are fresh."""
+        if self._trained is not None:
+            return self._trained.of(example_ids), None
         if not self._policy.needs_scores:
             return np.full(len(example_ids), np.nan, np.float32), None
         scores, is_new = self._cache.recall(example_ids, epoch)

@@ -21,7 +21,7 @@ from sbpipe.records import Manifest
 from sbpipe.run_dir import SELECTOR_EVENTS
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import refuse
-from sbpipe.selection import ScoreCache, build_policy
+from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.service import Built
 from sbpipe.weights import layout
@@ -46,9 +46,18 @@ def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
 
 
 def assemble(
-    config: Config, data: Data, source: WeightsSource, device: torch.device, spans: Spans, events: EventLog
+    config: Config,
+    data: Data,
+    source: WeightsSource,
+    device: torch.device,
+    spans: Spans,
+    events: EventLog,
+    trained: TrainedLosses | None = None,
 ) -> tuple[Selector, Manifest]:
-    """A selector that scores with what `source` delivers, and the layout of the snapshots it can take."""
+    """A selector that scores with what `source` delivers, and the layout of the snapshots it can take.
+
+    It judges by `trained` instead, the losses of last time, where it is given them.
+    """
     own = config.selector
     refuse(own.precision, device)
     model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
@@ -76,6 +85,7 @@ def assemble(
         floor=config.selection.floor,
         irreducible=irreducible,
         cache=ScoreCache(data.train.num_examples, every=config.selection.reuse_epochs, by=config.selection.reuse_by),
+        trained=trained,
         replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
         spans=spans,

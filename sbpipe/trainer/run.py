@@ -16,6 +16,7 @@ from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.run_dir import TRAINER_EVENTS, RunDir
+from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.accounts import Accounts
 from sbpipe.trainer.census import Census
 from sbpipe.trainer.checkpoint import Checkpoints
@@ -80,7 +81,9 @@ class TrainerRun:
         self.reception = self._reception()
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans, setup.irreducible)
         census = Census(self.stream.table, self._classes, setup.data.num_classes)
-        self._steering = Steering(config, census, self.events)
+        is_judge = config.selection.policy == "infobatch"
+        self.trained_losses = TrainedLosses(setup.data.train.num_examples) if is_judge else None
+        self._steering = Steering(config, census, self.events, self.trained_losses)
         self.stream.begin(self._steering.proposal)
         batch_size = config.train.batch_size
         self._telemetry = Telemetry(

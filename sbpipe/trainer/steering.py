@@ -19,6 +19,7 @@ from sbpipe.config import Config
 from sbpipe.metrics import EventLog
 from sbpipe.records import TrainBatch
 from sbpipe.selection.guard import Guard
+from sbpipe.selection.infobatch import TrainedLosses
 from sbpipe.selection.ramp import Ramp
 from sbpipe.swing import Swing
 from sbpipe.trainer.arriving import Arriving
@@ -84,8 +85,10 @@ class _Means:
 class Steering:
     """Handed the fresh losses of each step; hands out the strength of the next leases and the weights of the next batch."""
 
-    def __init__(self, config: Config, census: Census, events: EventLog) -> None:
+    def __init__(self, config: Config, census: Census, events: EventLog, trained: TrainedLosses | None = None) -> None:
+        """`trained` is told the losses of every step, where somebody chooses by them."""
         selection = config.selection
+        self._trained = trained
         self._config, self._census, self._events = config, census, events
         self._is_steady = selection.policy == "steady"
         window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
@@ -117,6 +120,8 @@ class Steering:
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
         fresh, most = self._fresh, self._config.selection.unbiased
+        if self._trained is not None:  # as InfoBatch does: whoever could have been dropped counts for those who were
+            most = math.inf
         if fresh is None and most:
             return lambda losses: self._unbiased(batch, most).to(losses.device, non_blocking=True)
         if fresh is None:
@@ -132,10 +137,9 @@ class Steering:
         return weigh
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
-        """keep / chance, cut off: in expectation a batch then pulls like the mean of all candidates."""
-        self._weights = torch.from_numpy(
-            np.minimum(np.float32(self._config.selection.keep) / batch.keep_probability, np.float32(most))
-        )
+        """keep / chance, cut off: in expectation a batch then pulls like the mean of all candidates. `infobatch` leaves `keep` out."""
+        numerator = np.float32(1.0 if self._trained is not None else self._config.selection.keep)
+        self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
     def observe(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> None:
@@ -154,6 +158,8 @@ class Steering:
         swing, ess = self._swing.value, effective_share(weights.wait().numpy()) if weights is not None else None
         if self._ramp is not None:
             self._ramp.observe(losses.wait().float().numpy(), batch.keep_probability)
+        if self._trained is not None:
+            self._trained.see(batch.example_ids, losses.wait().float().numpy())
         if self._guard is not None:
             self._guard.observe(swing, ess)
         strength = self.strength if self._is_steady else None
@@ -195,6 +201,7 @@ class Steering:
             "ramp": self._ramp.state() if self._ramp else None,
             "guard": self._guard.factor if self._guard else None,
             "fresh": self._fresh.state() if self._fresh else None,
+            "trained": self._trained.state() if self._trained else None,
             "swing": self._swing.state(),
             "prediction_swing": self._prediction_swing.state(),
             "swinging": [list(self._swinging), self._was_warned],
@@ -209,6 +216,8 @@ class Steering:
             self._guard.factor = state["guard"]
         if self._fresh is not None:
             self._fresh.restore(state["fresh"])
+        if self._trained is not None:
+            self._trained.restore(state["trained"])
         self._swing.restore(state["swing"])
         self._prediction_swing.restore(state["prediction_swing"])
         swinging, self._was_warned = state["swinging"]
