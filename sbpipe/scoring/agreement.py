@@ -28,7 +28,7 @@ class Agreement:
         self._is_new = False
         self._last: deque[float] = deque(maxlen=_LAST)
         self._total = 0.0
-        self._latest: float | None = None
+        self.latest: float | None = None
         self.num_checks = 0
         self.num_failed = 0
 
@@ -49,14 +49,9 @@ class Agreement:
             self.num_failed += 1
             return
         self._last.append(correlation)
-        self._latest = correlation
+        self.latest = correlation
         self._total += correlation
         self.num_checks += 1
-
-    @property
-    def latest(self) -> float | None:
-        """What the last check said."""
-        return self._latest
 
     @property
     def recent(self) -> float:

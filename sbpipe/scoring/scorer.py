@@ -138,8 +138,10 @@ class Scorer:
         """Hold what was traced to what the model itself computes: a trace may miss what depends on more than its input."""
         wanted = self.model(laid_out(inputs)).float()
         if self._folds:
-            exact = FloatProgram(self.model, "fp32")
-            exact.refresh()
+            exact = self._program
+            if self.precision != "fp32" or self._compiles:
+                exact = FloatProgram(self.model, "fp32")
+                exact.refresh()
             if not self._is_near(exact, inputs, wanted, _SAME):
                 self._folds = False
                 log.warning("traced, the model computes something else than it does itself: it is scored untraced, which is slower")

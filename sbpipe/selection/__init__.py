@@ -5,7 +5,7 @@ from sbpipe.selection.floor import is_due
 from sbpipe.selection.infobatch import InfoBatch, TrainedLosses
 from sbpipe.selection.kath18 import Kath18
 from sbpipe.selection.outliers import OutlierGuard
-from sbpipe.selection.policy import Policy, choose, coins
+from sbpipe.selection.policy import Policy, choose, coins, drawn
 from sbpipe.selection.rank import Rank
 from sbpipe.selection.reuse import ScoreCache
 from sbpipe.selection.rho import Rho
@@ -35,4 +35,4 @@ def build_policy(config: SelectionConfig) -> Policy:
     return policy if config.outliers == "keep" or not policy.needs_scores else OutlierGuard(policy, config)
 
 
-__all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "is_due"]
+__all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "drawn", "is_due"]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats, Ids
 from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
 from sbpipe.selection.within import independent
 
 _LEAST_CHANCE = 0.05
@@ -38,7 +39,7 @@ class TrainedLosses:
         self._losses[:] = state
 
 
-class InfoBatch:
+class InfoBatch(Remembering):
     """Below the mean loss an example is kept with one chance for all, at or above it, or unknown, for sure.
 
     The chance is such that a share `keep` of all is kept, as far as those below the mean can be dropped. A kept example weighs 1 / chance, so
@@ -62,15 +63,3 @@ class InfoBatch:
             chance = max(_LEAST_CHANCE, 1.0 - (1.0 - self._keep) / share) if share > 0 else 1.0
             probability[scores < mean] = chance
         return probability
-
-    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Add the losses that are known to the history."""
-        self._history.push(scores)
-
-    def state(self) -> Floats:
-        """The history, oldest first."""
-        return self._history.state()
-
-    def restore(self, state: Floats, classes: Classes | None = None) -> None:
-        """Take over a history."""
-        self._history.restore(state)

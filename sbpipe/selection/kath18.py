@@ -5,10 +5,11 @@ import numpy as np
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
 from sbpipe.selection.within import inclusion, systematic
 
 
-class Kath18:
+class Kath18(Remembering):
     """A fixed number of each pass, drawn in proportion to the score; uniformly while the variance it would save does not pay.
 
     With g the scores divided by their sum, tau = sqrt(n sum g^2) says how many times the batch uniform sampling would need for the same
@@ -36,15 +37,3 @@ class Kath18:
         finite = np.isfinite(scores)
         weights = np.where(finite, np.maximum(scores, 0.0) if self.tau > self._threshold else 1.0, 0.0)
         return inclusion(weights, self._keep * float(finite.sum()))
-
-    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Add the scores to the history."""
-        self._history.push(scores)
-
-    def state(self) -> Floats:
-        """The history, oldest first."""
-        return self._history.state()
-
-    def restore(self, state: Floats, classes: Classes | None = None) -> None:
-        """Take over a history."""
-        self._history.restore(state)

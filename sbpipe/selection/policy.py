@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sbpipe import randomness
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats, Ids
+from sbpipe.selection.floor import is_due
 from sbpipe.selection.within import Mask
 
 
@@ -54,3 +55,14 @@ def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
     if len(kept) < most:
         return len(is_kept), kept
     return int(kept[most - 1]) + 1, kept[:most]
+
+
+def drawn(
+    policy: Policy, probability: Floats, example_ids: Ids, *, seed: int, epoch: int, floor: int, keep_all: bool
+) -> tuple[Floats, Mask]:
+    """The chances of a pass once turns (`floor`) and stretches without selection count, and who is kept by them."""
+    if keep_all:
+        return np.ones(len(probability), np.float32), np.ones(len(probability), bool)
+    due = is_due(seed, epoch, example_ids, floor)
+    is_kept = due | policy.draw(probability, coins(seed, epoch, example_ids))
+    return np.where(due, np.float32(1.0), probability), is_kept

@@ -6,10 +6,11 @@ from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.by_class import ClassHistory
 from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
 from sbpipe.selection.within import independent
 
 
-class SelectiveBackprop:
+class SelectiveBackprop(Remembering):
     """High scores are kept more often.
 
     With scores spread evenly over the cdf the mean of cdf^beta is 1 / (beta + 1), so beta = 1/keep - 1 keeps a share `keep`.
@@ -27,15 +28,3 @@ class SelectiveBackprop:
         probability: Floats = self._history.cdf(scores, classes) ** self._beta
         probability[~np.isfinite(scores)] = 0.0
         return probability
-
-    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Add the scores to the history."""
-        self._history.push(scores, classes)
-
-    def state(self) -> Floats:
-        """The history, oldest first."""
-        return self._history.state()
-
-    def restore(self, state: Floats, classes: Classes | None = None) -> None:
-        """Take over a history."""
-        self._history.restore(state, classes)

@@ -11,7 +11,7 @@ from sbpipe.data import Order, Split
 from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scoring import Scorer, choosing
-from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, coins, is_due
+from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -107,11 +107,15 @@ class Selector:
             # What travels are the losses, which the trainer compares with fresh ones.
             judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
             probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
-            due = is_due(self._seed, lease.epoch, example_ids, self._floor)
-            is_kept = due | self._policy.draw(probability, coins(self._seed, lease.epoch, example_ids))
-            probability[due] = 1.0
-            if lease.keep_all:
-                probability, is_kept = np.ones_like(scores), np.ones(len(scores), bool)
+            probability, is_kept = drawn(
+                self._policy,
+                probability,
+                example_ids,
+                seed=self._seed,
+                epoch=lease.epoch,
+                floor=self._floor,
+                keep_all=lease.keep_all,
+            )
             count, kept = choose(is_kept, most)
             self._policy.consider(judged[:count], None if classes is None else classes[:count])
         return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])

@@ -5,7 +5,7 @@ import numpy as np
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Floats, Ids, Lease, Selection
-from sbpipe.selection import build_policy, choose, coins, is_due
+from sbpipe.selection import build_policy, choose, drawn
 from sbpipe.trainer.scores import ScoreTable
 
 PEER = "fallback"
@@ -44,11 +44,15 @@ class Fallback:
         elif bound:
             blind |= step + self._config.sync.depth - versions > bound
         probability[blind] = 1.0 if self._config.selection.policy == "full" else self._config.selection.keep
-        due = is_due(self._config.seed, lease.epoch, example_ids, self._config.selection.floor)
-        is_kept = due | policy.draw(probability, coins(self._config.seed, lease.epoch, example_ids))
-        probability[due] = 1.0
-        if lease.keep_all:
-            probability[:], is_kept[:] = 1.0, True
+        probability, is_kept = drawn(
+            policy,
+            probability,
+            example_ids,
+            seed=self._config.seed,
+            epoch=lease.epoch,
+            floor=self._config.selection.floor,
+            keep_all=lease.keep_all,
+        )
         considered, kept = choose(is_kept, lease.enough)
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
