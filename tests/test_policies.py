@@ -13,6 +13,7 @@ from sbpipe.losses import cross_entropy, gradient_norm
 from sbpipe.metrics import EventLog
 from sbpipe.records import Floats, TrainBatch
 from sbpipe.selection import POLICIES, build_policy, coins, is_due
+from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.within import inclusion, ranks_within, share_of, systematic
 from sbpipe.trainer.steering import Steering
 
@@ -110,6 +111,47 @@ def test_a_higher_score_is_never_less_likely(name: str) -> None:
     chances = [policy.keep_probability(np.append(others, score).astype(np.float32))[-1] for score in scores]
     assert (np.diff(chances) >= -1e-6).all()
     assert chances[-1] > chances[0]
+
+
+def offered(seed: int, count: int = 64) -> tuple[Floats, np.ndarray]:
+    """Candidates of two classes, one of them a quarter of all and with tenfold losses."""
+    generator = np.random.default_rng(seed)
+    classes = (generator.random(count) < 0.25).astype(np.int64)
+    return (generator.exponential(size=count) * np.where(classes, 10.0, 1.0)).astype(np.float32), classes
+
+
+@pytest.mark.parametrize("by", ["all", "class"])
+@pytest.mark.parametrize("name", ["kath18", "rank", "rho", "sb", "steady", "topk"])
+def test_by_class_every_class_is_kept_at_the_rate_of_all(name: str, by: str) -> None:
+    policy = build_policy(SelectionConfig(policy=name, keep=0.5, history=1024, history_by=by))
+    policy.consider(*offered(0, 1024))
+    chances, classes = [], []
+    for seed in range(1, 60):
+        scores, own = offered(seed)
+        chances.append(policy.keep_probability(scores, own))
+        classes.append(own)
+        policy.consider(scores, own)
+    chance, hard = np.concatenate(chances), np.concatenate(classes) == 1
+    if by == "class":
+        assert chance[hard].mean() == pytest.approx(0.5, abs=0.05)
+        assert chance[~hard].mean() == pytest.approx(0.5, abs=0.05)
+    else:
+        assert chance[hard].mean() > 1.8 * chance[~hard].mean(), "without it the class of high losses fills the batches"
+
+
+def test_a_balanced_score_is_the_one_of_equal_rank_among_all() -> None:
+    balance = Balanced(build_policy(SelectionConfig(policy="topk")), SelectionConfig(history=256))
+    known, known_classes = offered(3, 300)
+    balance.consider(known, known_classes)
+    score, own = np.array([5.0], np.float32), np.array([1])
+    window, groups = known[-256:], known_classes[-256:]
+    mates = [*window[1:][groups[1:] == 1].tolist(), 5.0]  # the oldest has made room for the score itself
+    share = sum(mate < 5.0 for mate in mates) / len(mates)
+    below = sorted(window.tolist())[int(share * 255)], sorted(window.tolist())[int(share * 255) + 1]
+    assert below[0] <= balance.adjust(score, own)[0] <= below[1]
+    seen = balance.adjust(np.linspace(0.1, 30.0, 50).astype(np.float32), np.ones(50, np.int64))
+    assert (np.diff(seen) >= -1e-6).mean() > 0.95  # the window slides while they come
+    assert np.isnan(balance.adjust(np.array([np.nan], np.float32), own)).all()
 
 
 @pytest.mark.parametrize("name", SCORED)

@@ -24,6 +24,7 @@ from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scorefile import ScoreFile, read_scores, write_scores
 from sbpipe.trainer.fallback import Fallback
 from sbpipe.trainer.scores import ScoreTable
+from sbpipe.trainer.stream import Stream
 
 pytestmark = pytest.mark.timeout(120)
 CPU = torch.device("cpu")
@@ -288,10 +289,10 @@ def test_without_a_selector_rho_still_chooses_by_the_difference() -> None:
     config = resolve({"selection.policy": "rho", "selection.irreducible": "any", "selection.keep": 0.25})
     generator = np.random.default_rng(3)
     losses, irreducible = (generator.gamma(1.0, size=40).astype(np.float32) for _ in range(2))
-    table, order = ScoreTable(40, 16), Order(40, 0)
+    table, order = ScoreTable(40, 16, irreducible=irreducible), Order(40, 0)
     table.record(np.arange(40), Selection(0, 0, losses, np.empty(0, np.int32), np.zeros(40, np.float32)))
     lease = Lease(1, 0, 0, 40, enough=40, most=40, version=0)
-    selection, _ = Fallback(config, order, table, None, irreducible).answer(lease, 0)
+    selection, _ = Fallback(config, order, table).answer(lease, 0)
     kept = set(order.ids(0, 0, 40)[selection.kept].tolist())
     slowly = sorted(range(40), key=lambda example: float(losses[example]) - float(irreducible[example]))[-10:]
     assert kept == set(slowly)
@@ -340,13 +341,20 @@ def test_scores_that_are_no_numbers_are_neither_written_nor_read(tmp_path: Path,
         read_scores(tmp_path / "scores.npz", key="data.prune")
 
 
+def test_what_a_new_selector_takes_over_for_rho_are_differences() -> None:
+    losses, irreducible = np.array([3.0, 1.0, 2.0], np.float32), np.array([0.5, 0.25, 2.5], np.float32)
+    stream = Stream(resolve({"selection.policy": "rho", "selection.irreducible": "any"}), 3, irreducible=irreducible)
+    stream.table.record(np.array([2, 0, 1]), Selection(0, 0, losses, np.empty(0, np.int32), np.zeros(3, np.float32)))
+    assert stream.table.history[0].tolist() == [0.5, 0.5, 1.75]
+    assert stream.table.recent.tolist() == [3.0, 1.0, 2.0], "what is recorded stays the loss"
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
         ({"data.prune_share": 0.3}, "no score file to tell which"),
         ({"selection.policy": "rho"}, "needs a file of irreducible losses"),
         ({"selection.policy": "rho", "selection.irreducible": "x", "selection.score": "gradient"}, "subtracts losses from losses"),
-        ({"selection.policy": "rho", "selection.irreducible": "x", "selection.outliers": "clip"}, "judges differences"),
         ({"selection.policy": "rho", "selection.irreducible": "x", "selection.unbiased": 5.0}, "no chance at all"),
     ],
 )

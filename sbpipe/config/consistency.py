@@ -84,9 +84,6 @@ def _check_rho(config: Config) -> None:
         raise ConfigError("selection.irreducible", "", "policy 'rho' needs a file of irreducible losses", way_out)
     if own.score != "loss":
         raise ConfigError("selection.score", own.score, "policy 'rho' subtracts losses from losses", "Set selection.score = 'loss'")
-    if own.outliers != "keep":
-        reason = "policy 'rho' judges differences of losses, and what a selector takes over from another are losses"
-        raise ConfigError("selection.outliers", own.outliers, reason, "Set it to 'keep': rho passes over wrong labels by itself")
 
 
 def _check_measured(config: Config, key: str) -> None:

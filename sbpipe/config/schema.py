@@ -153,7 +153,9 @@ class SelectionConfig:
         choices=("keep", "clip", "skip"),
     )
     outlier_quantile: float = setting(0.99, "outliers: from where on", above=0.0, high=1.0)
-    history_by: str = setting("all", "what a score is ranked among: all scores, or those of its class", choices=("all", "class"))
+    history_by: str = setting(
+        "all", "what a score is ranked among: all scores, or those of its class (class balance)", choices=("all", "class")
+    )
     ramp: bool = setting(True, "steady: choose uniformly at first, more sharply as the loss falls")
     reweight: bool = setting(
         True, "steady: weight each trained example by what its fresh loss deserves over what its old score got"

@@ -1,6 +1,7 @@
 """From scores to kept candidates. One file per policy; this is the one dict from config name to class."""
 
 from sbpipe.config import SelectionConfig
+from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.floor import is_due
 from sbpipe.selection.infobatch import InfoBatch, TrainedLosses
 from sbpipe.selection.kath18 import Kath18
@@ -30,9 +31,11 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def build_policy(config: SelectionConfig) -> Policy:
-    """The policy the config names, behind a guard against outliers where it asks for one."""
+    """The policy the config names, behind a balance of classes and a guard against outliers where it asks for them."""
     policy = POLICIES[config.policy](config)
-    return policy if config.outliers == "keep" or not policy.needs_scores else OutlierGuard(policy, config)
+    if policy.needs_scores and config.history_by == "class" and not isinstance(policy, SelectiveBackprop):
+        policy = Balanced(policy, config)
+    return OutlierGuard(policy, config) if policy.needs_scores and config.outliers != "keep" else policy
 
 
 __all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "drawn", "is_due"]

@@ -16,7 +16,7 @@ from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
 from sbpipe.metrics import EventLog, Spans
-from sbpipe.records import Floats, Selection, TrainBatch
+from sbpipe.records import Selection, TrainBatch
 from sbpipe.trainer.fallback import PEER as FALLBACK
 from sbpipe.trainer.fallback import Fallback
 from sbpipe.trainer.peers import Peer
@@ -35,7 +35,6 @@ class Dispatcher:
         reception: Reception,
         events: EventLog,
         spans: Spans,
-        irreducible: Floats | None = None,
     ) -> None:
         self._config = config
         self._stream = stream
@@ -44,7 +43,7 @@ class Dispatcher:
         self._roster = reception.roster
         self._events = events
         self._spans = spans
-        self._fallback = Fallback(config, stream.order, stream.table, stream.classes, irreducible)
+        self._fallback = Fallback(config, stream.order, stream.table)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False

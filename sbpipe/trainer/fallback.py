@@ -4,7 +4,7 @@ import numpy as np
 
 from sbpipe.config import Config
 from sbpipe.data import Order
-from sbpipe.records import Classes, Floats, Ids, Lease, Selection
+from sbpipe.records import Ids, Lease, Selection
 from sbpipe.selection import build_policy, choose, drawn
 from sbpipe.trainer.scores import ScoreTable
 
@@ -14,16 +14,7 @@ PEER = "fallback"
 class Fallback:
     """`stale-scores` asks the policy about the last known scores, `uniform` keeps blindly; an unknown score is kept at the keep rate."""
 
-    def __init__(
-        self,
-        config: Config,
-        order: Order,
-        table: ScoreTable,
-        classes: Classes | None = None,
-        irreducible: Floats | None = None,
-    ) -> None:
-        self._classes = classes
-        self._irreducible = irreducible
+    def __init__(self, config: Config, order: Order, table: ScoreTable) -> None:
         self._config = config
         self._order = order
         self._table = table
@@ -33,9 +24,8 @@ class Fallback:
         example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
         scores, versions = self._table.lookup(example_ids)
         policy = build_policy(self._config.selection)
-        classes = self._classes
-        policy.restore(self._table.recent, None if classes is None else classes[self._table.recent_ids])
-        judged = scores if self._irreducible is None else scores - self._irreducible[example_ids]
+        policy.restore(*self._table.history)
+        judged, classes = self._table.judged(example_ids, scores), self._table.classes
         probability = policy.keep_probability(judged, None if classes is None else classes[example_ids], strength=lease.strength)
         blind = ~np.isfinite(scores)
         bound = self._config.sync.max_staleness

@@ -72,14 +72,15 @@ class TrainerRun:
         self._port = port
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
         self._classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
-        self.stream = Stream(config, setup.data.train.num_examples, self._classes, has_fast_part=slots.fast is not None)
+        num_examples, has_fast_part = setup.data.train.num_examples, slots.fast is not None
+        self.stream = Stream(config, num_examples, self._classes, irreducible=setup.irreducible, has_fast_part=has_fast_part)
         is_inline = config.is_one_process
         patience_s = math.inf if is_inline else config.link.lost_after_s
         self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
         self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
         self._fast = self._fast_publisher()
         self.reception = self._reception()
-        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans, setup.irreducible)
+        self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
         census = Census(self.stream.table, self._classes, setup.data.num_classes)
         is_judge = config.selection.policy == "infobatch"
         self.trained_losses = TrainedLosses(setup.data.train.num_examples) if is_judge else None

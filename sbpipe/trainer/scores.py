@@ -6,15 +6,22 @@ From it come the history of a new selector, the fallback, and the pictures of ea
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids, Selection
+from sbpipe.records import Classes, Floats, Ids, Selection
 
 _COLUMNS = ("scores", "stamp", "keep_probability", "times_considered", "times_kept")
 
 
 class ScoreTable:
-    """20 bytes per example; pages that were never written cost nothing."""
+    """20 bytes per example; pages that were never written cost nothing.
 
-    def __init__(self, num_examples: int, history: int) -> None:
+    What is irreducible of an example's loss, where that is known, is taken off before a policy judges it; what is recorded stays the loss.
+    """
+
+    def __init__(
+        self, num_examples: int, history: int, *, irreducible: Floats | None = None, classes: Classes | None = None
+    ) -> None:
+        self._irreducible = irreducible
+        self.classes = classes
         self.scores: Floats = np.zeros(num_examples, np.float32)
         self.stamp: NDArray[np.int32] = np.zeros(num_examples, np.int32)  # version + 1; 0 = never scored
         self.keep_probability: Floats = np.zeros(num_examples, np.float32)
@@ -35,6 +42,16 @@ class ScoreTable:
         self.stamp[example_ids] = selection.version + 1
         self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
         self.recent_ids = np.concatenate([self.recent_ids, example_ids])[-self._capacity :]
+
+    def judged(self, example_ids: Ids, scores: Floats) -> Floats:
+        """What a policy judges of the scores of these examples."""
+        return scores if self._irreducible is None else scores - self._irreducible[example_ids]
+
+    @property
+    def history(self) -> tuple[Floats, NDArray[np.int32] | None]:
+        """The last scores as a policy remembers them and, where they matter, their classes: what a new selector needs."""
+        classes = None if self.classes is None else self.classes[self.recent_ids].astype(np.int32)
+        return self.judged(self.recent_ids, self.recent), classes
 
     def lookup(self, example_ids: Ids) -> tuple[Floats, Ids]:
         """Last scores (NaN = never scored) and their versions."""

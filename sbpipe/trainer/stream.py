@@ -35,15 +35,23 @@ class StarvedError(UserError):
 class Stream:
     """Everything between the epoch order and the next train batch."""
 
-    def __init__(self, config: Config, num_examples: int, classes: Classes | None = None, *, has_fast_part: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        num_examples: int,
+        classes: Classes | None = None,
+        *,
+        irreducible: Floats | None = None,
+        has_fast_part: bool = True,
+    ) -> None:
         self._config = config
-        self.classes = classes if config.selection.history_by == "class" else None
         self._batch_size = config.train.batch_size
         limit = None if config.train.steps or config.train.seconds else math.ceil(config.train.epochs * num_examples)
         self.ledger = Ledger(num_examples, limit)
         self._stretches = Stretches(config, limit)
         self.order = Order(num_examples, config.seed)
-        self.table = ScoreTable(num_examples, config.selection.history)
+        judged_by = classes if config.selection.history_by == "class" else None
+        self.table = ScoreTable(num_examples, config.selection.history, irreducible=irreducible, classes=judged_by)
         self._assembler = Assembler(self._batch_size)
         self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
         self._leases: dict[int, Lease] = {}
@@ -127,7 +135,7 @@ class Stream:
             return []
         grant.expected_kept = min(enough, rate * (grant.last - grant.first))
         epoch, start = divmod(grant.first, self.ledger.num_examples)
-        history, history_classes = self.recent if peer.needs_history else (None, None)
+        history, history_classes = self.table.history if peer.needs_history else (None, None)
         peer.needs_history = False
         stop = start + grant.last - grant.first
         lease = Lease(
@@ -151,12 +159,6 @@ class Stream:
     def _strength(self) -> float:
         """The strength of a lease granted now; under a logical clock, the one that was known `lag` steps before its batch."""
         return self._strengths[max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done]
-
-    @property
-    def recent(self) -> tuple[Floats, NDArray[np.int32] | None]:
-        """The history as a new selector needs it: the last scores and, where they matter, their classes."""
-        recent = self.table.recent_ids
-        return self.table.recent, None if self.classes is None else self.classes[recent].astype(np.int32)
 
     # --- answers -----------------------------------------------------------------------------------------------------------
 
