@@ -37,6 +37,12 @@ def _publish() -> list[Row]:
     return measure()
 
 
+def _memory() -> list[Row]:
+    from sbpipe.bench.memory import measure
+
+    return measure()
+
+
 def _pipeline() -> list[Row]:
     from sbpipe.bench.pipeline import measure
 
@@ -68,6 +74,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "publish": _publish,
     "scoring": _scoring,
     "startup": _startup,
+    "memory": _memory,
     "pipeline": _pipeline,
     "seeing": _seeing,
 }

@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     epochs = _checked(args, config)
     if config.train.threads:
+        cores.keep_memory()
         cores.pin(cores.share("trainer", config.train.threads))
     from sbpipe.rating import make_scores
 
