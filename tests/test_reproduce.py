@@ -133,7 +133,9 @@ def test_every_comparison_of_the_list_finds_its_tasks_and_judges_its_arms(name: 
         assert all(len(plan.seeds) == (2 if quick else 3) and plan.tasks == [task] for task, plan in plans.items())
         findings = how.judge({task: {arm: curves(0.1, 0.11) for arm in plan.arms} for task, plan in plans.items()})
         assert findings
-        assert HELD not in verdicts(findings) or name in ("fig11", "fig12", "static", "dropping"), "equal arms show no difference"
+        assert HELD not in verdicts(findings) or name in ("fig11", "predicted", "fig12", "static", "dropping"), (
+            "equal arms show no difference"
+        )
 
 
 def test_the_scaled_schedules_drop_at_the_paper_s_shares_of_a_run() -> None:
@@ -237,6 +239,16 @@ def test_remembered_scores_are_sooner_and_end_alike() -> None:
     assert verdicts(reuse.claim(tasks)) == [HELD] * 4
     worse = {"a": dict(tasks["a"]) | {"stale-sb 3": curves(0.3, 0.3, pace_s=1.0)}}
     assert verdicts(reuse.claim(worse)) == [FAILED, HELD, FAILED, HELD]
+
+
+def test_predictors_may_come_near_the_last_score_and_not_outdo_it() -> None:
+    arms = {f"{name} 3": curves(0.1, 0.1, pace_s=1.0) for name in ("stale-sb", *reuse.PREDICTORS)}
+    tasks: Tasks = {"a": arms | {"full": curves(0.1, 0.1, pace_s=3.0)}}
+    assert verdicts(reuse.not_outperformed(tasks)) == [HELD] * 4
+    faster = {"a": dict(tasks["a"]) | {"average 3": curves(0.1, 0.1, pace_s=0.8)}}
+    assert verdicts(reuse.not_outperformed(faster)) == [FAILED, HELD, HELD, HELD]
+    better = {"a": dict(tasks["a"]) | {"gaussian 3": curves(0.08, 0.08, pace_s=1.0)}}
+    assert verdicts(reuse.not_outperformed(better))[2:] == [HELD, FAILED]
 
 
 def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:

@@ -18,35 +18,35 @@ def scores(*values: float) -> np.ndarray:
 
 
 def test_every_nth_epoch_is_scored_and_the_others_remember() -> None:
-    cache = ScoreCache(10, every=3, by="last")
+    cache = ScoreCache(10, every=3, by="last", keep=0.5)
     for epoch, is_scored in enumerate([True, False, False, True, False]):
         known, is_new = cache.recall(IDS, epoch)
         assert is_new.tolist() == [is_scored] * 4
         if is_scored:
-            cache.remember(IDS, scores(1, 2, 3, 4) * (epoch + 1))
+            cache.remember(IDS, scores(1, 2, 3, 4) * (epoch + 1), epoch)
         else:
             assert known.tolist() == (scores(1, 2, 3, 4) * (epoch - epoch % 3 + 1)).tolist()
 
 
 def test_who_is_not_remembered_is_scored() -> None:
-    cache = ScoreCache(10, every=2, by="last")
-    cache.remember(IDS[:2], scores(5, np.nan))
+    cache = ScoreCache(10, every=2, by="last", keep=0.5)
+    cache.remember(IDS[:2], scores(5, np.nan), 0)
     known, is_new = cache.recall(IDS, 1)
     assert is_new.tolist() == [False, True, True, True]
     assert known[0] == 5
 
 
 def test_an_average_forgets_by_halves() -> None:
-    cache = ScoreCache(10, every=2, by="average")
+    cache = ScoreCache(10, every=2, by="average", keep=0.5)
     for value in (8.0, 4.0, 2.0):
-        cache.remember(IDS[:1], scores(value))
-    cache.remember(IDS[:1], scores(np.inf))
+        cache.remember(IDS[:1], scores(value), 0)
+    cache.remember(IDS[:1], scores(np.inf), 0)
     assert cache.recall(IDS[:1], 1)[0].tolist() == [4.0]
 
 
 def test_without_reuse_everyone_is_scored_and_nothing_is_held() -> None:
-    cache = ScoreCache(10**9, every=1, by="last")
-    cache.remember(IDS, scores(1, 2, 3, 4))
+    cache = ScoreCache(10**9, every=1, by="last", keep=0.5)
+    cache.remember(IDS, scores(1, 2, 3, 4), 0)
     assert cache.recall(IDS, 7)[1].all()
 
 
@@ -57,9 +57,10 @@ REUSE = {
     "train__epochs": 6.0,
     "data__examples": 160,
 }
+PREDICTED = REUSE | {"selection__reuse_by": "gaussian"}
 
 
-@pytest.mark.parametrize("by", ["last", "average"])
+@pytest.mark.parametrize("by", ["last", "average", "gaussian"])
 def test_a_run_scores_a_third_of_its_candidates(by: str, run_path: Path) -> None:
     summary = train_inline(small(mode="inline", **REUSE, selection__reuse_by=by), run_path)
     assert sum(event["candidates"] for event in events_of(run_path, "selection")) == 960
@@ -69,8 +70,8 @@ def test_a_run_scores_a_third_of_its_candidates(by: str, run_path: Path) -> None
 
 
 def test_lockstep_with_reuse_equals_inline_bit_for_bit(run_path: Path) -> None:
-    here = train_inline(small(mode="inline", **REUSE), run_path / "here")
-    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **REUSE))
+    here = train_inline(small(mode="inline", **PREDICTED), run_path / "here")
+    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **PREDICTED))
     assert done.returncode == 0, done.stdout + done.stderr
     assert summary_of(run_path / "wire")["weights.digest"] == here["weights.digest"]
 

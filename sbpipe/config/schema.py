@@ -144,7 +144,9 @@ class SelectionConfig:
     )
     reuse_epochs: int = setting(1, "candidates are scored in every n-th epoch, and judged by remembered scores in between", low=1)
     reuse_by: str = setting(
-        "last", "reuse: an example's last score, or an exponentially weighted average of them", choices=("last", "average")
+        "last",
+        "reuse: an example's last score, an exponentially weighted average of them, or what a Gaussian process predicts from them",
+        choices=("last", "average", "gaussian"),
     )
     floor: int = setting(0, "epochs in which every example is kept at least once; 0 = some may never be", low=0)
     outliers: str = setting(

@@ -85,8 +85,8 @@ def lower(what: str, ours: Runs, theirs: Runs, *, factor: float = 1.0) -> Findin
     return Finding(what, _errors_said(both), judged(margins))
 
 
-def sooner(what: str, ours: Runs, theirs: Runs, error: float | None) -> Finding:
-    """Whether an error is reached sooner, by the ratio of times; one that no run of ours reaches is lost."""
+def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: float = 1.0) -> Finding:
+    """Whether an error is reached within `factor` times the other's time, by the ratio of times; one that no run of ours reaches is lost."""
     if error is None:
         return Finding(what, "no run of the baseline finished", f"{OPEN}: nothing was measured")
     own, other = times(ours, error), times(theirs, error)
@@ -102,7 +102,7 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None) -> Finding:
     spread = "" if sd is None else f" ±{sd:.2f}"
     said = f"{seconds_pm(*_mean_sd([a for a, _ in both]))} against {seconds_pm(*_mean_sd([b for _, b in both]))}"
     words = f"to {100 * error:.2f}% in {said}: {speed:.2f}x{spread}, n = {len(both)}"
-    return Finding(what, words, judged([math.log(ratio) for ratio in speedups]))
+    return Finding(what, words, judged([math.log(factor * ratio) for ratio in speedups]))
 
 
 def greater(what: str, ours: Sequence[float], theirs: Sequence[float], *, form: str = ".3f", of: str = "pairs") -> Finding:

@@ -4,22 +4,66 @@ In a reuse epoch a candidate is judged by what is remembered of it, and still tr
 another selector scored it or this one is new, is scored.
 """
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Ids
+from sbpipe.selection.predicted import GaussianProcess
 
 SLOWNESS = 0.5
 """Share of the average that stays when a new score comes in."""
 
 
-class ScoreCache:
-    """What is remembered of every example: its last score, or an exponentially weighted average of its scores."""
+class Memory(Protocol):
+    """What is made of an example's past scores."""
 
-    def __init__(self, num_examples: int, *, every: int, by: str) -> None:
+    def __init__(self, num_examples: int, keep: float) -> None: ...
+
+    def remember(self, example_ids: Ids, scores: Floats, scored_epoch: int) -> None:
+        """Take in new, finite scores, made in a scored epoch or in the reuse epochs behind it."""
+        ...
+
+    def recall(self, example_ids: Ids, epoch: int) -> Floats:
+        """By what these candidates are judged in a reuse epoch; NaN = not known."""
+        ...
+
+
+class Last:
+    """An example's last score."""
+
+    def __init__(self, num_examples: int, keep: float) -> None:
+        self._scores: Floats = np.full(num_examples, np.nan, np.float32)
+
+    def remember(self, example_ids: Ids, scores: Floats, scored_epoch: int) -> None:
+        """Forget the one before."""
+        self._scores[example_ids] = scores
+
+    def recall(self, example_ids: Ids, epoch: int) -> Floats:
+        """The score, however old."""
+        return self._scores[example_ids]
+
+
+class Average(Last):
+    """An exponentially weighted average of an example's scores."""
+
+    def remember(self, example_ids: Ids, scores: Floats, scored_epoch: int) -> None:
+        """Mix them in; a first score is its own average."""
+        before = self._scores[example_ids]
+        mixed = np.float32(SLOWNESS) * before + np.float32(1.0 - SLOWNESS) * scores
+        self._scores[example_ids] = np.where(np.isfinite(before), mixed, scores)
+
+
+MEMORIES: dict[str, type[Memory]] = {"last": Last, "average": Average, "gaussian": GaussianProcess}
+
+
+class ScoreCache:
+    """Who is scored, and by what the others are judged."""
+
+    def __init__(self, num_examples: int, *, every: int, by: str, keep: float) -> None:
         self._every = every
-        self._is_average = by == "average"
-        self._scores: Floats = np.full(num_examples if every > 1 else 0, np.nan, np.float32)
+        self._memory = MEMORIES[by](num_examples if every > 1 else 0, keep)
 
     def is_reuse(self, epoch: int) -> bool:
         """Whether an epoch goes without a scoring pass."""
@@ -29,17 +73,12 @@ class ScoreCache:
         """What is remembered of these candidates (NaN = nothing), and which of them must be scored."""
         if not self.is_reuse(epoch):
             return np.full(len(example_ids), np.nan, np.float32), np.ones(len(example_ids), bool)
-        known = self._scores[example_ids]
+        known = self._memory.recall(example_ids, epoch)
         return known, ~np.isfinite(known)
 
-    def remember(self, example_ids: Ids, scores: Floats) -> None:
+    def remember(self, example_ids: Ids, scores: Floats, epoch: int) -> None:
         """Take in new scores; one that is not finite teaches nothing."""
-        if self._every == 1:
-            return
         finite = np.isfinite(scores)
-        example_ids, scores = example_ids[finite], scores[finite]
-        if self._is_average:
-            before = self._scores[example_ids]
-            mixed = np.float32(SLOWNESS) * before + np.float32(1.0 - SLOWNESS) * scores
-            scores = np.where(np.isfinite(before), mixed, scores)
-        self._scores[example_ids] = scores
+        if self._every == 1 or not finite.any():
+            return
+        self._memory.remember(example_ids[finite], scores[finite], epoch - epoch % self._every)

@@ -182,7 +182,7 @@ class Selector:
         if not is_new.any():
             return scores, None
         scores[is_new], predictions = self._forward(example_ids[is_new], epoch)
-        self._cache.remember(example_ids[is_new], scores[is_new])
+        self._cache.remember(example_ids[is_new], scores[is_new], epoch)
         return scores, predictions if is_new.all() else None
 
     def _forward(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:

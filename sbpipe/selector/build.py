@@ -84,7 +84,12 @@ def assemble(
         needs_classes=config.selection.history_by == "class",
         floor=config.selection.floor,
         irreducible=irreducible,
-        cache=ScoreCache(data.train.num_examples, every=config.selection.reuse_epochs, by=config.selection.reuse_by),
+        cache=ScoreCache(
+            data.train.num_examples,
+            every=config.selection.reuse_epochs,
+            by=config.selection.reuse_by,
+            keep=config.selection.keep,
+        ),
         trained=trained,
         replica=Replica(scorer.model, manifest, scorer.weights_arrived),
         source=source,
