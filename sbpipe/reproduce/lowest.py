@@ -35,7 +35,7 @@ class Extent:
 
 
 def embedded() -> Extent:
-    """About a minute, on data that is always there."""
+    """A minute or two, on data that is always there."""
     data = {"data.name": "embedded", "data.examples": 3_000, "data.test_examples": 100}
     return Extent(data | {"optim.lr": 0.05, "train.batch_size": 32, "train.epochs": 6.0})
 

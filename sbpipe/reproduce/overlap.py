@@ -46,7 +46,7 @@ OVERLAP = Experiment(
     shows="Diet Selective-Backprop, figures (c) and (d)",
     claim="EL2N scoring can be transferable across CNN architectures; images that are least used in SB often have a low score in EL2N.",
     needs=FASHION,
-    takes="6 minutes",
-    takes_quick="1 minute",
+    takes="8 minutes",
+    takes_quick="2 minutes",
     how=Measurement(measure, claim, ARRAYS),
 )
