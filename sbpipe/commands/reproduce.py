@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List, or plan all, then run and judge one after another."""
     from sbpipe.reproduce import page
-    from sbpipe.reproduce.conduct import refuse_missing_data
-    from sbpipe.reproduce.experiment import Comparison
+    from sbpipe.reproduce.conduct import refuse_missing_arrays, refuse_missing_data
+    from sbpipe.reproduce.experiment import Comparison, Measurement
     from sbpipe.reproduce.registry import EXPERIMENTS, named
 
     if not args.names:
@@ -51,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
     experiments = named(args.names)
     plans = {one.name: _plans(one.how, args) for one in experiments if isinstance(one.how, Comparison)}
     refuse_missing_data([plan for tasks in plans.values() for plan in tasks.values()])
+    for how in (one.how for one in experiments):
+        if isinstance(how, Measurement) and how.arrays and not args.quick:
+            refuse_missing_arrays(how.arrays)
     code = 0
     for experiment in experiments:
         if isinstance(experiment.how, Comparison):
@@ -77,14 +80,17 @@ def _plans(comparison: "Comparison", args: argparse.Namespace) -> "dict[str, Pla
 def _compare(
     experiment: "Experiment", comparison: "Comparison", plans: "dict[str, Plan]", args: argparse.Namespace
 ) -> "tuple[Entry | None, int]":
-    """Run every task, then judge; without an entry if it was stopped."""
+    """Make the scores that arms prune by, run every task, then judge; without an entry if it was stopped."""
     from sbpipe.reproduce.conduct import run_task
     from sbpipe.reproduce.page import entry_of
+    from sbpipe.reproduce.prepare import prepare
 
     again = shlex.join(["sbpipe", *sys.argv[1:]])
-    ran = {}
+    ran, facts = {}, []
     places = {task: args.out / comparison.file / task.replace(" ", "-").replace("%", "") for task in plans}
     for task, plan in plans.items():
+        if comparison.scores is not None:
+            facts += prepare(comparison.scores, plan, print)
         print(f"{experiment.name}: {plan.name}, {len(plan.cells)} runs, into {places[task]}", flush=True)
         ran[task] = run_task(plan, places[task], resume_with=again, retry=args.retry)
         if ran[task].is_stopped:
@@ -94,7 +100,7 @@ def _compare(
     for text in failed:
         print(f"failed: {text}", file=sys.stderr)
     findings = comparison.judge({task: one.arms for task, one in ran.items()})
-    facts = [fact for one in ran.values() for fact in one.facts]
+    facts += [fact for one in ran.values() for fact in one.facts]
     return entry_of(experiment, findings, facts, places.values(), quick=args.quick), int(bool(failed))
 
 

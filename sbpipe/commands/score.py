@@ -1,19 +1,13 @@
 """`sbpipe score`: a number for every training example, for pruning (`data.prune`) and for policy rho (`selection.irreducible`)."""
 
 import argparse
-import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sbpipe import cores
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
-from sbpipe.progress import Display, duration
-
-if TYPE_CHECKING:
-    from sbpipe.rating import Progress
 
 HELP = "scores of all training examples, made before training: el2n for data.prune, irreducible for policy rho"
 DESCRIPTION = """\
@@ -28,8 +22,6 @@ runs beside it, so it computes on all cores unless train.threads is set.
   sbpipe score irreducible --out irreducible.npz         then, to prefer what is learnable:
   sbpipe run --policy rho --set selection.irreducible=irreducible.npz
 """
-_SHOW_EVERY_S = 0.2
-_BAR = 24
 
 
 class _Kind(NamedTuple):
@@ -77,17 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if config.train.threads:
         cores.keep_memory()
         cores.pin(cores.share("trainer", config.train.threads))
-    from sbpipe.rating import make_scores
+    from sbpipe.rating import Bar, make_scores
 
-    display, shown_at = Display(sys.stdout), 0.0
-
-    def tell(progress: "Progress") -> None:
-        nonlocal shown_at
-        if progress.share >= 1.0 or time.monotonic() >= shown_at + _SHOW_EVERY_S:
-            shown_at = time.monotonic()
-            display.lines([_line(args.kind, progress)], is_last=progress.share >= 1.0)
-
-    file = make_scores(args.kind, config, args.out, models=args.models, epochs=epochs, tell=tell)
+    file = make_scores(args.kind, config, args.out, models=args.models, epochs=epochs, tell=Bar(args.kind))
     low, high = float(file.scores.min()), float(file.scores.max())
     print(
         f"{args.kind} of {len(file.scores):,} examples, {low:.4g} to {high:.4g}, mean {float(file.scores.mean()):.4g}: {args.out}"
@@ -103,11 +87,3 @@ def _checked(args: argparse.Namespace, config: Config) -> float:
     if not 0.0 < epochs <= 1e9:
         raise ConfigError("--epochs", epochs, "must be above 0", "Early scores need about a tenth of a whole training")
     return epochs
-
-
-def _line(kind: str, progress: "Progress") -> str:
-    filled = round(_BAR * progress.share)
-    return (
-        f"score    {'█' * filled}{'░' * (_BAR - filled)} {100 * progress.share:3.0f}%  {kind}, model {progress.model} of "
-        f"{progress.models}  left {duration(progress.left_s)}"
-    )

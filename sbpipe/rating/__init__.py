@@ -3,7 +3,8 @@
 One process, no selector: it must not know what the scores are used for.
 """
 
+from sbpipe.rating.bar import Bar
 from sbpipe.rating.make import make_scores
 from sbpipe.rating.meter import Progress
 
-__all__ = ["Progress", "make_scores"]
+__all__ = ["Bar", "Progress", "make_scores"]

@@ -18,19 +18,19 @@ from sbpipe.data import Data, load_data
 from sbpipe.rating.fit import fit, measure_of, num_steps, rate
 from sbpipe.rating.meter import RATED, TRAINED, Meter, Tell
 from sbpipe.rating.plan import PLANS, Part, joined
-from sbpipe.rating.store import Store
+from sbpipe.rating.store import KEY, Store
 from sbpipe.records import Floats
 from sbpipe.scorefile import ScoreFile
 
 
-def make_scores(kind: str, config: Config, out: Path, *, models: int, epochs: float, tell: Tell) -> ScoreFile:
-    """The scores of the whole data set (whatever `data.prune` says), left in `out`."""
+def make_scores(kind: str, config: Config, out: Path, *, models: int, epochs: float, tell: Tell, key: str = KEY) -> ScoreFile:
+    """The scores of the whole data set (whatever `data.prune` says), left in `out`, which the flag or setting `key` names."""
     config = replace(config, data=replace(config.data, prune="", prune_share=0.0), view=replace(config.view, score="clean"))
     device = devices.resolve("train.device", devices.plan(config.train.device, config.selector.device)[0])
     devices.use(device)
     with _loaded(config, config.seed, device) as data:
         fingerprint, num_examples = data.fingerprint, data.train.num_examples
-    store = Store(out, kind, fingerprint, recipe_of(config, epochs))
+    store = Store(out, kind, fingerprint, recipe_of(config, epochs), key=key)
     store.open()
     parts = PLANS[kind](models, num_examples, config.seed)
     ratings = {part.name: rating for part in parts if (rating := store.find(part)) is not None}

@@ -15,22 +15,24 @@ from sbpipe.records import Floats
 from sbpipe.scorefile import ScoreFile, read_scores, write_scores
 
 KEY = "--out"
+"""What names the file unless told, for errors."""
 
 
 class Store:
     """The files of one command: scores of this kind, of this data set, made by this recipe."""
 
-    def __init__(self, out: Path, kind: str, fingerprint: str, recipe: dict[str, Any]) -> None:
+    def __init__(self, out: Path, kind: str, fingerprint: str, recipe: dict[str, Any], *, key: str = KEY) -> None:
         self._out = out
         self._folder = out.with_name(f"{out.name}.parts")
         self._kind = kind
         self._fingerprint = fingerprint
         self._recipe = recipe
+        self._key = key
 
     def open(self) -> None:
         """Refuse, before anything is trained, a place that cannot be written or holds something else."""
         if self._out.is_dir():
-            raise ConfigError(KEY, str(self._out), "is a folder", "Name a file, for instance scores.npz in it")
+            raise ConfigError(self._key, str(self._out), "is a folder", "Name a file, for instance scores.npz in it")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -60,7 +62,7 @@ class Store:
         return self._folder / f"{part.name}.npz"
 
     def _read(self, path: Path) -> ScoreFile:
-        file = read_scores(path, key=KEY)
+        file = read_scores(path, key=self._key)
         there = {"kind": file.kind, "data set": file.fingerprint} | {key: file.made.get(key) for key in self._recipe}
         here = {"kind": self._kind, "data set": self._fingerprint} | self._recipe
         differing = [key for key, value in here.items() if there[key] != value]
@@ -78,7 +80,9 @@ class Store:
         return file
 
     def _otherwise(self, path: Path, how: str) -> ConfigError:
-        return ConfigError(KEY, str(self._out), f"{path} was made {how}", f"Name another file, or remove it and {self._folder}")
+        return ConfigError(
+            self._key, str(self._out), f"{path} was made {how}", f"Name another file, or remove it and {self._folder}"
+        )
 
     def _unwritable(self, error: OSError) -> ConfigError:
-        return ConfigError(KEY, str(self._out), f"cannot be written ({error.strerror or error})", "Name another place")
+        return ConfigError(self._key, str(self._out), f"cannot be written ({error.strerror or error})", "Name another place")

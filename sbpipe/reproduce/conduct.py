@@ -59,10 +59,15 @@ def plan_tasks(comparison: Comparison, folder: Path, *, quick: bool, seeds: list
 def refuse_missing_data(plans: Sequence[Plan]) -> None:
     """Look for every file of arrays before anything starts."""
     for cell in (cell for plan in plans for cell in plan.cells):
-        path = cell.settings.get("data.path", "")
-        if cell.settings.get("data.name") == "arrays" and not Path(path).expanduser().is_file():
-            way_out = "Make it as configs/compare/delay.toml says, or give --quick, which needs the embedded data only"
-            raise DataError(f"data.path = {path!r}: there is no such file, seen from {os.getcwd()}. {way_out}")
+        if cell.settings.get("data.name") == "arrays":
+            refuse_missing_arrays(cell.settings.get("data.path", ""))
+
+
+def refuse_missing_arrays(path: str) -> None:
+    """Look for one file of arrays."""
+    if not Path(path).expanduser().is_file():
+        way_out = "Make it as configs/compare/delay.toml says, or give --quick, which needs the embedded data only"
+        raise DataError(f"data.path = {path!r}: there is no such file, seen from {os.getcwd()}. {way_out}")
 
 
 def run_task(plan: Plan, path: Path, *, resume_with: str, retry: bool) -> Ran:

@@ -1,9 +1,8 @@
 """The poster on Diet Selective-Backprop: dropping at random against dropping by loss. Configs and claim; knows nothing of runs."""
 
 from sbpipe.reproduce.experiment import FASHION, Comparison, Experiment
-from sbpipe.reproduce.findings import COMPARABLE, Arms, Finding, Runs, Tasks, less, lower
-
-MS = 1e3
+from sbpipe.reproduce.findings import COMPARABLE, Arms, Finding, Tasks, lower
+from sbpipe.reproduce.pace import epoch_ms, shorter
 
 
 def claim(tasks: Tasks) -> list[Finding]:
@@ -26,23 +25,10 @@ def _accuracy(task: str, arms: Arms) -> list[Finding]:
 
 def _runtime(task: str, arms: Arms) -> list[Finding]:
     order = (("sb 0.5", "full"), ("random 0.5", "sb 0.5"), ("random 0.25", "random 0.5"))
-    return [_shorter(f"{task}: {ours} takes less time per epoch than {theirs}", arms[ours], arms[theirs]) for ours, theirs in order]
-
-
-def _shorter(what: str, ours: Runs, theirs: Runs) -> Finding:
-    """By milliseconds per candidate between the first and the last evaluation, so that start-up does not count."""
-    own, other = _pace(ours), _pace(theirs)
-    seeds = sorted(own.keys() & other.keys())
-    return less(what, [own[seed] for seed in seeds], [other[seed] for seed in seeds], of="pairs, in ms per candidate")
-
-
-def _pace(runs: Runs) -> dict[int, float]:
-    spans = {seed: (curve[0], curve[-1]) for seed, curve in runs.items() if len(curve) > 1}
-    return {
-        seed: MS * (last.time_s - first.time_s) / (last.candidates - first.candidates)
-        for seed, (first, last) in spans.items()
-        if last.candidates > first.candidates
-    }
+    return [
+        shorter(f"{task}: {ours} takes less time per epoch than {theirs}", epoch_ms(arms[ours]), epoch_ms(arms[theirs]))
+        for ours, theirs in order
+    ]
 
 
 DROPPING = Experiment(

@@ -15,6 +15,16 @@ Numbers = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
+class Scores:
+    """How the score files are made that arms of a comparison prune by (`data.prune`)."""
+
+    kind: str
+    models: int
+    share: float
+    """Of the training of a task's arms (`train.epochs`) that each of these models has."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Arms by tasks by seeds, run as `sbpipe compare` runs them."""
 
@@ -25,6 +35,8 @@ class Comparison:
     quick_tasks: tuple[str, ...]
     """Those on the embedded data, which stand in for them when there is little time."""
     judge: Callable[[Tasks], list[Finding]]
+    scores: Scores | None = None
+    """Made before the runs; None: nobody is pruned."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,8 @@ class Measurement:
 
     measure: Callable[[bool], Numbers]
     judge: Callable[[Numbers], list[Finding]]
+    arrays: str = ""
+    """The file of arrays that it reads unless it is quick."""
 
 
 @dataclass(frozen=True)

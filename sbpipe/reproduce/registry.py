@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from sbpipe.errors import ConfigError
 from sbpipe.reproduce.architectures import FIG16
 from sbpipe.reproduce.asymmetry import FIG18
+from sbpipe.reproduce.diet import DIET
 from sbpipe.reproduce.dropping import DROPPING
 from sbpipe.reproduce.experiment import Experiment
 from sbpipe.reproduce.noise import FIG12
+from sbpipe.reproduce.overlap import OVERLAP
 from sbpipe.reproduce.reuse import FIG11, PREDICTED
 from sbpipe.reproduce.selectivity import FIG13
 from sbpipe.reproduce.similarity import FIG5
@@ -17,7 +19,7 @@ from sbpipe.reproduce.speed import FIG14, FIG17, STATIC, TABLE1
 ALL = "all"
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (FIG5, FIG18, TABLE1, FIG11, PREDICTED, FIG12, FIG13, FIG14, FIG16, FIG17, STATIC, DROPPING)
+    for experiment in (FIG5, FIG18, TABLE1, FIG11, PREDICTED, FIG12, FIG13, FIG14, FIG16, FIG17, STATIC, DROPPING, DIET, OVERLAP)
 }
 
 
