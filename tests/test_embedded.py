@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from sbpipe.config import DataConfig, ViewConfig
-from sbpipe.data import Data, load_data
+from sbpipe.data import Data, catalog, load_data
 from sbpipe.data.content import Contents
-from sbpipe.data.embedded import draw, noisy_labels, read_embedded
+from sbpipe.data.embedded import draw, read_embedded
 from sbpipe.data.painter import Draws
 from sbpipe.errors import DataError
 
@@ -63,18 +63,8 @@ def test_most_examples_are_easy_and_a_tail_is_hard() -> None:
     assert 0.07 < (difficulty > 3 / 4).mean() < 0.12
 
 
-def test_label_noise_flips_its_share_of_labels_to_any_other_class() -> None:
-    labels = np.arange(50_000) % 10
-    noisy = noisy_labels(labels, share=0.2, seed=0)
-    is_wrong = noisy != labels
-    assert abs(is_wrong.mean() - 0.2) < 0.01
-    steps = np.bincount((noisy - labels)[is_wrong] % 10, minlength=10)
-    assert steps[0] == 0
-    assert steps[1:].min() > 0.9 * steps[1:].mean()
-
-
 def test_label_noise_touches_training_labels_only() -> None:
-    clean, noisy = read_embedded(small()), read_embedded(small(label_noise=0.5))
+    clean, noisy = catalog.read(small()), catalog.read(small(label_noise=0.5))
     assert pixels_of(clean) == pixels_of(noisy)
     assert not np.array_equal(clean.train.labels, noisy.train.labels)  # type: ignore[attr-defined]
     assert np.array_equal(clean.test.labels, noisy.test.labels)  # type: ignore[attr-defined]

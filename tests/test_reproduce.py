@@ -88,7 +88,13 @@ def test_the_sensitivity_analyses_are_those_of_the_appendix() -> None:
     cutouts = {task: of_arm(plan, "full", f"{task} static").view.cutout for task in keeps}
     assert keeps == {"cifar10": 0.33, "cifar100": 0.5, "svhn": 0.25}
     assert cutouts == {"cifar10": 16, "cifar100": 8, "svhn": 20}
-    assert [task for task in plan.tasks if task.startswith("flipped")] == ["flipped 1%", "flipped 10%", "flipped 20%"]
+    flipped = {task: of_arm(plan, "sb", task).data for task in plan.tasks if task.startswith("flipped")}
+    assert {task: data.label_noise for task, data in flipped.items()} == {
+        "flipped 1%": 0.01,
+        "flipped 10%": 0.1,
+        "flipped 20%": 0.2,
+    }
+    assert {data.name for data in flipped.values()} == {"cifar10"}
 
 
 def test_the_sweep_of_shares_has_traditional_at_a_share_of_one() -> None:
@@ -118,6 +124,14 @@ def test_the_scaled_schedules_drop_at_the_paper_s_shares_of_a_run() -> None:
     plan, paper = comparison(CONFIGS / "cpu" / "speed.toml"), comparison(CONFIGS / "paper" / "cifar10.toml")
     for task, arm in (("cifar10", "sb"), ("cifar10 accelerated", "sb accelerated")):
         assert of_arm(plan, "sb", task).schedule == of_arm(paper, arm).schedule
+
+
+def test_wrong_labels_are_all_that_figure_12_adds_to_fashion_mnist() -> None:
+    plan, clean = comparison(CONFIGS / "cpu" / "noise.toml"), comparison(CONFIGS / "cpu" / "speed.toml")
+    for share in (0.01, 0.1, 0.2):
+        noisy, right = of_arm(plan, "sb", f"fashion_mnist {share:.0%}"), of_arm(clean, "sb", "fashion_mnist")
+        assert (noisy.data.name, noisy.data.path, noisy.data.label_noise) == (right.data.name, right.data.path, share)
+        assert replace(noisy, data=right.data) == right
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------------------------

@@ -40,8 +40,10 @@ class DataConfig:
     download: bool = setting(False, "let torchvision fetch a missing data set")
     examples: int = setting(20_000, "embedded: number of training examples", low=1)
     test_examples: int = setting(4_000, "embedded: number of test examples", low=1)
-    seed: int = setting(0, "embedded: which examples are drawn", low=0)
-    label_noise: float = setting(0.0, "embedded: share of wrong training labels", low=0.0, high=1.0)
+    seed: int = setting(0, "which examples of the embedded data are drawn, and which labels of any data set are wrong", low=0)
+    label_noise: float = setting(
+        0.0, "share of the training labels that are replaced by another class; the test set is never touched", low=0.0, high=1.0
+    )
     classes: int = setting(0, "number of classes; 0 = ask the data set", low=0)
     image_size: int = setting(224, "image_folder: side of the square that images are resized to", low=8)
     workers: int = setting(2, "loader processes for data that is not held in memory", low=0)

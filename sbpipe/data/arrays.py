@@ -1,14 +1,14 @@
 """Data held in memory: arrays on the host (ArrayContent) and on a device (ArraySource). It must not know which file they came from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sbpipe.data.content import ChannelStats, Fetched, check_labels
+from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels
 from sbpipe.errors import DataError, DeviceError
 from sbpipe.records import Ids
 
@@ -39,6 +39,11 @@ class ArrayContent:
         """Whether the inputs are uint8 images."""
         return self.inputs.dtype == np.uint8
 
+    @property
+    def has_classes(self) -> bool:
+        """Labels are class numbers."""
+        return True
+
     def channel_stats(self) -> ChannelStats:
         """Mean and deviation over all images; whole-number sums, so that every process gets the same bits."""
         channels = range(self.inputs.shape[1])
@@ -55,6 +60,10 @@ class ArrayContent:
         yield self.labels.astype("<i8").tobytes()
         # An odd stride, so that it does not fall into step with the lines of an image.
         yield self.inputs.reshape(-1)[:: (self.inputs.size // _EXCERPT_PIXELS) | 1].tobytes()
+
+    def relabelled(self, change: Relabel) -> "ArrayContent":
+        """The same inputs with other labels."""
+        return replace(self, labels=change(self.labels, np.arange(self.num_examples)))
 
     def place(self, device: torch.device, *, margin: int, seed: int) -> "ArraySource":
         """Copy the arrays to the device, images with a black margin."""

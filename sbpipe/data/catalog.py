@@ -8,6 +8,7 @@ from sbpipe.data import torchvision_sets
 from sbpipe.data.content import Contents, data_error
 from sbpipe.data.embedded import read_embedded
 from sbpipe.data.image_folder import read_image_folder
+from sbpipe.data.noise import with_noise
 from sbpipe.data.npz import read_arrays
 from sbpipe.data.own import read_own
 
@@ -23,7 +24,8 @@ READERS: dict[str, Reader] = {
 
 def read(data: DataConfig) -> Contents:
     """The contents of the data set that the config names; a name with a colon is the user's own module:function."""
-    return (read_own if ":" in data.name else _reader(data.name))(data)
+    contents = (read_own if ":" in data.name else _reader(data.name))(data)
+    return with_noise(contents, data)
 
 
 def _reader(name: str) -> Reader:

@@ -1,10 +1,10 @@
 """What the parts of this room hand each other: a split as it was read (Content), and placed on a device (Source).
 
-One class per kind stands in arrays.py (held in memory) and loader.py (loaded by worker processes). This file knows neither.
+One class per kind stands in arrays.py (held in memory) and datasets.py (loaded by worker processes). This file knows neither.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from sbpipe.errors import DataError
 from sbpipe.records import Ids
+
+Relabel = Callable[[Ids, Ids], Ids]
+"""From the classes and the ids of some examples to the classes they shall have."""
 
 
 class ChannelStats(NamedTuple):
@@ -72,6 +75,11 @@ class Content(Protocol):
         """Whether inputs are uint8 images, which get a view; all others pass as they are."""
         ...
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether every target is one class number."""
+        ...
+
     def channel_stats(self) -> ChannelStats:
         """What normalising an image subtracts and divides by."""
         ...
@@ -80,17 +88,22 @@ class Content(Protocol):
         """Bytes that tell this content from another's, the same in every process."""
         ...
 
+    def relabelled(self, change: Relabel) -> "Content":
+        """The same inputs with other classes; only where targets are classes. Its excerpts differ from these."""
+        ...
+
     def place(self, device: torch.device, *, margin: int, seed: int) -> Source:
         """Put the split on a device, its images with a black margin of so many pixels."""
         ...
 
 
 class Contents(NamedTuple):
-    """A data set as it was read."""
+    """A data set as it was read: `num_classes` as the network tells apart, of which the first `num_labelled` are the data set's own."""
 
     train: Content
     test: Content
     num_classes: int
+    num_labelled: int
 
 
 def fingerprint(contents: Contents) -> str:

@@ -5,12 +5,13 @@ It must not know which data set it is, nor how the worker processes are driven.
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
 
-from sbpipe.data.content import ChannelStats, Fetched, check_labels
+from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels
 from sbpipe.data.keyed import Example, Items, KeyedDataset
 from sbpipe.data.workers import Workers
 from sbpipe.errors import DataError
@@ -24,7 +25,7 @@ _NUM_EXCERPTS = 8
 class DatasetContent:
     """A split behind a map-style data set: uint8 inputs are images and get a view, all others pass as they are.
 
-    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet.
+    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet. `first` tells the form of an example.
     """
 
     def __init__(self, dataset: Any, *, name: str, num_classes: int, num_workers: int, labels: Ids | None = None) -> None:
@@ -40,6 +41,7 @@ class DatasetContent:
         self.num_classes = num_classes
         self.num_workers = num_workers
         self.labels = labels
+        self._relabel: Relabel | None = None
         if labels is not None:
             check_labels(labels, num_classes, f"{name} targets")
         self.first = self._example(0)
@@ -59,31 +61,47 @@ class DatasetContent:
         """Whether inputs are uint8 images."""
         return self.first.inputs.dtype == torch.uint8
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are single whole numbers; all are of the form of the first."""
+        return self.first.target.dtype == torch.int64 and self.first.target.ndim == 0
+
     def channel_stats(self) -> ChannelStats:
         """Constants, because measuring would mean loading everything."""
         channels = self.input_shape[0]
         return _PHOTOGRAPHS if channels == 3 else ChannelStats((127.5,) * channels, (63.75,) * channels)
 
     def excerpts(self) -> Iterator[bytes]:
-        """A few examples, evenly spread, as they are in epoch 0 of seed 0."""
+        """A few examples, evenly spread, as they are in epoch 0 of seed 0, and by what rule their classes were changed."""
+        if self._relabel is not None:
+            yield repr(self._relabel).encode()
         for place in range(_NUM_EXCERPTS):
             for part in self._example(place * (self.num_examples - 1) // (_NUM_EXCERPTS - 1)):
                 yield f"{part.dtype}{tuple(part.shape)}".encode()
                 yield part.reshape(-1).view(torch.uint8).numpy().tobytes()
 
+    def relabelled(self, change: Relabel) -> "DatasetContent":
+        """The same examples, their classes changed when they are loaded; `change` must say all of itself in its repr."""
+        other = copy(self)
+        other._relabel = change
+        if self.labels is not None:
+            other.labels = change(self.labels, np.arange(self.num_examples))
+        return other
+
     def place(self, device: torch.device, *, margin: int, seed: int) -> "LoaderSource":
         """Load examples on demand and send them to the device, images with a black margin."""
         return LoaderSource(self, device, margin=margin, seed=seed)
 
-    def check_targets(self, targets: torch.Tensor, example_ids: Ids) -> None:
-        """Refuse class numbers out of range; float or structured targets are the loss's business."""
-        if targets.dtype == torch.int64 and targets.ndim == 1:
-            check_labels(targets.numpy(), self.num_classes, f"{self.name} targets", example_ids)
+    def targets(self, loaded: torch.Tensor, example_ids: Ids) -> torch.Tensor:
+        """Class numbers, refused if out of range, as they shall be; float or structured targets are the loss's business."""
+        if loaded.dtype != torch.int64 or loaded.ndim != 1:
+            return loaded
+        check_labels(loaded.numpy(), self.num_classes, f"{self.name} targets", example_ids)
+        return loaded if self._relabel is None else torch.from_numpy(self._relabel(loaded.numpy(), example_ids))
 
     def _example(self, example_id: int) -> Example:
         items = KeyedDataset(self.dataset, seed=0, name=self.name).items([(example_id, 0)])
-        self.check_targets(items.targets, np.array([example_id]))
-        return Example(items.inputs[0], items.targets[0])
+        return Example(items.inputs[0], self.targets(items.targets, np.array([example_id]))[0])
 
 
 class LoaderSource:
@@ -105,11 +123,11 @@ class LoaderSource:
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
         """Load the examples of these ids, each as it is in its epoch."""
         items = self._load(example_ids, epochs)
-        self._content.check_targets(items.targets, example_ids)
+        targets = self._content.targets(items.targets, example_ids)
         inputs = items.inputs.to(self._device)
         if self._margin:
             inputs = torch.nn.functional.pad(inputs, (self._margin,) * 4)
-        return Fetched(inputs, np.arange(example_ids.size), items.targets.to(self._device))
+        return Fetched(inputs, np.arange(example_ids.size), targets.to(self._device))
 
     def labels_of(self, example_ids: Ids) -> Ids | None:
         """The classes of these ids, where the data set lists them."""

@@ -7,14 +7,12 @@ and on whatever machine. It must not know how the examples are viewed or chosen.
 
 import numpy as np
 
-from sbpipe import randomness
 from sbpipe.config import DataConfig
 from sbpipe.data.arrays import ArrayContent
 from sbpipe.data.cache import Arrays, cached_arrays
 from sbpipe.data.content import Contents, check_labels
 from sbpipe.data.glyphs import NUM_DIGITS
 from sbpipe.data.painter import SIDE, Painter
-from sbpipe.records import Ids
 
 # Part of the cache file's name: raise it when what is drawn changes.
 _FORMAT = 2
@@ -25,20 +23,11 @@ _AT_ONCE = 128
 
 
 def read_embedded(data: DataConfig) -> Contents:
-    """Both splits, drawn or from the cache, with `data.label_noise` of the training labels wrong."""
+    """Both splits, drawn or from the cache."""
     train, test = (_split(name, number, data.seed) for name, number in (("train", data.examples), ("test", data.test_examples)))
     num_classes = data.classes or NUM_DIGITS
     check_labels(train.labels, num_classes, "y_train")
-    noisy = noisy_labels(train.labels, share=data.label_noise, seed=data.seed)
-    return Contents(ArrayContent(train.inputs, noisy), test, num_classes)
-
-
-def noisy_labels(labels: Ids, *, share: float, seed: int) -> Ids:
-    """The labels, each with probability `share` replaced by one of the other classes."""
-    example_ids = np.arange(labels.size)
-    is_wrong = randomness.uniform(example_ids, randomness.key(seed, "embedded.label_noise")) < share
-    further = 1 + randomness.below(example_ids, randomness.key(seed, "embedded.wrong_label"), NUM_DIGITS - 1)
-    return np.where(is_wrong, (labels + further) % NUM_DIGITS, labels)
+    return Contents(train, test, num_classes, NUM_DIGITS)
 
 
 def draw(split: str, num_examples: int, seed: int) -> Arrays:

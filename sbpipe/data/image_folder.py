@@ -71,4 +71,4 @@ def read_image_folder(data: DataConfig) -> Contents:
     def content(name: str, images: FolderImages) -> DatasetContent:
         return DatasetContent(images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels)
 
-    return Contents(content("train", train), content("test", test), num_classes)
+    return Contents(content("train", train), content("test", test), num_classes, len(train.classes))

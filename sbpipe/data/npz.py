@@ -48,8 +48,8 @@ def read_arrays(data: DataConfig) -> Contents:
         test = array_content(arrays["x_test"], arrays["y_test"], name="test", num_classes=data.classes)
     except DataError as error:
         raise DataError(f"data.path = {data.path!r}: {error}") from None
-    highest = max(int(content.labels.max()) for content in (train, test))
-    return Contents(train, test, data.classes or highest + 1)
+    num_labelled = 1 + max(int(content.labels.max()) for content in (train, test))
+    return Contents(train, test, data.classes or num_labelled, num_labelled)
 
 
 def _read(path: Path, given: str) -> dict[str, NDArray[Any]]:

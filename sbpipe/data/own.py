@@ -19,14 +19,15 @@ def read_own(data: DataConfig) -> Contents:
     may use the global generators of random, numpy and torch: what they draw is a function of (seed, epoch, example_id).
     """
     train, test = _splits(_function(data.name)(), data.name)
-    num_classes = data.classes or _declared_classes(train)
+    num_declared = _declared_classes(train)
+    num_classes = data.classes or num_declared
     train_content = DatasetContent(train, name="train", num_classes=num_classes, num_workers=data.workers)
     test_content = DatasetContent(test, name="test", num_classes=num_classes, num_workers=data.workers)
     target = train_content.first.target
     if not num_classes and not target.is_floating_point():
         way_out = "Set data.classes, or give the training data set an attribute num_classes"
         raise data_error("data.name", data.name, "how many classes it has is not known", way_out)
-    return Contents(train_content, test_content, num_classes or target.numel())
+    return Contents(train_content, test_content, num_classes or target.numel(), num_declared or num_classes)
 
 
 def _function(name: str) -> Any:

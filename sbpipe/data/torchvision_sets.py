@@ -68,6 +68,7 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
         array_content(*train, name="train", num_classes=num_classes),
         array_content(*test, name="test", num_classes=num_classes),
         num_classes,
+        known.num_classes,
     )
 
 
