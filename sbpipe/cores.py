@@ -32,11 +32,16 @@ def pin_role(role: str, device: str, threads: int, own: Callable[[list[int], int
 
     `own` chooses from the available cores where a role's usual share is not meant.
     """
-    is_on_cpu = device == "cpu" or (device == "auto" and not may_have_accelerator())
+    is_on_cpu = computes_on_cpu(device)
     if is_on_cpu:
         keep_memory()
     if is_on_cpu or threads:
         pin(own(sorted(os.sched_getaffinity(0)), threads) if own else share(role, threads))
+
+
+def computes_on_cpu(device: str) -> bool:
+    """Whether this device name will mean the CPU."""
+    return device == "cpu" or (device == "auto" and not may_have_accelerator())
 
 
 def keep_memory() -> None:
@@ -46,10 +51,14 @@ def keep_memory() -> None:
     CPU (`sbpipe bench memory`).
     """
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt") or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
+    is_told = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys() or "glibc.malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if is_told or not hasattr(libc, "mallopt"):
         return
-    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-    libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+    # Setting either one stops glibc from moving the other, so trimming is touched only where mapping could be; older ones refuse more than 32 MiB.
+    if any(libc.mallopt(_M_MMAP_THRESHOLD, most) for most in (_KEPT_BYTES, 1 << 25)):
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def may_have_accelerator() -> bool:

@@ -139,6 +139,24 @@ def test_by_class_every_class_is_kept_at_the_rate_of_all(name: str, by: str) -> 
         assert chance[hard].mean() > 1.8 * chance[~hard].mean(), "without it the class of high losses fills the batches"
 
 
+@pytest.mark.parametrize("how", ["clip", "skip"])
+@pytest.mark.parametrize("name", ["sb", "topk"])
+def test_outliers_are_cut_within_a_class_where_classes_are_balanced(name: str, how: str) -> None:
+    config = SelectionConfig(policy=name, keep=0.5, history=1024, history_by="class", outliers=how, outlier_quantile=0.9)
+    policy = build_policy(config)
+    policy.consider(*offered(0, 1024))
+    chances, ranks = [], []
+    for seed in range(1, 30):
+        scores, own = offered(seed)
+        hard = np.flatnonzero(own)
+        chances += policy.keep_probability(scores, own)[hard].tolist()
+        ranks += (np.argsort(np.argsort(scores[hard])) / len(hard)).tolist()
+        policy.consider(scores, own)
+    chance, rank = np.array(chances), np.array(ranks)
+    assert chance[(rank > 0.5) & (rank < 0.8)].mean() > 0.5, "a class that is hard as a whole is not cut off as a whole"
+    assert chance[(rank > 0.5) & (rank < 0.8)].mean() > chance[rank < 0.4].mean()
+
+
 def test_a_balanced_score_is_the_one_of_equal_rank_among_all() -> None:
     balance = Balanced(build_policy(SelectionConfig(policy="topk")), SelectionConfig(history=256))
     known, known_classes = offered(3, 300)

@@ -49,7 +49,9 @@ def nothing_is_left(path: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("policy", ["full", "kath18", "random", "rank", "sb", "sb by class", "shuffled", "steady", "topk by class"])
+@pytest.mark.parametrize(
+    "policy", ["full", "kath18", "random", "rank", "sb", "sb by class", "shuffled", "steady", "topk", "topk by class"]
+)
 def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
     name, _, by = policy.partition(" by ")
     changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}

@@ -38,10 +38,9 @@ def test_who_is_not_remembered_is_scored() -> None:
 
 def test_an_average_forgets_by_halves() -> None:
     cache = ScoreCache(10, every=2, by="average", keep=0.5)
-    for value in (8.0, 4.0, 2.0):
-        cache.remember(IDS[:1], scores(value), 0)
-    cache.remember(IDS[:1], scores(np.inf), 0)
-    assert cache.recall(IDS[:1], 1)[0].tolist() == [4.0]
+    for epoch, value in zip((0, 2, 4, 6), (8.0, 4.0, 2.0, np.inf), strict=True):
+        cache.remember(IDS[:1], scores(value), epoch)
+    assert cache.recall(IDS[:1], 7)[0].tolist() == [4.0]
 
 
 def test_without_reuse_everyone_is_scored_and_nothing_is_held() -> None:

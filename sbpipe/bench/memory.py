@@ -10,6 +10,7 @@ from sbpipe import cores
 from sbpipe.bench.rows import Row
 
 _ROUNDS, _STEPS, _WARM_UP = 3, 30, 5
+_DEADLINE_S = 300.0
 _KEPT, _GIVEN_BACK = "kept", "given back"
 
 
@@ -28,7 +29,7 @@ def _child(how: str) -> float:
     """What a process of its own measures: the setting holds for a whole process and cannot be taken back."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-m", "sbpipe.bench.memory", how]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=_DEADLINE_S)
     return float(done.stdout)
 
 

@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     epochs = _checked(args, config)
-    if config.train.threads:
+    if cores.computes_on_cpu(config.train.device):
         cores.keep_memory()
+    if config.train.threads:
         cores.pin(cores.share("trainer", config.train.threads))
     from sbpipe.rating import Bar, make_scores
 

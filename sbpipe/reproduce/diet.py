@@ -18,7 +18,7 @@ def claim(tasks: Tasks) -> list[Finding]:
 def _accuracy(task: str, arms: Arms) -> list[Finding]:
     found = [
         lower(
-            f"{task}: dropping half in training has little impact, sb 0.5 at most 1.1x the error of full",
+            f"{task}: dropping half in training has little impact, sb 0.5 at most {COMPARABLE:g}x the error of full",
             arms["sb 0.5"],
             arms["full"],
             factor=COMPARABLE,
@@ -27,15 +27,23 @@ def _accuracy(task: str, arms: Arms) -> list[Finding]:
     ]
     for diet in DIETS:
         found += [
-            lower(f"{task}: {diet} is limited by EL2N, {EL2N} at most 1.1x its error", arms[EL2N], arms[diet], factor=COMPARABLE),
             lower(
-                f"{task}: {diet} sacrifices nothing on top of EL2N, at most 1.1x its error",
+                f"{task}: {diet} is limited by EL2N, {EL2N} at most {COMPARABLE:g}x its error",
+                arms[EL2N],
+                arms[diet],
+                factor=COMPARABLE,
+            ),
+            lower(
+                f"{task}: {diet} sacrifices nothing on top of EL2N, at most {COMPARABLE:g}x its error",
                 arms[diet],
                 arms[EL2N],
                 factor=COMPARABLE,
             ),
             lower(
-                f"{task}: {diet} sacrifices nothing, at most 1.1x the error of full", arms[diet], arms["full"], factor=COMPARABLE
+                f"{task}: {diet} sacrifices nothing, at most {COMPARABLE:g}x the error of full",
+                arms[diet],
+                arms["full"],
+                factor=COMPARABLE,
             ),
         ]
     return found

@@ -1,4 +1,4 @@
-"""Which examples early models rate lowest, which ones Selective-Backprop uses least, and how many these have in common. Knows no claim."""
+"""Which examples early models rate lowest, which ones Selective-Backprop uses least, and how many these have in common. It judges nothing."""
 
 import logging
 import tempfile

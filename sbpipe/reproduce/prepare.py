@@ -25,7 +25,7 @@ def files_of(plan: Plan) -> dict[str, Config]:
 
 
 def prepare(scores: Scores, plan: Plan, say: Callable[[str], None]) -> list[str]:
-    """Train whatever models are missing and leave the files; what a reader must know of them."""
+    """Train whatever models are missing, in this process and on all its cores, and leave the files; what a reader must know of them."""
     from sbpipe.rating import Bar, make_scores
 
     facts = []

@@ -1,5 +1,7 @@
 """From scores to kept candidates. One file per policy; this is the one dict from config name to class."""
 
+from dataclasses import replace
+
 from sbpipe.config import SelectionConfig
 from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.floor import is_due
@@ -32,10 +34,14 @@ POLICIES: dict[str, type[Policy]] = {
 
 def build_policy(config: SelectionConfig) -> Policy:
     """The policy the config names, behind a balance of classes and a guard against outliers where it asks for them."""
-    policy = POLICIES[config.policy](config)
-    if policy.needs_scores and config.history_by == "class" and not isinstance(policy, SelectiveBackprop):
-        policy = Balanced(policy, config)
-    return OutlierGuard(policy, config) if policy.needs_scores and config.outliers != "keep" else policy
+    kind, has_guard = POLICIES[config.policy], config.outliers != "keep"
+    if not kind.needs_scores:
+        return kind(config)
+    ranks_by_class = issubclass(kind, SelectiveBackprop) and not has_guard
+    if config.history_by == "all" or ranks_by_class:
+        return OutlierGuard(kind(config), config) if has_guard else kind(config)
+    # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole would become its lowest.
+    return Balanced(build_policy(replace(config, history_by="all")), config)
 
 
 __all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "drawn", "is_due"]

@@ -6,5 +6,5 @@ from sbpipe.selection.topk import TopK
 class Rho(TopK):
     """`topk` of reducible losses: whoever scores has subtracted each candidate's irreducible loss (`selection.irreducible`) before.
 
-    So a policy sees numbers as ever; the scores that travel, and the history that a selector takes over, stay losses.
+    So a policy sees numbers as ever, and differences are what a new selector takes over; the scores that travel stay losses.
     """

@@ -12,6 +12,7 @@ from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.scoring import Scorer, choosing
 from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
+from sbpipe.selection.within import Mask
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -101,7 +102,7 @@ class Selector:
 
     def _consider(self, lease: Lease, example_ids: Ids, most: int) -> _Considered:
         """Score some candidates and choose among them, up to the `most`-th kept."""
-        scores, predictions = self._score(example_ids, lease.epoch)
+        scores, predictions, is_new = self._score(example_ids, lease.epoch)
         with self._spans.span("select"):
             classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
             # What travels are the losses, which the trainer compares with fresh ones.
@@ -118,6 +119,9 @@ class Selector:
             )
             count, kept = choose(is_kept, most)
             self._policy.consider(judged[:count], None if classes is None else classes[:count])
+            # What is behind the last considered one is leased and scored again in this epoch: it must not be remembered twice.
+            new = np.flatnonzero(is_new[:count])
+            self._cache.remember(example_ids[new], scores[new], lease.epoch)
         return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
@@ -172,18 +176,18 @@ class Selector:
         if self._scorer.refresh():
             self._spans.add("refresh", begin, time.perf_counter() - begin)
 
-    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
-        """Their scores, fresh or remembered, and the class the model takes each for, where all are fresh."""
+    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None, Mask]:
+        """Their scores, fresh or remembered, the class the model takes each for, where all are fresh, and which ones are."""
+        nobody = np.zeros(len(example_ids), bool)
         if self._trained is not None:
-            return self._trained.of(example_ids), None
+            return self._trained.of(example_ids), None, nobody
         if not self._policy.needs_scores:
-            return np.full(len(example_ids), np.nan, np.float32), None
+            return np.full(len(example_ids), np.nan, np.float32), None, nobody
         scores, is_new = self._cache.recall(example_ids, epoch)
         if not is_new.any():
-            return scores, None
+            return scores, None, nobody
         scores[is_new], predictions = self._forward(example_ids[is_new], epoch)
-        self._cache.remember(example_ids[is_new], scores[is_new], epoch)
-        return scores, predictions if is_new.all() else None
+        return scores, predictions if is_new.all() else None, is_new
 
     def _forward(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
         begin = time.perf_counter()
