@@ -67,12 +67,19 @@ def _scoring() -> list[Row]:
     return bars(measure())
 
 
+def _forward() -> list[Row]:
+    from sbpipe.bench.forward import measure
+
+    return measure()
+
+
 BENCHES: dict[str, Callable[[], list[Row]]] = {
     "selection": _selection,
     "views": _views,
     "link": _link,
     "publish": _publish,
     "scoring": _scoring,
+    "forward": _forward,
     "startup": _startup,
     "memory": _memory,
     "pipeline": _pipeline,
