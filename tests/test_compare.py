@@ -169,7 +169,7 @@ def test_every_comparison_in_the_tree_is_a_plan_that_runs_seed_by_seed(path: Pat
     per_seed = len(plan.cells) // 2
     assert [cell.seed for cell in plan.cells] == [0] * per_seed + [1] * per_seed
     assert plan.tasks or per_seed == len(plan.arms)
-    assert plan.baseline == ("fp32" if path.stem == "precision" else "random" if plan.tasks else "full")
+    assert plan.baseline == {"precision": "fp32", "delay": "random", "ablation": "random"}.get(path.stem, "full")
 
 
 def test_what_a_user_gets_runs_alone_and_for_one_task_beside_what_the_clock_says() -> None:
