@@ -12,7 +12,10 @@ HELP = "measure what the README claims, side by side on this machine"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument(
-        "what", nargs="*", metavar="WHAT", help="selection, views, link, publish, scoring, forward, startup, memory, pipeline, seeing (all)"
+        "what",
+        nargs="*",
+        metavar="WHAT",
+        help="selection, views, link, publish, scoring, forward, startup, memory, pipeline, seeing (all)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_scoring = parser.add_argument_group("scoring alone, of your own model and data (a table of precisions and batch sizes)")
