@@ -47,7 +47,7 @@ def computes_on_cpu(device: str) -> bool:
 def keep_memory() -> None:
     """Let memory that tensors free stay with this process, unless the environment tells glibc otherwise.
 
-    By default large blocks go back to the kernel and are mapped and cleared anew in the next step: about a sixth of a train step on the
+    By default large blocks go back to the kernel and are mapped and cleared anew in the next step: about a tenth of a train step on the
     CPU (`sbpipe bench memory`).
     """
     libc = ctypes.CDLL(None)
