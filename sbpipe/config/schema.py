@@ -40,7 +40,9 @@ class DataConfig:
     download: bool = setting(False, "let torchvision fetch a missing data set")
     examples: int = setting(20_000, "embedded: number of training examples", low=1)
     test_examples: int = setting(4_000, "embedded: number of test examples", low=1)
-    seed: int = setting(0, "which examples of the embedded data are drawn, and which labels of any data set are wrong", low=0)
+    seed: int = setting(0, "which examples of the embedded data or of a part are drawn, and which labels are wrong", low=0)
+    limit: int = setting(0, "train on at most so many examples, drawn by data.seed; 0 = all", low=0)
+    test_limit: int = setting(0, "test on at most so many examples, drawn by data.seed; 0 = all", low=0)
     label_noise: float = setting(
         0.0, "share of the training labels that are replaced by another class; the test set is never touched", low=0.0, high=1.0
     )

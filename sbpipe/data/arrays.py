@@ -61,6 +61,10 @@ class ArrayContent:
         # An odd stride, so that it does not fall into step with the lines of an image.
         yield self.inputs.reshape(-1)[:: (self.inputs.size // _EXCERPT_PIXELS) | 1].tobytes()
 
+    def part(self, example_ids: Ids) -> "ArrayContent":
+        """Only the examples of these ids."""
+        return ArrayContent(self.inputs[example_ids], self.labels[example_ids])
+
     def relabelled(self, change: Relabel) -> "ArrayContent":
         """The same inputs with other labels."""
         return replace(self, labels=change(self.labels, np.arange(self.num_examples)))

@@ -11,6 +11,7 @@ from sbpipe.data.image_folder import read_image_folder
 from sbpipe.data.noise import with_noise
 from sbpipe.data.npz import read_arrays
 from sbpipe.data.own import read_own
+from sbpipe.data.part import limited
 
 Reader = Callable[[DataConfig], Contents]
 
@@ -25,7 +26,7 @@ READERS: dict[str, Reader] = {
 def read(data: DataConfig) -> Contents:
     """The contents of the data set that the config names; a name with a colon is the user's own module:function."""
     contents = (read_own if ":" in data.name else _reader(data.name))(data)
-    return with_noise(contents, data)
+    return with_noise(limited(contents, data), data)
 
 
 def _reader(name: str) -> Reader:

@@ -88,6 +88,10 @@ class Content(Protocol):
         """Bytes that tell this content from another's, the same in every process."""
         ...
 
+    def part(self, example_ids: Ids) -> "Content":
+        """Only the examples of these ids, numbered from 0 in that order."""
+        ...
+
     def relabelled(self, change: Relabel) -> "Content":
         """The same inputs with other classes; only where targets are classes. Its excerpts differ from these."""
         ...

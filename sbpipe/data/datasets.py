@@ -80,6 +80,16 @@ class DatasetContent:
                 yield f"{part.dtype}{tuple(part.shape)}".encode()
                 yield part.reshape(-1).view(torch.uint8).numpy().tobytes()
 
+    def part(self, example_ids: Ids) -> "DatasetContent":
+        """Only the examples of these ids."""
+        return DatasetContent(
+            torch.utils.data.Subset(self.dataset, example_ids.tolist()),
+            name=self.name,
+            num_classes=self.num_classes,
+            num_workers=self.num_workers,
+            labels=None if self.labels is None else self.labels[example_ids],
+        )
+
     def relabelled(self, change: Relabel) -> "DatasetContent":
         """The same examples, their classes changed when they are loaded; `change` must say all of itself in its repr."""
         other = copy(self)
