@@ -1,6 +1,6 @@
 """Figure 11, Stale-SB of section 5.3 and the predictors of section 3.3: scores that serve for some epochs. Configs and claims; knows nothing of runs."""
 
-from sbpipe.reproduce.experiment import NOTHING, Comparison, Experiment
+from sbpipe.reproduce.experiment import FASHION, Comparison, Experiment
 from sbpipe.reproduce.findings import COMPARABLE, Finding, Tasks, lower, sooner, target
 
 REUSES = (2, 3, 6)
@@ -44,17 +44,17 @@ FIG11 = Experiment(
     name="fig11",
     shows="Figure 11, section 5.3",
     claim="Scoring only every 2nd or 3rd epoch (here also every 6th) speeds Selective-Backprop up and has little effect on its final error.",
-    needs=NOTHING,
+    needs=FASHION,
     takes="8 minutes",
     takes_quick="3 minutes",
-    how=Comparison("reuse", ("embedded",), ("embedded-quick",), claim),
+    how=Comparison("reuse", ("fashion_mnist",), ("embedded",), claim),
 )
 PREDICTED = Experiment(
     name="predicted",
     shows="section 3.3",
     claim="Predicting scores from those before, by a weighted average or a Gaussian process, does not outperform reusing the last one.",
-    needs=NOTHING,
+    needs=FASHION,
     takes="8 minutes, less the runs that fig11 has made",
     takes_quick="3 minutes",
-    how=Comparison("reuse", ("embedded",), ("embedded-quick",), not_outperformed),
+    how=Comparison("reuse", ("fashion_mnist",), ("embedded",), not_outperformed),
 )
