@@ -42,8 +42,8 @@ def embedded() -> Extent:
 
 def from_arrays(path: str) -> Extent:
     """Some minutes, on a part of a file of arrays."""
-    data = {"data.name": "arrays", "data.path": path, "data.limit": 4_000, "data.test_limit": 100}
-    return Extent(data | {"optim.lr": 0.05, "train.batch_size": 32, "train.epochs": 12.0}, epochs=3.0)
+    data = {"data.name": "arrays", "data.path": path, "data.limit": 2_000, "data.test_limit": 100}
+    return Extent(data | {"optim.lr": 0.05, "train.batch_size": 32, "train.epochs": 24.0}, epochs=6.0)
 
 
 def lowest(values: NDArray[Any], share: float) -> NDArray[np.float64]:
