@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     for how in (one.how for one in experiments):
         if isinstance(how, Measurement) and how.arrays and not args.quick:
             refuse_missing_arrays(how.arrays)
-    code = 0
+    code, entries = 0, []
     for experiment in experiments:
         if isinstance(experiment.how, Comparison):
             entry, went = _compare(experiment, experiment.how, plans[experiment.name], args)
@@ -63,8 +63,11 @@ def run(args: argparse.Namespace) -> int:
         if entry is None:
             return went
         code = max(code, went)
+        entries.append(entry)
         page.write(args.out, entry)
         print(f"\n{page.as_text(entry)}", flush=True)
+    if len(entries) > 1:
+        print("", *map(page.as_line, entries), sep="\n")
     print(f"\nresults:  {args.out / page.PAGE} and {page.JSON}")
     return code
 

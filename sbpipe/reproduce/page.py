@@ -72,6 +72,11 @@ def as_text(entry: Entry) -> str:
     )
 
 
+def as_line(entry: Entry) -> str:
+    """An outcome at a glance, below those of other experiments."""
+    return f"{entry.name:<10}{entry.verdict}"
+
+
 def as_markdown(entry: Entry) -> str:
     """An outcome for a page."""
     rows = ["| " + " | ".join(finding[key].replace("|", "\\|") for key in _COLUMNS) + " |" for finding in entry.findings]
@@ -86,7 +91,7 @@ def write(out: Path, new: Entry) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / JSON, json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
     head = "# The paper's experiments, here\n\nEvery outcome is printed, whatever it is. ± is the standard deviation.\n"
-    write_atomically(out / PAGE, "\n".join([head, *map(as_markdown, entries)]))
+    write_atomically(out / PAGE, "\n".join([head, _overview(entries), *map(as_markdown, entries)]))
 
 
 def read(out: Path) -> list[Entry]:
@@ -98,6 +103,11 @@ def read(out: Path) -> list[Entry]:
         return []
     except (ValueError, TypeError):
         raise RunDirError(f"{out / JSON} cannot be read. Delete it, or choose another --out") from None
+
+
+def _overview(entries: Sequence[Entry]) -> str:
+    rows = [f"| {_title(entry)} | {entry.claim} | {entry.verdict} |" for entry in entries]
+    return "\n".join(["| experiment | claim | here |", "|---|---|---|", *rows]) + "\n"
 
 
 def _title(entry: Entry) -> str:
