@@ -22,7 +22,7 @@ again to go on after a stop.
 
   sbpipe reproduce                      the list
   sbpipe reproduce fig5 fig18 --quick   the embedded data only, a minute
-  sbpipe reproduce all                  all of them, more than an hour
+  sbpipe reproduce all                  all of them, about two hours
 """
 
 

@@ -45,7 +45,7 @@ FIG11 = Experiment(
     shows="Figure 11, section 5.3",
     claim="Scoring only every 2nd or 3rd epoch (here also every 6th) speeds Selective-Backprop up and has little effect on its final error.",
     needs=FASHION,
-    takes="8 minutes",
+    takes="10 minutes",
     takes_quick="3 minutes",
     how=Comparison("reuse", ("fashion_mnist",), ("embedded",), claim),
 )
@@ -54,7 +54,7 @@ PREDICTED = Experiment(
     shows="section 3.3",
     claim="Predicting scores from those before, by a weighted average or a Gaussian process, does not outperform reusing the last one.",
     needs=FASHION,
-    takes="8 minutes, less the runs that fig11 has made",
+    takes="10 minutes, less the runs that fig11 has made",
     takes_quick="3 minutes",
     how=Comparison("reuse", ("fashion_mnist",), ("embedded",), not_outperformed),
 )
