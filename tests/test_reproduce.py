@@ -385,7 +385,9 @@ def test_an_outcome_stands_beside_those_of_other_experiments(tmp_path: Path) -> 
     written = (tmp_path / page.PAGE).read_text()
     assert "a \\| part" in written
     overview = [line for line in written.splitlines() if line.startswith("| fig")]
-    assert [line.split(":")[0] for line in overview] == ["| fig18 (quick)", "| fig5 (quick)"], "an overview stands before the details"
+    assert [line.split(":")[0] for line in overview] == ["| fig18 (quick)", "| fig5 (quick)"], (
+        "an overview stands before the details"
+    )
     assert all(EXPERIMENTS[entry.name].claim in written.partition("## ")[0] for entry in entries)
     assert page.as_line(entries[1]) == "fig5      did not hold: 0 of 1 parts held, 1 did not"
 
