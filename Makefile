@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 	$(BIN)/sbpipe report runs/demo
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests

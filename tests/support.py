@@ -1,18 +1,22 @@
 """Small runs for tests: a tiny config, both roles in process, real processes with deadlines."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sbpipe import roles
 from sbpipe.config import Config, resolve, toml_value
+from sbpipe.launch import selector_settings
 from sbpipe.records import Lease, Selection
 
 SMALL: dict[str, Any] = {
@@ -114,3 +118,26 @@ def answer_all(lease: Lease, *, keep_every: int = 3, version: int | None = None)
     scores = np.arange(considered, dtype=np.float32)
     probability = np.full(considered, 1 / keep_every, np.float32)
     return Selection(lease.lease_id, lease.version if version is None else version, scores, kept, probability)
+
+
+# --- two real processes without the seconds that importing torch takes ----------------------------------------------------------
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["sbpipe.roles"])
+
+
+def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
+    """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
+    selector = _PROCESSES.Process(target=_select, args=(selector_settings(config) | {"link.connect": str(path)},), daemon=True)
+    selector.start()
+    try:
+        link = replace(config.link, bind="tcp://127.0.0.1:*", connect=str(path))
+        return roles.run_trainer(replace(config, link=link), path, resume=False, overwrite=False, on_open=lambda run_dir: None)
+    finally:
+        selector.join(10.0)
+        selector.kill()
+
+
+def _select(given: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    roles.run_selector(resolve(given), given)

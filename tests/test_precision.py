@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import events_of, sbpipe, settings, small, summary_of, train_inline
+from support import events_of, sbpipe, settings, small, train_inline, train_over_the_wire
 from test_scoring import candidates, net, scorer_of
 
 from sbpipe.config import resolve
@@ -99,10 +99,9 @@ def test_a_run_in_int8_trains_and_tells_how_well_its_scores_rank(run_path: Path)
 
 def test_lockstep_in_int8_equals_inline_bit_for_bit(run_path: Path) -> None:
     changes = {"selector__precision": "int8", "train__steps": 12, "model__options": {"width": 8}}
-    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **changes))
-    assert done.returncode == 0, done.stdout + done.stderr
+    wire = train_over_the_wire(small(mode="lockstep", **changes), run_path / "wire")
     here = train_inline(small(mode="inline", **changes), run_path / "here")
-    assert summary_of(run_path / "wire")["weights.digest"] == here["weights.digest"]
+    assert wire["weights.digest"] == here["weights.digest"]
 
 
 def test_what_auto_measured_is_told_where_the_run_was_started(run_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import events_of, has_steps, sbpipe, settings, small, start, summary_of, train_inline, wait_for
+from support import events_of, has_steps, sbpipe, settings, small, start, summary_of, train_inline, train_over_the_wire, wait_for
 
 from sbpipe.logbook import read_run
 from sbpipe.report.spans import pairs_of
@@ -57,21 +57,23 @@ def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_
     changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}
     changes |= {"selection__floor": 3, "selection__outliers": "clip", "selection__score": "gradient"} if name == "rank" else {}
     inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
-    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", **changes))
-    assert done.returncode == 0, done.stdout + done.stderr
-    wire = summary_of(tmp_path / "wire")
+    wire = train_over_the_wire(small(mode="lockstep", **changes), tmp_path / "wire")
     assert wire["weights.digest"] == inline["weights.digest"]
     assert wire["staleness.max"] == 0
     assert wire["candidates"] == inline["candidates"]
 
 
+def test_so_does_the_command(tmp_path: Path) -> None:
+    inline = train_inline(small(mode="inline"), tmp_path / "inline")
+    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(tmp_path / "wire")["weights.digest"] == inline["weights.digest"]
+
+
 def test_lockstep_with_pulled_weights_equals_one_process_too(tmp_path: Path) -> None:
     inline = train_inline(small(mode="inline"), tmp_path / "inline")
-    done = sbpipe(
-        "run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", sync__shared_memory=False, link__chunk_mib=0.02)
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    wire = summary_of(tmp_path / "wire")
+    config = small(mode="lockstep", sync__shared_memory=False, link__chunk_mib=0.02)
+    wire = train_over_the_wire(config, tmp_path / "wire")
     assert wire["weights.digest"] == inline["weights.digest"]
     assert wire["sync.transfer_ms"] > 0
     assert events_of(tmp_path / "wire", "selector")[0]["pulls_weights"] is True

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import events_of, sbpipe, settings, small, summary_of, train_inline
+from support import events_of, small, train_inline, train_over_the_wire
 
 from sbpipe.config import resolve
 from sbpipe.config.consistency import warnings_of
@@ -70,9 +70,8 @@ def test_a_run_scores_a_third_of_its_candidates(by: str, run_path: Path) -> None
 
 def test_lockstep_with_reuse_equals_inline_bit_for_bit(run_path: Path) -> None:
     here = train_inline(small(mode="inline", **PREDICTED), run_path / "here")
-    done = sbpipe("run", "--run-dir", str(run_path / "wire"), *settings(mode="lockstep", **PREDICTED))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert summary_of(run_path / "wire")["weights.digest"] == here["weights.digest"]
+    wire = train_over_the_wire(small(mode="lockstep", **PREDICTED), run_path / "wire")
+    assert wire["weights.digest"] == here["weights.digest"]
 
 
 def test_settings_without_effect_are_said() -> None:

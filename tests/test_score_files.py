@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import SMALL, sbpipe, settings, small, summary_of, train_inline
+from support import SMALL, small, train_inline, train_over_the_wire
 
 from sbpipe import scorefile
 from sbpipe.cli import build_parser
@@ -260,9 +260,7 @@ def test_a_pruned_lockstep_run_by_rho_equals_one_process_bit_for_bit(tmp_path: P
     changes: dict[str, Any] = {"data__prune": str(tmp_path / "el2n.npz"), "data__prune_share": 0.4, "selection__policy": "rho"}
     changes |= {"selection__irreducible": str(tmp_path / "irreducible.npz"), "train__steps": 0, "train__epochs": 2.0}
     inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
-    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep", **changes))
-    assert done.returncode == 0, done.stdout + done.stderr
-    wire = summary_of(tmp_path / "wire")
+    wire = train_over_the_wire(small(mode="lockstep", **changes), tmp_path / "wire")
     assert wire["weights.digest"] == inline["weights.digest"]
     assert wire["candidates"] == inline["candidates"] == 720
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import events_of, sbpipe, settings, small, summary_of
+from support import events_of, small, train_over_the_wire
 from torch import nn
 
 from sbpipe.config import Config, ModelConfig, warnings_of
@@ -366,18 +366,14 @@ def test_over_the_wire_two_rates_equal_those_in_one_process_shared_or_pulled(tmp
     changes = {"mode": "fixed-lag", "sync__lag": 1, "sync__interval": 4}
     inline = train(small(**changes), tmp_path / "inline")
     for is_shared in (True, False):
-        path = tmp_path / str(is_shared)
-        done = sbpipe("run", "--run-dir", str(path), *settings(**changes, sync__shared_memory=is_shared, link__chunk_mib=0.002))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert summary_of(path)["weights.digest"] == inline["weights.digest"]
-        assert summary_of(path)["staleness.fast_mean"] == inline["staleness.fast_mean"]
+        config = small(**changes, sync__shared_memory=is_shared, link__chunk_mib=0.002)
+        wire = train_over_the_wire(config, tmp_path / str(is_shared))
+        assert wire["weights.digest"] == inline["weights.digest"]
+        assert wire["staleness.fast_mean"] == inline["staleness.fast_mean"]
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_a_pipelined_run_of_two_rates_has_younger_fast_parts(run_path: Path, is_shared: bool) -> None:
-    arguments = settings(train__steps=40, sync__interval=8, sync__shared_memory=is_shared)
-    done = sbpipe("run", "--run-dir", str(run_path), *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = summary_of(run_path)
+    summary = train_over_the_wire(small(train__steps=40, sync__interval=8, sync__shared_memory=is_shared), run_path)
     assert summary["staleness.fast_mean"] < summary["staleness.mean"]
     assert summary["sync.fast_published"] > summary["sync.published"]
