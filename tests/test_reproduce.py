@@ -247,11 +247,12 @@ def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:
         f"wrong {share}": arms_of(
             full=curves(full, full + 0.01, pace_s=3.0), sb=curves(sb, sb + 0.01), random=curves(sb + 0.02, sb + 0.03)
         )
+        | {"sb guarded": curves(sb - 0.01, sb)}
         for share, (full, sb) in ends.items()
     }
     found = noise.claim(tasks)
-    assert [finding.what.partition(" ")[0] for finding in found] == ["1%"] * 3 + ["10%"] * 3 + ["20%"] * 3 + ["from"]
-    assert verdicts(found) == [HELD] * 10
+    assert [finding.what.partition(" ")[0] for finding in found] == ["1%"] * 4 + ["10%"] * 4 + ["20%"] * 4 + ["from"]
+    assert verdicts(found) == [HELD] * 13
     assert "5.00" in found[-1].measured
     robust = {task: arms | {"sb": arms["full"]} for task, arms in tasks.items()}
     assert verdicts(noise.claim(robust))[-1] == OVERLAP

@@ -20,6 +20,7 @@ def claim(tasks: Tasks) -> list[Finding]:
         else:
             found.append(lower(f"{share} wrong: sb ends with a higher error than full", full, sb))
         found.append(lower(f"{share} wrong: sb ends with a lower error than random (our control)", sb, arms["random"]))
+        found.append(lower(f"{share} wrong: sb guarded (ours) ends with a lower error than sb", arms["sb guarded"], sb))
     return [*found, *_harm(_by_share(tasks))]
 
 
