@@ -105,6 +105,15 @@ def test_a_setting_without_effect_warns() -> None:
     assert warnings_of(resolve({})) == []
 
 
+def test_a_guard_that_would_pass_over_all_that_is_not_learned_yet_is_warned_of() -> None:
+    guard = {"selection.policy": "sb", "selection.outliers": "skip", "selection.outlier_quantile": 0.8}
+    (note,) = warnings_of(resolve(guard))
+    assert "quantile 0.8" in note
+    assert "Set selection.warmup" in note
+    for mended in ({"selection.warmup": 4000}, {"selection.outliers": "clip"}, {"selection.outlier_quantile": 0.99}):
+        assert warnings_of(resolve(guard | mended)) == []
+
+
 def test_the_digest_ignores_what_each_role_may_choose_and_sees_the_rest() -> None:
     base = digest(resolve({}))
     assert digest(resolve({"selector.device": "cuda:1", "link.bind": "tcp://127.0.0.1:9", "data.path": "x"})) == base

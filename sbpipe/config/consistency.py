@@ -3,6 +3,9 @@
 from sbpipe.config.schema import UNSCORED, Config, SelectionConfig, SyncConfig, TrainConfig
 from sbpipe.errors import ConfigError
 
+MILD_QUANTILE = 0.95
+"""From here on `selection.outliers = 'skip'` passes over too few to keep a class from being learned."""
+
 
 def least_staleness(config: Config) -> int:
     """The smallest `sync.max_staleness` that the mode, depth, lag and interval can promise."""
@@ -105,7 +108,7 @@ def _check_replicas(config: Config) -> None:
 
 
 def warnings_of(config: Config) -> list[str]:
-    """Settings that have no effect in this mode."""
+    """Settings that have no effect in this mode, and one that would not let a run learn."""
     notes = []
     if config.mode not in ("pipelined", "fixed-lag") and config.sync.interval != 1:
         notes.append(f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step")
@@ -130,6 +133,12 @@ def warnings_of(config: Config) -> list[str]:
         blind = config.selection.policy == "full" or (config.selection.policy in UNSCORED and key not in ("unbiased", "floor"))
         if blind and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look at scores")
+    selection = config.selection
+    if selection.outliers == "skip" and selection.outlier_quantile < MILD_QUANTILE and not selection.warmup:
+        notes.append(
+            f"selection.outliers = 'skip' above quantile {selection.outlier_quantile:g} and no selection.warmup: the highest scores are "
+            "at first what is not learned yet, and passed over it never is. Set selection.warmup to the candidates of an epoch or two"
+        )
     if config.selection.reuse_by != SelectionConfig.reuse_by and config.selection.reuse_epochs == 1:
         notes.append(
             f"selection.reuse_by = '{config.selection.reuse_by}' has no effect: every epoch is scored (selection.reuse_epochs)"
