@@ -131,7 +131,7 @@ def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
     selector = _PROCESSES.Process(target=_select, args=(selector_settings(config) | {"link.connect": str(path)},), daemon=True)
     selector.start()
     try:
-        link = replace(config.link, bind="tcp://127.0.0.1:*", connect=str(path))
+        link = replace(config.link, bind="tcp://127.0.0.1:*")
         return roles.run_trainer(replace(config, link=link), path, resume=False, overwrite=False, on_open=lambda run_dir: None)
     finally:
         selector.join(10.0)

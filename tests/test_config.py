@@ -112,6 +112,8 @@ def test_a_guard_that_would_pass_over_all_that_is_not_learned_yet_is_warned_of()
     assert "Set selection.warmup" in note
     for mended in ({"selection.warmup": 4000}, {"selection.outliers": "clip"}, {"selection.outlier_quantile": 0.99}):
         assert warnings_of(resolve(guard | mended)) == []
+    (note,) = warnings_of(resolve(guard | {"selection.policy": "random"}))
+    assert "has no effect" in note
 
 
 def test_the_digest_ignores_what_each_role_may_choose_and_sees_the_rest() -> None:

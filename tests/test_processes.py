@@ -63,7 +63,7 @@ def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_
     assert wire["candidates"] == inline["candidates"]
 
 
-def test_so_does_the_command(tmp_path: Path) -> None:
+def test_lockstep_by_the_command_equals_one_process_too(tmp_path: Path) -> None:
     inline = train_inline(small(mode="inline"), tmp_path / "inline")
     done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -133,11 +133,11 @@ def warnings_of(config: Config) -> list[str]:
         blind = config.selection.policy == "full" or (config.selection.policy in UNSCORED and key not in ("unbiased", "floor"))
         if blind and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look at scores")
-    selection = config.selection
-    if selection.outliers == "skip" and selection.outlier_quantile < MILD_QUANTILE and not selection.warmup:
+    if _skips_the_unlearned(config.selection):
         notes.append(
-            f"selection.outliers = 'skip' above quantile {selection.outlier_quantile:g} and no selection.warmup: the highest scores are "
-            "at first what is not learned yet, and passed over it never is. Set selection.warmup to the candidates of an epoch or two"
+            f"selection.outliers = 'skip' above quantile {config.selection.outlier_quantile:g} and no selection.warmup: at first the "
+            "highest scores are what is not learned yet, and passed over it never is. Set selection.warmup to the candidates of an "
+            "epoch or two"
         )
     if config.selection.reuse_by != SelectionConfig.reuse_by and config.selection.reuse_epochs == 1:
         notes.append(
@@ -152,6 +152,11 @@ def warnings_of(config: Config) -> list[str]:
     if config.mode != "data-parallel" and config.train.replicas != TrainConfig.replicas:
         notes.append(f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'")
     return notes
+
+
+def _skips_the_unlearned(selection: SelectionConfig) -> bool:
+    is_harsh = selection.outliers == "skip" and selection.outlier_quantile < MILD_QUANTILE
+    return is_harsh and not selection.warmup and selection.policy not in UNSCORED
 
 
 def _why_not_apart(config: Config) -> str:

@@ -280,7 +280,8 @@ class Config:
         """Candidates per scoring forward pass.
 
         By default half a train batch: a lease ends with the pass that kept enough, so shorter passes overshoot less, which means
-        less lag, and from some 64 candidates on they cost no more per candidate on a CPU. A selector that measures its own ("auto") starts from it.
+        less lag, and from some 64 candidates on they cost no more per candidate on a CPU. A selector that measures its own ("auto")
+        starts from it.
         """
         given = self.selector.batch_size
         return given if isinstance(given, int) and given else max(1, self.train.batch_size // 2)
