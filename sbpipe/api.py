@@ -5,24 +5,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sbpipe import launch
+from sbpipe import process as launch
 from sbpipe.config import resolve
-from sbpipe.run_dir import SUMMARY, claim, default_path, resumed
+from sbpipe.runs.directory import SUMMARY, claim, default_path, resumed
 
 
 def train(
-    settings: Mapping[str, Any] | None = None, run_dir: str | Path | None = None, *, resume: bool = False, overwrite: bool = False
+    settings: Mapping[str, Any] | None = None,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Run both roles to the end and return the numbers of `summary.json`.
 
     `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as
-    `sbpipe.errors` says, what goes wrong in a role as `launch.ChildFailed`, with the end of its log. With mode `inline` both roles run in this process, else as two supervised ones.
+    `sbpipe.errors` says, what goes wrong in a role as `launch.ChildFailed`, with the end of its log. With
+    mode `inline` both roles run in this process, else as two supervised ones.
     """
     given = dict(settings or {})
     config = resumed(Path(run_dir or ""), given) if resume else resolve(given)
     path = Path(run_dir) if run_dir is not None else default_path(config.mode)
     if config.mode == "inline":
-        from sbpipe.roles import run_inline
+        from sbpipe.process.roles import run_inline
 
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     claim(path, resume=resume, overwrite=overwrite)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sbpipe import launch
+from sbpipe import process as launch
 from sbpipe.commands import COMMANDS, add_commands
 from sbpipe.errors import DeviceError, SbpipeError
 from sbpipe.version import __version__
@@ -39,7 +39,9 @@ or failed cells of a study, 2 a mistake in the input, 3 the other role is lost o
 def build_parser() -> argparse.ArgumentParser:
     """All commands and flags."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="sbpipe", description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        prog="sbpipe", description=DESCRIPTION, epilog=EPILOG, formatter_class=form
+    )
     parser.add_argument("--version", action="version", version=f"sbpipe {__version__}")
     add_commands(parser)
     return parser
@@ -48,7 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with its code."""
     args = build_parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
     try:
         code = COMMANDS[args.command].run(args)
     except SbpipeError as error:
@@ -66,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> int:
     """A device that ran full in the middle of a run; anything else is a bug and goes on up."""
-    from sbpipe import devices
+    from sbpipe.machine import devices
 
     if not devices.is_out_of_memory(error):
         raise error
@@ -76,7 +80,9 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit without the interpreter's tear-down once torch was loaded: its threads may still run then, and now and then abort it."""
+    """Exit without the interpreter's tear-down once torch was loaded: its threads may still run then, and now
+    and then abort it.
+    """
     if "torch" not in sys.modules:
         sys.exit(code)
     logging.shutdown()

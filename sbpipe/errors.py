@@ -57,7 +57,10 @@ class MissingExtra(UserError):
     """An optional library is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} need {library}, which is not installed. Install it with: pip install 'sbpipe[{extra}]'")
+        super().__init__(
+            f"{purpose} need {library}, which is not installed. Install it with: pip install "
+            f"'sbpipe[{extra}]'"
+        )
 
 
 class PeerError(SbpipeError):

@@ -1,7 +1,9 @@
-"""Counter-based randomness: a pure function of (seed, purpose, epoch, example_id), the same on every device and in every process.
+"""Counter-based randomness: a pure function of (seed, purpose, epoch, example_id), the same on every device
+and in every process.
 
-No state; the global generators are seeded only for code of others that draws from them. The mixing is written with operators that NumPy int64 arrays and torch int64 tensors share (both
-wrap on overflow), so one function serves the CPU's selection and the device's views. It must not know what it is used for.
+No state; the global generators are seeded only for code of others that draws from them. The mixing is written
+with operators that NumPy int64 arrays and torch int64 tensors share (both wrap on overflow), so one function
+serves the CPU's selection and the device's views. It must not know what it is used for.
 """
 
 import hashlib
@@ -13,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 GLOBAL_GENERATORS = threading.RLock()
-"""Held by whoever seeds the global generators for code that knows no others (dropout, a user's transforms) and draws from them."""
+"""Held by whoever seeds the global generators for code that knows no others (dropout, a user's transforms)
+and draws from them.
+"""
 
 IntArray = TypeVar("IntArray", NDArray[np.int64], torch.Tensor)
 

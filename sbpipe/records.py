@@ -14,12 +14,13 @@ Classes = NDArray[np.integer]
 class Lease:
     """A range of an epoch's order, granted to one selector: the unit of credit and of recovery.
 
-    The selector considers the candidates in order, a scoring batch at a time, until `enough` are kept, and never keeps more than
-    `most`: the keep rate swings while weights move, so the range is generous and the yield is what is fixed. `version` is the least
-    weights version it may score with, and `exact` forbids a newer one; `fast_version` is the same for the fast parts alone, where they are
-    published apart (-1 = they are not). `history` (scores, oldest first, with their classes where they matter) is sent when the selector's own is not the
-    run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1] says how sharply to choose: 0 = uniformly; policies that
-    know no strength pay no heed to it.
+    The selector considers the candidates in order, a scoring batch at a time, until `enough` are kept, and
+    never keeps more than `most`: the keep rate swings while weights move, so the range is generous and the
+    yield is what is fixed. `version` is the least weights version it may score with, and `exact` forbids a
+    newer one; `fast_version` is the same for the fast parts alone, where they are published apart (-1 = they
+    are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
+    selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
+    says how sharply to choose: 0 = uniformly; policies that know no strength pay no heed to it.
     """
 
     lease_id: int
@@ -44,11 +45,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Selection:
-    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at `kept` were kept.
+    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at
+    `kept` were kept.
 
-    `scores` and `keep_probability` have a value for each considered candidate. `predicted` counts the considered candidates by the
-    class that the model takes them for, where it is a classifier. `fast_version` is the version of the fast parts that scored them (-1 =
-    as `version`).
+    `scores` and `keep_probability` have a value for each considered candidate. `predicted` counts the
+    considered candidates by the class that the model takes them for, where it is a classifier. `fast_version`
+    is the version of the fast parts that scored them (-1 = as `version`).
     """
 
     lease_id: int
@@ -65,8 +67,9 @@ class Selection:
 class TrainBatch:
     """Exactly `batch_size` kept examples: one optimizer step.
 
-    `version` is, per example, the weights version that scored it, `fast_version` that of the fast parts (None = the same) and
-    `arrived_at_step` the step the trainer was at when the selection arrived; `candidates` counts the run's candidates considered up to and including this batch.
+    `version` is, per example, the weights version that scored it, `fast_version` that of the fast parts (None
+    = the same) and `arrived_at_step` the step the trainer was at when the selection arrived; `candidates`
+    counts the run's candidates considered up to and including this batch.
     """
 
     step: int

@@ -1,6 +1,8 @@
-"""`sbpipe bench`: what the README claims, measured side by side on this machine. A timing is a ratio or a rate, never a test's assertion.
+"""`sbpipe bench`: what the README claims, measured side by side on this machine. A timing is a ratio or a
+rate, never a test's assertion.
 
-Each file measures one thing and returns rows; this one runs them and prints the table. Nothing else imports this room.
+Each file measures one thing and returns rows; this one runs them and prints the table. Nothing else imports
+this room.
 """
 
 import json
@@ -102,7 +104,9 @@ def main(what: list[str], *, as_json: bool) -> int:
 
 
 def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
-    """The table of precisions and batch sizes of one model, or of the two that bars are of, and below it the bars."""
+    """The table of precisions and batch sizes of one model, or of the two that bars are of, and below it the
+    bars.
+    """
     from sbpipe.bench.scoring import bars, measure, to_dicts
     from sbpipe.bench.scoring import table as scoring_table
 

@@ -1,9 +1,12 @@
-"""Whether the scoring pass could serve as the forward pass of training, on one core: what a train batch costs from its candidates to its gradient.
+"""Whether the scoring pass could serve as the forward pass of training, on one core: what a train batch costs
+from its candidates to its gradient.
 
-Section 4 of the paper proposes to keep the activations of the selection pass, so that what is selected needs no second forward pass. That
-saves a forward pass of the kept and costs what scoring without gradients saves: folded norms, integers, no activations to write out. Measured
-are parts, in turns, as seconds of the processor, so that other work on the machine counts little; a way is the sum of its parts. The last two
-ways are bounds, a recorded pass over all candidates and a backward pass of the kept alone: nothing that reuses the pass can be faster.
+Section 4 of the paper proposes to keep the activations of the selection pass, so that what is selected needs
+no second forward pass. That saves a forward pass of the kept and costs what scoring without gradients saves:
+folded norms, integers, no activations to write out. Measured are parts, in turns, as seconds of the
+processor, so that other work on the machine counts little; a way is the sum of its parts. The last two ways
+are bounds, a recorded pass over all candidates and a backward pass of the kept alone: nothing that reuses the
+pass can be faster.
 """
 
 import statistics
@@ -19,12 +22,16 @@ from torch import Tensor, nn
 from sbpipe.bench.kept_rows import KeptRows, saved_bytes
 from sbpipe.bench.rows import Row, one_core
 from sbpipe.config import LossConfig, ModelConfig
-from sbpipe.layout import laid_out
-from sbpipe.losses import build_loss
+from sbpipe.machine.layout import laid_out
 from sbpipe.models import build_model
+from sbpipe.models.losses import build_loss
 from sbpipe.scoring import Scorer
 
-MODELS: dict[str, dict[str, Any]] = {"small_cnn": {}, "small_resnet": {"depth": 8}, "resnet18_cifar": {"width": 16}}
+MODELS: dict[str, dict[str, Any]] = {
+    "small_cnn": {},
+    "small_resnet": {"depth": 8},
+    "resnet18_cifar": {"width": 16},
+}
 BATCH_SIZE, PER_KEPT, PASS = 128, 3, 64
 """Train batch, candidates for each that is kept, candidates of a scoring pass."""
 ROUNDS, WARM = 9, 1
@@ -72,13 +79,17 @@ class Subject:
     @cached_property
     def _scorers(self) -> dict[str, Scorer]:
         cpu = torch.device("cpu")
-        scorers = {name: Scorer(self._build(), self._loss, precision=name, device=cpu) for name in ("fp32", "int8")}
+        scorers = {
+            name: Scorer(self._build(), self._loss, precision=name, device=cpu) for name in ("fp32", "int8")
+        }
         for scorer in scorers.values():
             scorer.prepare(self.inputs[:PASS], self.targets[:PASS])
         return scorers
 
     def _build(self) -> nn.Module:
-        return build_model(ModelConfig(self.name, self._options), num_classes=NUM_CLASSES, input_shape=SHAPE, seed=0)
+        return build_model(
+            ModelConfig(self.name, self._options), num_classes=NUM_CLASSES, input_shape=SHAPE, seed=0
+        )
 
     def round(self, timed: Timed) -> None:
         """Every part once."""
@@ -104,7 +115,9 @@ class Subject:
         timed(part, partial(torch.autograd.backward, mean))
 
     def _score(self, precision: str, size: int) -> None:
-        for inputs, targets in zip(torch.split(self.inputs, size), torch.split(self.targets, size), strict=True):
+        for inputs, targets in zip(
+            torch.split(self.inputs, size), torch.split(self.targets, size), strict=True
+        ):
             self._scorers[precision].score(inputs, targets)
 
 
@@ -115,12 +128,16 @@ def measure() -> list[Row]:
 
 def rows_of(model: str, rounds_ms: Sequence[Mapping[str, float]]) -> list[Row]:
     """The ways, from the parts of every round: medians of the rounds, of their ratios too."""
-    took = {way: [sum(parts_ms[part] for part in parts) for parts_ms in rounds_ms] for way, parts in WAYS.items()}
+    took = {
+        way: [sum(parts_ms[part] for part in parts) for parts_ms in rounds_ms] for way, parts in WAYS.items()
+    }
     rows = []
     for way, ways_ms in took.items():
         rows.append(Row("forward", f"{model}: {way}", statistics.median(ways_ms), "ms"))
         if way != AS_IT_IS:
-            ratios = [way_ms / as_it_is_ms for way_ms, as_it_is_ms in zip(ways_ms, took[AS_IT_IS], strict=True)]
+            ratios = [
+                way_ms / as_it_is_ms for way_ms, as_it_is_ms in zip(ways_ms, took[AS_IT_IS], strict=True)
+            ]
             rows.append(Row("forward", f"{model}: {way}, to as it is", statistics.median(ratios), "x"))
     return rows
 
@@ -141,7 +158,9 @@ def _measure(name: str, options: Mapping[str, Any]) -> list[Row]:
             rounds_ms.append({})
             subject.round(timed)
     label = " ".join([name, *(f"{option} {value}" for option, value in options.items())])
-    batch, candidates = (saved_bytes(subject.losses, *of) for of in (subject.kept, (subject.inputs, subject.targets)))
+    batch, candidates = (
+        saved_bytes(subject.losses, *of) for of in (subject.kept, (subject.inputs, subject.targets))
+    )
     return [
         *rows_of(label, rounds_ms[WARM:]),
         Row("forward", f"{label}: activations kept for a train batch", batch / 2**20, "MiB"),

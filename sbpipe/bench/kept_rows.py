@@ -1,8 +1,10 @@
-"""A backward pass over some rows of a larger forward pass, for the bench that asks whether it pays. It must not know times.
+"""A backward pass over some rows of a larger forward pass, for the bench that asks whether it pays. It must
+not know times.
 
-Autograd holds every gradient to the shape that the forward pass had, so the graph of all candidates cannot be walked with the kept rows alone.
-Walked instead is the graph of a train batch, recorded once and never freed, that holds numbers where its saved tensors were: each stands for
-the kept rows of the tensor that the candidates' pass saved at the same place. So the model must do the same operations in every pass.
+Autograd holds every gradient to the shape that the forward pass had, so the graph of all candidates cannot be
+walked with the kept rows alone. Walked instead is the graph of a train batch, recorded once and never freed,
+that holds numbers where its saved tensors were: each stands for the kept rows of the tensor that the
+candidates' pass saved at the same place. So the model must do the same operations in every pass.
 """
 
 from collections.abc import Callable

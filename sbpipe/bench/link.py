@@ -39,10 +39,14 @@ def measure() -> list[Row]:
 def a_selection() -> Selection:
     """The answer to a lease of 384 of which 128 were kept."""
     kept = np.arange(0, 384, 3, dtype=np.int32)
-    return Selection(1, 1, np.random.default_rng(0).random(384).astype(np.float32), kept, np.full(128, 0.5, np.float32))
+    return Selection(
+        1, 1, np.random.default_rng(0).random(384).astype(np.float32), kept, np.full(128, 0.5, np.float32)
+    )
 
 
-def _measure_pair(name: str, selection: Selection, trainer_keys: Keys | None, selector_keys: Keys | None) -> list[Row]:
+def _measure_pair(
+    name: str, selection: Selection, trainer_keys: Keys | None, selector_keys: Keys | None
+) -> list[Row]:
     link = LinkConfig(bind="tcp://127.0.0.1:0")
     trainer = TrainerPort(link, trainer_keys)
     selector = SelectorPort(trainer.endpoints, "bench", link, selector_keys)

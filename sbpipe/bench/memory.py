@@ -1,4 +1,6 @@
-"""What keeping freed memory (`cores.keep_memory`) saves a train step on the CPU: processes that do and do not, by turns, on one core."""
+"""What keeping freed memory (`cores.keep_memory`) saves a train step on the CPU: processes that do and do
+not, by turns, on one core.
+"""
 
 import os
 import statistics
@@ -6,8 +8,8 @@ import subprocess
 import sys
 import time
 
-from sbpipe import cores
 from sbpipe.bench.rows import Row
+from sbpipe.machine import cores
 
 _ROUNDS, _STEPS, _WARM_UP = 3, 30, 5
 _DEADLINE_S = 300.0
@@ -29,7 +31,9 @@ def _child(how: str) -> float:
     """What a process of its own measures: the setting holds for a whole process and cannot be taken back."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-m", "sbpipe.bench.memory", how]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=_DEADLINE_S)
+    done = subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=_DEADLINE_S
+    )
     return float(done.stdout)
 
 
@@ -40,10 +44,12 @@ def _steps_ms(how: str) -> float:
     import torch
 
     from sbpipe.config import ModelConfig
-    from sbpipe.layout import laid_out
+    from sbpipe.machine.layout import laid_out
     from sbpipe.models import build_model
 
-    model = build_model(ModelConfig("small_resnet", {"depth": 8}), num_classes=10, input_shape=(3, 32, 32), seed=0)
+    model = build_model(
+        ModelConfig("small_resnet", {"depth": 8}), num_classes=10, input_shape=(3, 32, 32), seed=0
+    )
     inputs, targets = laid_out(torch.rand(128, 3, 32, 32)), torch.arange(128) % 10
     times = []
     for _ in range(_WARM_UP + _STEPS):

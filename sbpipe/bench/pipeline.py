@@ -1,8 +1,10 @@
-"""The pipeline itself, as a user runs it: two processes, one core each, keep 1/3, sync every step, a model whose step takes 50 ms or more.
+"""The pipeline itself, as a user runs it: two processes, one core each, keep 1/3, sync every step, a model
+whose step takes 50 ms or more.
 
-Three runs of a small residual net, one after the other on the same cores: pipelined, the same with the whole weights synced every 8
-steps, and in lockstep, where nothing overlaps. Its selector keeps up, but not by much (scoring three candidates costs four fifths of
-training on one), so the swings of the keep rate early in the run show as idle time.
+Three runs of a small residual net, one after the other on the same cores: pipelined, the same with the whole
+weights synced every 8 steps, and in lockstep, where nothing overlaps. Its selector keeps up, but not by much
+(scoring three candidates costs four fifths of training on one), so the swings of the keep rate early in the
+run show as idle time.
 """
 
 import json
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.bench.rows import Row
-from sbpipe.run_dir import SUMMARY
+from sbpipe.runs.directory import SUMMARY
 
 MODEL = ("model.name=small_resnet", "model.options={depth = 8}")
 LARGEST_STALENESS = 2 + 1 + 1
@@ -34,9 +36,27 @@ def measure() -> list[Row]:
         Row("pipeline", "trainer idle", run["trainer.idle_ratio"], "", at_most=0.02),
         Row("pipeline", "selector busy", run["selector.busy_ratio"], ""),
         Row("pipeline", "staleness, mean", run["staleness.mean"], "steps", at_most=1.5),
-        Row("pipeline", "staleness, largest (depth 2, interval 1)", run["staleness.max"], "steps", at_most=LARGEST_STALENESS),
-        Row("pipeline", "receive, assemble, view, log, of a step", beside_ms / run["trainer.step_ms"], "", at_most=0.02),
-        Row("pipeline", "weigh, steer, publish the fast part, of a step", steering_ms / late["trainer.step_ms"], "", at_most=0.01),
+        Row(
+            "pipeline",
+            "staleness, largest (depth 2, interval 1)",
+            run["staleness.max"],
+            "steps",
+            at_most=LARGEST_STALENESS,
+        ),
+        Row(
+            "pipeline",
+            "receive, assemble, view, log, of a step",
+            beside_ms / run["trainer.step_ms"],
+            "",
+            at_most=0.02,
+        ),
+        Row(
+            "pipeline",
+            "weigh, steer, publish the fast part, of a step",
+            steering_ms / late["trainer.step_ms"],
+            "",
+            at_most=0.01,
+        ),
         Row("pipeline", "publish, of a step", run["sync.snapshot_ms"] / run["trainer.step_ms"], ""),
         Row("pipeline", "time per step, lockstep against pipelined", gain, "×"),
     ]
@@ -45,7 +65,11 @@ def measure() -> list[Row]:
 def _run(*settings: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        given = [part for setting in ("eval.every=0", "checkpoint.every=0", *settings) for part in ("--set", setting)]
+        given = [
+            part
+            for setting in ("eval.every=0", "checkpoint.every=0", *settings)
+            for part in ("--set", setting)
+        ]
         command = [sys.executable, "-m", "sbpipe", "run", "--no-report", "--run-dir", str(path), *given]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return dict(json.loads((path / SUMMARY).read_text()))

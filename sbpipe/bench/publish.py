@@ -1,12 +1,14 @@
-"""Publishing ResNet-18 (44.7 MB): how long the loop is held, against a plain copy of as many bytes, in one run on one core."""
+"""Publishing ResNet-18 (44.7 MB): how long the loop is held, against a plain copy of as many bytes, in one
+run on one core.
+"""
 
 import torch
 
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig
-from sbpipe.metrics import Spans
 from sbpipe.models import build_model, parts_of
-from sbpipe.weights import layout
+from sbpipe.runs.spans import Spans
+from sbpipe.weights import manifest as layout
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.replica import Replica, SlotSource
 from sbpipe.weights.slots import Slots
@@ -15,7 +17,8 @@ from sbpipe.weights.slots import Slots
 def measure() -> list[Row]:
     """Publish and apply, each as a ratio to the plain copy."""
     model, other = (
-        build_model(ModelConfig(name="resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=seed) for seed in (0, 1)
+        build_model(ModelConfig(name="resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=seed)
+        for seed in (0, 1)
     )
     manifest = layout.build_manifest(model, parts_of(model))
     slots = Slots.create(manifest.num_bytes, name="bench")

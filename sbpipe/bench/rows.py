@@ -1,4 +1,6 @@
-"""A measured number, its bar, and how they are printed; and the one core that small things are measured on."""
+"""A measured number, its bar, and how they are printed; and the one core that small things are measured
+on.
+"""
 
 import os
 import statistics
@@ -59,7 +61,10 @@ def table(rows: list[Row]) -> str:
 def cells_table(cells: Sequence[Sequence[str]]) -> str:
     """Cells in columns as wide as they need to be."""
     widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
 
 
 def _short(value: float) -> str:

@@ -1,7 +1,9 @@
-"""Scoring at every precision and batch size, side by side on one core: speed, ranks against fp32 on trained weights, and refresh time.
+"""Scoring at every precision and batch size, side by side on one core: speed, ranks against fp32 on trained
+weights, and refresh time.
 
-The speed that all are compared with is our own fp32. Two other ways to compute in fp32 stand beside it: the model as it is (channels-last), and
-the same compiled. A precision that the device imitates, so that it takes more than twice as long as fp32, is measured at the smallest batch only.
+The speed that all are compared with is our own fp32. Two other ways to compute in fp32 stand beside it: the
+model as it is (channels-last), and the same compiled. A precision that the device imitates, so that it takes
+more than twice as long as fp32, is measured at the smallest batch only.
 """
 
 import ctypes
@@ -23,14 +25,14 @@ from torch import Tensor, nn
 from sbpipe.bench.rows import Row, cells_table, one_core
 from sbpipe.bench.subject import CPU, TRAININGS, Subject, from_run, trained
 from sbpipe.config import resolve
-from sbpipe.fidelity import spearman
-from sbpipe.layout import laid_out
-from sbpipe.losses import build_loss
+from sbpipe.machine.layout import laid_out
 from sbpipe.models import parts_of
+from sbpipe.models.losses import build_loss
 from sbpipe.records import Floats
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import supported
-from sbpipe.weights.layout import build_manifest, copy, tensors_in, tensors_of
+from sbpipe.selection.fidelity import spearman
+from sbpipe.weights.manifest import build_manifest, copy, tensors_in, tensors_of
 from sbpipe.weights.replica import Replica
 
 BATCH_SIZES = (32, 64, 128, 256)
@@ -65,8 +67,12 @@ class Way:
     arrive: Callable[[bool], None]
 
 
-def measure(given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True) -> list[Scored]:
-    """The table: of the weights of a run, of the model and data that were given, or of the two models of the default."""
+def measure(
+    given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True
+) -> list[Scored]:
+    """The table: of the weights of a run, of the model and data that were given, or of the two models of the
+    default.
+    """
     if run is not None:
         subjects = [from_run(run)]
     elif given:
@@ -84,7 +90,15 @@ def bars(rows: Sequence[Scored]) -> list[Row]:
         if not {"fp32", "fp32 as it is"} <= set(at):
             continue
         others = max(row.examples_per_s for name, row in at.items() if name.startswith("fp32 "))
-        found.append(Row("scoring", f"{model}: fp32 / best other fp32", at["fp32"].examples_per_s / others, "x", at_least=1.0))
+        found.append(
+            Row(
+                "scoring",
+                f"{model}: fp32 / best other fp32",
+                at["fp32"].examples_per_s / others,
+                "x",
+                at_least=1.0,
+            )
+        )
         if "int8" in at:
             found += _int8_bars(model, at["int8"], at["fp32 as it is"])
     return found
@@ -103,13 +117,29 @@ def _int8_bars(model: str, int8: Scored, plain: Scored) -> list[Row]:
         ),
         Row("scoring", f"{model}: Spearman of int8 with fp32", int8.spearman, "", at_least=0.98),
         Row("scoring", f"{model}: int8 refresh", int8.refresh_ms, "ms", at_most=120.0 if is_large else None),
-        Row("scoring", f"{model}: refresh / time between pushes, interval 8", int8.refresh_ms / 1e3 / between_s, "", at_most=0.1),
+        Row(
+            "scoring",
+            f"{model}: refresh / time between pushes, interval 8",
+            int8.refresh_ms / 1e3 / between_s,
+            "",
+            at_most=0.1,
+        ),
     ]
 
 
 def table(rows: Sequence[Scored]) -> str:
     """For people."""
-    head = ("model", "precision", "batch", "examples/s", "to fp32", "Spearman", "refresh ms", "norms only", "memory MB")
+    head = (
+        "model",
+        "precision",
+        "batch",
+        "examples/s",
+        "to fp32",
+        "Spearman",
+        "refresh ms",
+        "norms only",
+        "memory MB",
+    )
     return cells_table([head, *(_cells(row) for row in rows)])
 
 
@@ -122,12 +152,15 @@ def _cells(row: Scored) -> tuple[str, ...]:
 def to_dicts(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     """For programs; what could not be measured is null."""
     return [
-        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()}
+        {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in asdict(row).items()
+        }
         for row in rows
     ]
 
 
-# --- how it is measured -------------------------------------------------------------------------------------------------------
+# --- how it is measured ---------------------------------------------------------------------------
 
 
 def _measure(subject: Subject, *, compiled: bool) -> list[Scored]:
@@ -142,8 +175,12 @@ def _measure(subject: Subject, *, compiled: bool) -> list[Scored]:
     return rows
 
 
-def _side_by_side(subject: Subject, names: Sequence[str], size: int, exact: Floats, known: Mapping[str, Scored]) -> list[Scored]:
-    """Every way in turn, several rounds; ranks and refreshes, which no batch size changes, are measured where they are not `known`."""
+def _side_by_side(
+    subject: Subject, names: Sequence[str], size: int, exact: Floats, known: Mapping[str, Scored]
+) -> list[Scored]:
+    """Every way in turn, several rounds; ranks and refreshes, which no batch size changes, are measured where
+    they are not `known`.
+    """
     ways, memory = {}, {}
     for name in names:
         sys.stderr.write(f"  {subject.name}, batch {size}: {name}\n")
@@ -164,7 +201,11 @@ def _side_by_side(subject: Subject, names: Sequence[str], size: int, exact: Floa
     for name in names:
         rate, base = size / fastest[name], size / fastest["fp32"]
         slow = fastest[name] > 2.0 * fastest["fp32"]
-        rest = _constants(known[name]) if name in known else _ranks_and_refreshes(subject, ways[name], exact, size, slow=slow)
+        rest = (
+            _constants(known[name])
+            if name in known
+            else _ranks_and_refreshes(subject, ways[name], exact, size, slow=slow)
+        )
         rows.append(Scored(subject.name, name, size, rate, rate / base, *rest, memory[name]))
     return rows
 
@@ -173,9 +214,13 @@ def _constants(row: Scored) -> tuple[float, float, float]:
     return row.spearman, row.refresh_ms, row.fast_refresh_ms
 
 
-def _ranks_and_refreshes(subject: Subject, way: Way, exact: Floats, size: int, *, slow: bool) -> tuple[float, float, float]:
+def _ranks_and_refreshes(
+    subject: Subject, way: Way, exact: Floats, size: int, *, slow: bool
+) -> tuple[float, float, float]:
     few = slice(0, size if slow else len(exact))
-    scores = np.concatenate([way.score(*part) for part in _parts(subject.inputs[few], subject.targets[few], size)])
+    scores = np.concatenate(
+        [way.score(*part) for part in _parts(subject.inputs[few], subject.targets[few], size)]
+    )
     whole_s, fast_s = (_seconds(partial(way.arrive, kind)) for kind in (True, False))
     return spearman(scores, exact[few]), 1e3 * whole_s, 1e3 * fast_s
 
@@ -188,7 +233,13 @@ def _way(subject: Subject, name: str) -> Way:
     if name == "fp32 as it is":
         return _plain(subject)
     precision, _, how = name.partition(" ")
-    scorer = Scorer(subject.model, build_loss(subject.config.loss), precision=precision, device=CPU, compiled=how == "compiled")
+    scorer = Scorer(
+        subject.model,
+        build_loss(subject.config.loss),
+        precision=precision,
+        device=CPU,
+        compiled=how == "compiled",
+    )
     scorer.prepare(subject.inputs[:TASTE], subject.targets[:TASTE])
     manifest = build_manifest(subject.model, parts_of(subject.model))
     flat = torch.empty(manifest.num_bytes, dtype=torch.uint8)
@@ -211,7 +262,9 @@ def _plain(subject: Subject) -> Way:
         losses: Floats = loss(model(laid_out(inputs)), targets).numpy()
         return losses
 
-    return Way("fp32 as it is", score, lambda whole: model.load_state_dict(subject.model.state_dict()) and None)
+    return Way(
+        "fp32 as it is", score, lambda whole: model.load_state_dict(subject.model.state_dict()) and None
+    )
 
 
 def _build_like(subject: Subject) -> nn.Module:

@@ -1,7 +1,8 @@
-"""How soon a report of 100,000 events is built and opens, how soon the live page hears of a step, and what watching costs a run.
+"""How soon a report of 100,000 events is built and opens, how soon the live page hears of a step, and what
+watching costs a run.
 
-The events are those of one real run, told over and over with later clocks. Opening is measured by a real Chromium if there is one: the
-page itself says when its first chart stands.
+The events are those of one real run, told over and over with later clocks. Opening is measured by a real
+Chromium if there is one: the page itself says when its first chart stands.
 """
 
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.bench.rows import Row
-from sbpipe.run_dir import SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.directory import SUMMARY, TRAINER_EVENTS
 
 NUM_EVENTS = 100_000
 PAIRS = 4
@@ -54,13 +55,23 @@ def measure() -> list[Row]:
             Row("seeing", f"sbpipe report of {what}, with PNG and SVG", built_s, "s", at_most=20.0),
             *_opened(long / "report.html", f"that page, opened until its first chart stands ({_size(long)})"),
             *_heard(Path(folder) / "watched-0"),
-            Row("seeing", f"step time, watched against not, mean of {PAIRS} pairs", statistics.mean(ratios), "×"),
+            Row(
+                "seeing",
+                f"step time, watched against not, mean of {PAIRS} pairs",
+                statistics.mean(ratios),
+                "×",
+            ),
             Row("seeing", "the same, standard deviation", statistics.stdev(ratios), "×"),
         ]
 
 
 def _sbpipe(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "sbpipe", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "sbpipe", *arguments],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _run(path: Path) -> float:
@@ -70,7 +81,7 @@ def _run(path: Path) -> float:
     return float(json.loads((path / SUMMARY).read_text())["trainer.step_ms"])
 
 
-# --- a long run ------------------------------------------------------------------------------------------------------------
+# --- a long run -----------------------------------------------------------------------------------
 
 
 def lengthen(short: Path, long: Path) -> int:
@@ -117,7 +128,7 @@ def _size(folder: Path) -> str:
     return f"{(folder / 'report.html').stat().st_size / 1e6:.1f} MB"
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 def _opened(page: Path, what: str) -> list[Row]:
@@ -138,7 +149,13 @@ def _opened(page: Path, what: str) -> list[Row]:
         "--window-size=1200,2400",
     )
     with tempfile.TemporaryDirectory() as profile:
-        command = [chromium, *switches, f"--user-data-dir={profile}", "--remote-debugging-port=0", server.address]
+        command = [
+            chromium,
+            *switches,
+            f"--user-data-dir={profile}",
+            "--remote-debugging-port=0",
+            server.address,
+        ]
         browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             return [Row("seeing", what, server.wait_for_word() / 1e3, "s", at_most=2.0)]
@@ -150,7 +167,9 @@ def _opened(page: Path, what: str) -> list[Row]:
 
 
 class _PageServer(ThreadingHTTPServer):
-    """Serves one page and hears from it; in threads, because browsers open connections ahead and say nothing on them."""
+    """Serves one page and hears from it; in threads, because browsers open connections ahead and say nothing
+    on them.
+    """
 
     def __init__(self, page: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _PageHandler)
@@ -198,7 +217,8 @@ def _watching(path: Path, *, is_followed: bool = False) -> Iterator[str]:
         address = _address_in(server.stdout)
         if is_followed:
             follower = subprocess.Popen(
-                [sys.executable, "-c", _FOLLOW, f"{address}/events?show={path.name}"], stdout=subprocess.DEVNULL
+                [sys.executable, "-c", _FOLLOW, f"{address}/events?show={path.name}"],
+                stdout=subprocess.DEVNULL,
             )
         yield address
     finally:
@@ -224,11 +244,21 @@ _FOLLOW = "import sys, urllib.request\nfor line in urllib.request.urlopen(sys.ar
 def _heard(path: Path) -> list[Row]:
     """Seconds from a step's event in the file to its news on the page's stream."""
     took = []
-    with _watching(path) as address, urllib.request.urlopen(f"{address}/events?show={path.name}", timeout=DEADLINE_S) as stream:
+    with (
+        _watching(path) as address,
+        urllib.request.urlopen(f"{address}/events?show={path.name}", timeout=DEADLINE_S) as stream,
+    ):
         for k in range(HEARD):
             step = 1_000_000 + k
             begin = time.perf_counter()
-            stamp = {"t": time.time(), "clock": begin, "role": "trainer", "kind": "progress", "step": step, "share": 0.5}
+            stamp = {
+                "t": time.time(),
+                "clock": begin,
+                "role": "trainer",
+                "kind": "progress",
+                "step": step,
+                "share": 0.5,
+            }
             with (path / TRAINER_EVENTS).open("a") as events:
                 events.write(json.dumps(stamp) + "\n")
             while str(step).encode() not in stream.readline():

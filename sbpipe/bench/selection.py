@@ -7,7 +7,7 @@ import torch
 
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig, SelectionConfig
-from sbpipe.layout import laid_out
+from sbpipe.machine.layout import laid_out
 from sbpipe.models import build_model
 from sbpipe.selection import POLICIES, ScoreCache, build_policy, choose, coins
 
@@ -16,18 +16,26 @@ _MOST_SHARE = 0.01
 
 
 def measure() -> list[Row]:
-    """Candidates per second through the whole of selection, and what the dearest of it costs beside a forward pass."""
+    """Candidates per second through the whole of selection, and what the dearest of it costs beside a forward
+    pass.
+    """
     scored = [name for name, policy in POLICIES.items() if policy.needs_scores]
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in scored),
-        *(_row(f"{name} by class (10)", SelectionConfig(policy=name, history_by="class")) for name in ("steady", "topk")),
+        *(
+            _row(f"{name} by class (10)", SelectionConfig(policy=name, history_by="class"))
+            for name in ("steady", "topk")
+        ),
         _row("rank, outliers clipped", SelectionConfig(policy="rank", outliers="clip")),
         _predicted(50_000, 8),
     ]
     dearest = min(rows, key=lambda row: row.value)
     share = _forward_rate() / dearest.value
-    return [*rows, Row("selection", f"{dearest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE)]
+    return [
+        *rows,
+        Row("selection", f"{dearest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
+    ]
 
 
 def _forward_rate() -> float:
@@ -42,7 +50,10 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
     scores, classes = np.random.default_rng(0).exponential(size=512).astype(np.float32), np.arange(512) % 10
     example_ids = np.arange(512)
     policy = build_policy(config)
-    policy.consider(np.random.default_rng(1).exponential(size=config.history).astype(np.float32), np.arange(config.history) % 10)
+    policy.consider(
+        np.random.default_rng(1).exponential(size=config.history).astype(np.float32),
+        np.arange(config.history) % 10,
+    )
 
     def select() -> None:
         probability = policy.keep_probability(scores, classes, strength=0.5)
@@ -55,7 +66,9 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
 
 
 def _predicted(num_examples: int, num_epochs: int) -> Row:
-    """A reuse epoch by the Gaussian process: new scores of everyone, training, and the prediction of everyone."""
+    """A reuse epoch by the Gaussian process: new scores of everyone, training, and the prediction of
+    everyone.
+    """
     rng, example_ids = np.random.default_rng(0), np.arange(num_examples)
     usual = rng.normal(size=num_examples)
     columns = [np.exp(usual + rng.normal(size=num_examples)).astype(np.float32) for _ in range(num_epochs)]
@@ -70,4 +83,6 @@ def _predicted(num_examples: int, num_epochs: int) -> Row:
         reuse()
     with one_core():
         rate = num_examples / seconds_per_call(reuse)
-    return Row("selection", f"reuse by gaussian, {num_epochs} epochs of {num_examples:,}", rate, "candidates/s")
+    return Row(
+        "selection", f"reuse by gaussian, {num_epochs} epochs of {num_examples:,}", rate, "candidates/s"
+    )

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from sbpipe.bench.rows import Row
-from sbpipe.run_dir import TRAINER_EVENTS
+from sbpipe.runs.directory import TRAINER_EVENTS
 
 
 def measure() -> list[Row]:

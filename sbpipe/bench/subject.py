@@ -1,4 +1,6 @@
-"""What the bench of scoring scores: a model with trained weights and real candidates. It must not know how they are scored."""
+"""What the bench of scoring scores: a model with trained weights and real candidates. It must not know how
+they are scored.
+"""
 
 import json
 import sys
@@ -12,10 +14,10 @@ from torch import Tensor, nn
 from sbpipe.config import Config, from_dict
 from sbpipe.data import Data, load_data
 from sbpipe.errors import RunDirError
-from sbpipe.layout import laid_out
-from sbpipe.losses import build_loss
+from sbpipe.machine.layout import laid_out
 from sbpipe.models import build_model
-from sbpipe.run_dir import CONFIG
+from sbpipe.models.losses import build_loss
+from sbpipe.runs.directory import CONFIG
 from sbpipe.trainer.checkpoint import Checkpoints
 
 CPU = torch.device("cpu")
@@ -23,7 +25,9 @@ MOST = 512
 """Candidates that are scored."""
 
 TRAININGS: dict[str, tuple[int, int]] = {"small_cnn": (300, 64), "resnet18_cifar": (100, 32)}
-"""Updates and batch size with which a model of the default table is trained first: trained weights rank otherwise than random ones."""
+"""Updates and batch size with which a model of the default table is trained first: trained weights rank
+otherwise than random ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ def from_run(path: Path) -> Subject:
     try:
         config = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
     except OSError as error:
-        raise RunDirError(f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written") from None
+        raise RunDirError(
+            f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written"
+        ) from None
     state = Checkpoints(path / "checkpoints", keep=1).load_newest()
     if state is None:
         raise RunDirError(f"{path} has no checkpoint to take weights from. Run with checkpoint.every above 0")
@@ -74,11 +80,15 @@ def trained(config: Config) -> Subject:
 
 
 def _load(config: Config) -> Data:
-    return load_data(config.data, config.view, seed=config.seed, device=CPU, batch_size=config.train.batch_size)
+    return load_data(
+        config.data, config.view, seed=config.seed, device=CPU, batch_size=config.train.batch_size
+    )
 
 
 def _build(config: Config, data: Data) -> nn.Module:
-    return build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
+    return build_model(
+        config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+    )
 
 
 def _subject(config: Config, model: nn.Module, data: Data) -> Subject:

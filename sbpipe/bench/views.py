@@ -9,7 +9,9 @@ from sbpipe.data import Order, load_data
 
 
 def measure() -> list[Row]:
-    """Examples per second, for the batches of a trainer and of a selector, and ids of a large epoch's order."""
+    """Examples per second, for the batches of a trainer and of a selector, and ids of a large epoch's
+    order.
+    """
     view = ViewConfig(crop=4, flip=True, cutout=16)
     data = load_data(DataConfig(), view, seed=0, device=torch.device("cpu"))
     rows = []
@@ -17,7 +19,9 @@ def measure() -> list[Row]:
         for size in (128, 512):
             example_ids = np.random.default_rng(size).permutation(data.train.num_examples)[:size]
             rate = size / seconds_per_call(lambda ids=example_ids: data.train.batch(ids, 1))  # type: ignore[misc]
-            rows.append(Row("views", f"crop, flip, cutout, normalise, batch {size}", rate, "examples/s", at_least=1e5))
+            rows.append(
+                Row("views", f"crop, flip, cutout, normalise, batch {size}", rate, "examples/s", at_least=1e5)
+            )
         order = Order(10**9, seed=0)
         took = seconds_per_call(lambda: order.ids(3, 5 * 10**8, 5 * 10**8 + 384))
     rows.append(Row("views", "384 ids of an order of 10^9", took * 1e3, "ms"))

@@ -3,7 +3,22 @@
 import argparse
 from types import ModuleType
 
-from sbpipe.commands import bench, compare, doctor, keys, report, reproduce, run, score, selector, sweep, top, track, trainer, watch
+from sbpipe.commands import (
+    bench,
+    compare,
+    doctor,
+    keys,
+    report,
+    reproduce,
+    run,
+    score,
+    selector,
+    sweep,
+    top,
+    track,
+    trainer,
+    watch,
+)
 
 COMMANDS: dict[str, ModuleType] = {
     "run": run,

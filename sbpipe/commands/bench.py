@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="selection, views, link, publish, scoring, forward, startup, memory, pipeline, seeing (all)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
-    of_scoring = parser.add_argument_group("scoring alone, of your own model and data (a table of precisions and batch sizes)")
+    of_scoring = parser.add_argument_group(
+        "scoring alone, of your own model and data (a table of precisions and batch sizes)"
+    )
     of_scoring.add_argument(
         "--set",
         action="append",
@@ -27,8 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="assignments",
         help="model.name, data.name, ...: trained a while first",
     )
-    of_scoring.add_argument("--run", type=Path, metavar="DIR", help="the model, data and last weights of a run")
-    of_scoring.add_argument("--no-compile", action="store_true", help="leave the compiled model out, which takes a minute to make")
+    of_scoring.add_argument(
+        "--run", type=Path, metavar="DIR", help="the model, data and last weights of a run"
+    )
+    of_scoring.add_argument(
+        "--no-compile", action="store_true", help="leave the compiled model out, which takes a minute to make"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,5 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return bench.scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
     for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
         if value:
-            raise ConfigError(name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring")
+            raise ConfigError(
+                name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring"
+            )
     return bench.main(args.what, as_json=args.json)

@@ -25,17 +25,20 @@ compared by itself.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument(
-        "file", type=Path, metavar="ARMS.toml", help="name, seeds, baseline, targets, [price], [base], [[tasks]], [[arms]]"
+        "file",
+        type=Path,
+        metavar="ARMS.toml",
+        help="name, seeds, baseline, targets, [price], [base], [[tasks]], [[arms]]",
     )
     add_study_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run what is left, and say how it went."""
-    from sbpipe.compare.analysis import analyse_comparison
-    from sbpipe.compare.arms import plan_comparison
-    from sbpipe.compare.tables import comparison_tables
-    from sbpipe.study.reading import seeds_flag
+    from sbpipe.studies.compare.analysis import analyse_comparison
+    from sbpipe.studies.compare.arms import plan_comparison
+    from sbpipe.studies.compare.tables import comparison_tables
+    from sbpipe.studies.reading import seeds_flag
 
     plan = plan_comparison(
         args.file,

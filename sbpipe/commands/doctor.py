@@ -12,6 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Survey and say."""
-    from sbpipe import doctor
+    from sbpipe.machine import doctor
 
     return doctor.main(as_json=args.json)

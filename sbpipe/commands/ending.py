@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sbpipe.launch.reporting import report_apart
-from sbpipe.progress import summary_table
-from sbpipe.run_dir import SUMMARY
+from sbpipe.process.reporting import report_apart
+from sbpipe.runs.directory import SUMMARY
+from sbpipe.show.terminal import summary_table
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
         print(f"\n{summary['status']}\n{summary_table(summary)}")
     if not summary:
         print(
-            f"\nkilled before it could leave a summary\nrun directory: {path}\ngo on with:    sbpipe run --run-dir {path} --resume"
+            f"\nkilled before it could leave a summary\nrun directory: {path}\ngo on with:    sbpipe run "
+            f"--run-dir {path} --resume"
         )
         return
     print(f"\nrun directory: {path}\nsummary:       {path / SUMMARY}")

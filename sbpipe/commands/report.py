@@ -16,21 +16,33 @@ DESCRIPTION = """Makes one HTML page that needs no network, its figures as PNG a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a run directory, or the folder of a sweep or comparison"
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a run directory, or the folder of a sweep or comparison",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (report.html in PATH; with several, in this folder)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (report.html in PATH; with several, in this folder)",
+    )
     parser.add_argument("--no-figures", action="store_true", help="the page only, without PNG and SVG files")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the report and say where it is."""
-    from sbpipe.report.build import FILE_NAME, build_report, figures_folder
+    from sbpipe.show.report.build import FILE_NAME, build_report, figures_folder
 
     out = args.out or (args.paths[0] / FILE_NAME if len(args.paths) == 1 else Path(FILE_NAME))
     if out.suffix not in (".html", ".htm"):
         raise ConfigError(
-            "--out", str(out), "a report is an HTML page", "Give it a name that ends in .html; figures are PNG and SVG beside it"
+            "--out",
+            str(out),
+            "a report is an HTML page",
+            "Give it a name that ends in .html; figures are PNG and SVG beside it",
         )
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")

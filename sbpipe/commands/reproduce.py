@@ -1,4 +1,6 @@
-"""`sbpipe reproduce`: the experiments of the paper and the posters, scaled to this machine, each with its claim and what came of it."""
+"""`sbpipe reproduce`: the experiments of the paper and the posters, scaled to this machine, each with its
+claim and what came of it.
+"""
 
 import argparse
 import shlex
@@ -7,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sbpipe.reproduce.experiment import Comparison, Experiment, Measurement
-    from sbpipe.reproduce.page import Entry
-    from sbpipe.study.plan import Plan
+    from sbpipe.studies.plan import Plan
+    from sbpipe.studies.reproduce.experiment import Comparison, Experiment, Measurement
+    from sbpipe.studies.reproduce.page import Entry
 
 HELP = "the paper's experiments, scaled to this machine: each claim, what was measured, whether it held"
 DESCRIPTION = """\
@@ -28,22 +30,32 @@ again to go on after a stop.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments to run, or all (none: list them)")
-    parser.add_argument("--quick", action="store_true", help="small versions, on the embedded data only")
-    parser.add_argument("--seeds", metavar="N", help="how many seeds, or which ones, of the comparisons: 3 or 0,1,2")
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where to write, or to go on (runs/reproduce)"
+        "names", nargs="*", metavar="NAME", help="experiments to run, or all (none: list them)"
     )
-    parser.add_argument("--configs", type=Path, metavar="DIR", help="where the comparisons' files are (configs/cpu)")
+    parser.add_argument("--quick", action="store_true", help="small versions, on the embedded data only")
+    parser.add_argument(
+        "--seeds", metavar="N", help="how many seeds, or which ones, of the comparisons: 3 or 0,1,2"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/reproduce"),
+        metavar="DIR",
+        help="where to write, or to go on (runs/reproduce)",
+    )
+    parser.add_argument(
+        "--configs", type=Path, metavar="DIR", help="where the comparisons' files are (configs/cpu)"
+    )
     parser.add_argument("--retry", action="store_true", help="run cells again that failed")
 
 
 def run(args: argparse.Namespace) -> int:
     """List, or plan all, then run and judge one after another."""
-    from sbpipe.reproduce import page
-    from sbpipe.reproduce.conduct import refuse_missing_arrays, refuse_missing_data
-    from sbpipe.reproduce.experiment import Comparison, Measurement
-    from sbpipe.reproduce.registry import EXPERIMENTS, named
+    from sbpipe.studies.reproduce import page
+    from sbpipe.studies.reproduce.conduct import refuse_missing_arrays, refuse_missing_data
+    from sbpipe.studies.reproduce.experiment import Comparison, Measurement
+    from sbpipe.studies.reproduce.registry import EXPERIMENTS, named
 
     if not args.names:
         print(page.listing(EXPERIMENTS.values()))
@@ -73,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plans(comparison: "Comparison", args: argparse.Namespace) -> "dict[str, Plan]":
-    from sbpipe.reproduce.conduct import configs_folder, plan_tasks
-    from sbpipe.study.reading import seeds_flag
+    from sbpipe.studies.reading import seeds_flag
+    from sbpipe.studies.reproduce.conduct import configs_folder, plan_tasks
 
     seeds = seeds_flag(args.seeds) if args.seeds is not None else None
     return plan_tasks(comparison, configs_folder(args.configs), quick=args.quick, seeds=seeds)
@@ -84,9 +96,9 @@ def _compare(
     experiment: "Experiment", comparison: "Comparison", plans: "dict[str, Plan]", args: argparse.Namespace
 ) -> "tuple[Entry | None, int]":
     """Make the scores that arms prune by, run every task, then judge; without an entry if it was stopped."""
-    from sbpipe.reproduce.conduct import run_task
-    from sbpipe.reproduce.page import entry_of
-    from sbpipe.reproduce.prepare import prepare
+    from sbpipe.studies.reproduce.conduct import run_task
+    from sbpipe.studies.reproduce.page import entry_of
+    from sbpipe.studies.reproduce.prepare import prepare
 
     again = shlex.join(["sbpipe", *sys.argv[1:]])
     ran, facts = {}, []
@@ -111,14 +123,19 @@ def _measure(experiment: "Experiment", measurement: "Measurement", args: argpars
     """Measure, leave the numbers, judge."""
     import json
 
-    from sbpipe.reproduce.conduct import machine_facts
-    from sbpipe.reproduce.page import entry_of
-    from sbpipe.run_dir import write_atomically
+    from sbpipe.runs.directory import write_atomically
+    from sbpipe.studies.reproduce.conduct import machine_facts
+    from sbpipe.studies.reproduce.page import entry_of
 
-    print(f"{experiment.name}: measuring, about {experiment.takes_quick if args.quick else experiment.takes}", flush=True)
+    print(
+        f"{experiment.name}: measuring, about {experiment.takes_quick if args.quick else experiment.takes}",
+        flush=True,
+    )
     facts = machine_facts()
     numbers = measurement.measure(args.quick)
     path = args.out / f"{experiment.name}{'-quick' if args.quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps({name: list(values) for name, values in numbers.items()}, indent=2) + "\n")
+    write_atomically(
+        path, json.dumps({name: list(values) for name, values in numbers.items()}, indent=2) + "\n"
+    )
     return entry_of(experiment, measurement.judge(numbers), facts, [path], quick=args.quick)

@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sbpipe import launch
+from sbpipe import process as launch
 from sbpipe.commands import trainer
 from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
-from sbpipe.run_dir import claim, default_path
-from sbpipe.trackers import wanted
+from sbpipe.runs.directory import claim, default_path
+from sbpipe.show.trackers import wanted
 
 HELP = "both roles as supervised processes on what the machine has"
 
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
     parser.add_argument("--selector-device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
     parser.add_argument("--no-report", action="store_true", help="leave the report for `sbpipe report`")
-    parser.add_argument("--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)")
+    parser.add_argument(
+        "--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     args.run_dir = args.run_dir or default_path(config.mode)
-    is_here = config.mode == "inline" and not wanted(config)  # in this very process, where a debugger reaches it
+    is_here = config.mode == "inline" and not wanted(
+        config
+    )  # in this very process, where a debugger reaches it
     code = trainer.run(args) if is_here else _run_processes(args, config, given)
     if code == 0 and not args.no_report:
         make_report(args.run_dir)
@@ -43,7 +47,9 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
     path: Path = args.run_dir
     claim(path, resume=args.resume, overwrite=args.overwrite)
     if args.selectors < 1:
-        raise ConfigError("--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process")
+        raise ConfigError(
+            "--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process"
+        )
     is_finished = launch.run_processes(
         config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
     )

@@ -1,15 +1,19 @@
-"""`sbpipe score`: a number for every training example, for pruning (`data.prune`) and for policy rho (`selection.irreducible`)."""
+"""`sbpipe score`: a number for every training example, for pruning (`data.prune`) and for policy rho
+(`selection.irreducible`).
+"""
 
 import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-from sbpipe import cores
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
+from sbpipe.machine import cores
 
-HELP = "scores of all training examples, made before training: el2n for data.prune, irreducible for policy rho"
+HELP = (
+    "scores of all training examples, made before training: el2n for data.prune, irreducible for policy rho"
+)
 DESCRIPTION = """\
 Trains models for a while and leaves one number per training example in a file.
 Each finished model is kept beside it, in FILE.parts/: give the same command
@@ -33,13 +37,15 @@ class _Kind(NamedTuple):
 
 KINDS = {
     "el2n": _Kind(
-        "|softmax(outputs) - onehot|, the mean over models trained for a few epochs: how hard an example is early on (Paul et al. 2021)",
+        "|softmax(outputs) - onehot|, the mean over models trained for a few epochs: how hard an example is "
+        "early on (Paul et al. 2021)",
         "models, each with seeds of its own (5)",
         5,
         "epochs that each is trained, its schedule included (2)",
     ),
     "irreducible": _Kind(
-        "the loss under a model that was trained on the other half: what nobody learns from others (Mindermann et al. 2022)",
+        "the loss under a model that was trained on the other half: what nobody learns from others "
+        "(Mindermann et al. 2022)",
         "pairs of models, one for each half (1)",
         1,
         "epochs that each is trained on its half (train.epochs)",
@@ -54,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind in KINDS.items():
         own = kinds.add_parser(name, help=kind.help, description=kind.help)
         add_settings(own)
-        own.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to leave the scores (.npz)")
+        own.add_argument(
+            "--out", type=Path, required=True, metavar="FILE", help="where to leave the scores (.npz)"
+        )
         own.add_argument("--models", type=int, default=kind.num_models, metavar="N", help=kind.models)
         own.add_argument("--epochs", type=float, metavar="E", help=kind.epochs)
         own.add_argument("--device", metavar="NAME", help="the device to train on, e.g. cuda:0 (auto)")
@@ -70,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
         cores.keep_memory()
     if config.train.threads:
         cores.pin(cores.share("trainer", config.train.threads))
-    from sbpipe.rating import Bar, make_scores
+    from sbpipe.studies.rating import Bar, make_scores
 
     file = make_scores(args.kind, config, args.out, models=args.models, epochs=epochs, tell=Bar(args.kind))
     low, high = float(file.scores.min()), float(file.scores.max())
     print(
-        f"{args.kind} of {len(file.scores):,} examples, {low:.4g} to {high:.4g}, mean {float(file.scores.mean()):.4g}: {args.out}"
+        f"{args.kind} of {len(file.scores):,} examples, {low:.4g} to {high:.4g}, mean "
+        f"{float(file.scores.mean()):.4g}: {args.out}"
     )
     return 0
 
@@ -83,8 +92,18 @@ def run(args: argparse.Namespace) -> int:
 def _checked(args: argparse.Namespace, config: Config) -> float:
     """The epochs to train; refuses numbers that cannot be."""
     if args.models < 1:
-        raise ConfigError("--models", args.models, "must be at least 1", "It is how many models the scores are the mean of")
-    epochs: float = args.epochs if args.epochs is not None else _EL2N_EPOCHS if args.kind == "el2n" else config.train.epochs
+        raise ConfigError(
+            "--models", args.models, "must be at least 1", "It is how many models the scores are the mean of"
+        )
+    epochs: float = (
+        args.epochs
+        if args.epochs is not None
+        else _EL2N_EPOCHS
+        if args.kind == "el2n"
+        else config.train.epochs
+    )
     if not 0.0 < epochs <= 1e9:
-        raise ConfigError("--epochs", epochs, "must be above 0", "Early scores need about a tenth of a whole training")
+        raise ConfigError(
+            "--epochs", epochs, "must be above 0", "Early scores need about a tenth of a whole training"
+        )
     return epochs

@@ -5,9 +5,10 @@ import logging
 import os
 import time
 
-from sbpipe import cores, launch
+from sbpipe import process as launch
 from sbpipe.commands.settings import add_settings, resolve_or_print
-from sbpipe.progress import Display, lone_selector_line
+from sbpipe.machine import cores
+from sbpipe.show.terminal import Display, lone_selector_line
 
 HELP = "a selector; takes all other settings from its trainer"
 
@@ -16,9 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     add_settings(parser)
     parser.add_argument("--device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
-    parser.add_argument("--connect", metavar="WHERE", help="the trainer's address or run directory (tcp://127.0.0.1:5570)")
+    parser.add_argument(
+        "--connect", metavar="WHERE", help="the trainer's address or run directory (tcp://127.0.0.1:5570)"
+    )
     parser.add_argument("--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`")
-    parser.add_argument("--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)")
+    parser.add_argument(
+        "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     cores.pin_role("selector", config.selector.device, config.selector.threads)
-    from sbpipe import roles
+    from sbpipe.process import roles
 
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(launch.SUPERVISED))

@@ -6,7 +6,7 @@ from typing import Any
 
 from sbpipe.config import Config, parse_assignment, read_toml, resolve, to_toml
 from sbpipe.errors import ConfigError
-from sbpipe.run_dir import resumed
+from sbpipe.runs.directory import resumed
 
 FLAGS = {
     "precision": "selector.precision",
@@ -25,9 +25,16 @@ FLAGS = {
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The arguments that give settings."""
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; without one, the defaults")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="any setting; may be repeated"
+        "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; without one, the defaults"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="assignments",
+        help="any setting; may be repeated",
     )
     parser.add_argument(
         "--policy",
@@ -35,16 +42,24 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="who is kept: steady, sb, rank, topk, rho, kath18, infobatch, random, full, shuffled (steady)",
     )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
-    parser.add_argument("--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)")
-    parser.add_argument("--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16, int8, auto (fp32)")
-    parser.add_argument("--mode", metavar="NAME", help="pipelined, lockstep, fixed-lag, inline, data-parallel (pipelined)")
+    parser.add_argument(
+        "--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)"
+    )
+    parser.add_argument(
+        "--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16, int8, auto (fp32)"
+    )
+    parser.add_argument(
+        "--mode", metavar="NAME", help="pipelined, lockstep, fixed-lag, inline, data-parallel (pipelined)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random in the run (0)")
     parser.add_argument("--print-config", action="store_true", help="print the resolved settings and stop")
 
 
 def add_run_dir(parser: argparse.ArgumentParser) -> None:
     """The arguments that name a run directory."""
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="where to write (a new folder under runs/)")
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where to write (a new folder under runs/)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --run-dir")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
 
@@ -53,7 +68,9 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The dotted keys a user gave, by file, --set and flags, later ones winning."""
     given = read_toml(args.config) if args.config is not None else {}
     given |= dict(parse_assignment(text) for text in args.assignments)
-    given |= {key: getattr(args, flag) for flag, key in FLAGS.items() if getattr(args, flag, None) is not None}
+    given |= {
+        key: getattr(args, flag) for flag, key in FLAGS.items() if getattr(args, flag, None) is not None
+    }
     if getattr(args, "device", None) is not None:
         given["selector.device" if args.command == "selector" else "train.device"] = args.device
     return given

@@ -1,4 +1,6 @@
-"""What `sweep` and `compare` share: their arguments, and the way from a plan to the last word. Knows neither grid nor arms."""
+"""What `sweep` and `compare` share: their arguments, and the way from a plan to the last word. Knows neither
+grid nor arms.
+"""
 
 import argparse
 import os
@@ -11,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sbpipe.config import parse_assignment, resolve
 
 if TYPE_CHECKING:
-    from sbpipe.study.conduct import Analyse
-    from sbpipe.study.plan import Plan
-    from sbpipe.study.tables import Table
+    from sbpipe.studies.conduct import Analyse
+    from sbpipe.studies.plan import Plan
+    from sbpipe.studies.tables import Table
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +29,16 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
         dest="assignments",
         help="a setting of all cells; may be repeated",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write, or to go on (a new folder under runs/)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write, or to go on (a new folder under runs/)"
+    )
     parser.add_argument(
         "--jobs",
         type=int,
         default=1,
         metavar="N",
-        help="cells at a time, each on its share of the cores (1); pipelined and data-parallel ones run alone",
+        help="cells at a time, each on its share of the cores (1); pipelined and data-parallel ones run "
+        "alone",
     )
     parser.add_argument("--retry", action="store_true", help="run cells again that failed")
     parser.add_argument("--dry-run", action="store_true", help="check and list the cells, run none")
@@ -49,12 +54,12 @@ def conduct_study(
     tabulate: "Callable[[Plan, dict[str, Any]], list[Table]]",
 ) -> int:
     """Run what is left of a plan, then tables, report and where they are."""
-    from sbpipe.progress import Display
-    from sbpipe.study.beside import refuse_jobs, refuse_other_threads
-    from sbpipe.study.conduct import Conductor
-    from sbpipe.study.ending import end
-    from sbpipe.study.folder import Folder, default_out
-    from sbpipe.study.plan import refuse_overruled, warnings_in
+    from sbpipe.show.terminal import Display
+    from sbpipe.studies.beside import refuse_jobs, refuse_other_threads
+    from sbpipe.studies.conduct import Conductor
+    from sbpipe.studies.ending import end
+    from sbpipe.studies.folder import Folder, default_out
+    from sbpipe.studies.plan import refuse_overruled, warnings_in
 
     num_cores = len(os.sched_getaffinity(0))
     refuse_jobs(args.jobs, num_cores)
@@ -69,11 +74,20 @@ def conduct_study(
     folder = Folder(path, plan)
     try:
         seeds, pace = ", ".join(map(str, plan.seeds)), f", {args.jobs} at a time" if args.jobs > 1 else ""
-        print(f"{plan.kind} {plan.name}: {len(plan.cells)} runs{pace}, seeds {seeds}, into {path}", flush=True)
+        print(
+            f"{plan.kind} {plan.name}: {len(plan.cells)} runs{pace}, seeds {seeds}, into {path}", flush=True
+        )
         outcome = Conductor(plan, folder, analyse, Display(), retry=args.retry, jobs=args.jobs).run()
         again = [part for part in argv[1:] if part != "--retry"]
         resume_with = shlex.join(["sbpipe", *again, *([] if args.out else ["--out", str(path)])])
-        ending = end(plan, path, outcome, tabulate(plan, outcome.analysis), resume_with=resume_with, with_report=not args.no_report)
+        ending = end(
+            plan,
+            path,
+            outcome,
+            tabulate(plan, outcome.analysis),
+            resume_with=resume_with,
+            with_report=not args.no_report,
+        )
     finally:
         folder.close()
     print(ending.text)

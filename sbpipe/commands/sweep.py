@@ -22,22 +22,32 @@ one starts. Give the same command with the same --out to go on after a stop.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument("file", nargs="?", type=Path, metavar="SWEEP.toml", help="name, seeds, [base], [grid] and [[arms]]")
-    parser.add_argument("--sync", metavar="N,N,...", help="sync intervals to sweep, each in both modes (see --modes)")
     parser.add_argument(
-        "--grid", action="append", default=[], metavar="KEY=V1,V2,...", help="any setting to sweep; may be repeated"
+        "file", nargs="?", type=Path, metavar="SWEEP.toml", help="name, seeds, [base], [grid] and [[arms]]"
     )
-    parser.add_argument("--modes", metavar="NAMES", help="one arm per mode (with --sync: pipelined,fixed-lag)")
+    parser.add_argument(
+        "--sync", metavar="N,N,...", help="sync intervals to sweep, each in both modes (see --modes)"
+    )
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="any setting to sweep; may be repeated",
+    )
+    parser.add_argument(
+        "--modes", metavar="NAMES", help="one arm per mode (with --sync: pipelined,fixed-lag)"
+    )
     parser.add_argument("--config", type=Path, metavar="CONFIG.toml", help="settings that all cells share")
     add_study_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run what is left, and say how it went."""
-    from sbpipe.study.points import analyse_sweep
-    from sbpipe.study.reading import grid_flag, seeds_flag
-    from sbpipe.study.sweeps import SYNC_KEY, plan_sweep
-    from sbpipe.study.tables import sweep_table
+    from sbpipe.studies.points import analyse_sweep
+    from sbpipe.studies.reading import grid_flag, seeds_flag
+    from sbpipe.studies.sweeps import SYNC_KEY, plan_sweep
+    from sbpipe.studies.tables import sweep_table
 
     grid = dict(grid_flag(text) for text in args.grid)
     if args.sync is not None:
@@ -52,4 +62,10 @@ def run(args: argparse.Namespace) -> int:
         modes=[mode.strip() for mode in args.modes.split(",")] if args.modes else None,
         seeds=seeds_flag(args.seeds) if args.seeds is not None else None,
     )
-    return conduct_study(plan, args, sys.argv, analyse=analyse_sweep, tabulate=lambda plan, analysis: [sweep_table(plan, analysis)])
+    return conduct_study(
+        plan,
+        args,
+        sys.argv,
+        analyse=analyse_sweep,
+        tabulate=lambda plan, analysis: [sweep_table(plan, analysis)],
+    )

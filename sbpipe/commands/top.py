@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sbpipe.live.glance import Glance
+    from sbpipe.show.live.glance import Glance
 
 HELP = "running and finished runs in this terminal, live"
 DESCRIPTION = """\
@@ -23,15 +23,20 @@ EVERY_S = 0.7
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument(
-        "paths", nargs="*", type=Path, default=[Path("runs")], metavar="PATH", help="a run directory or a folder of runs (runs/)"
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[Path("runs")],
+        metavar="PATH",
+        help="a run directory or a folder of runs (runs/)",
     )
     parser.add_argument("--once", action="store_true", help="print once and end")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show until `q`."""
-    from sbpipe.live import finding
-    from sbpipe.live.glance import Glance
+    from sbpipe.show.live import finding
+    from sbpipe.show.live.glance import Glance
 
     finding.check(args.paths)
     glance = Glance(args.paths)
@@ -48,8 +53,8 @@ def _print(glance: "Glance") -> int:
 
 
 def _follow(glance: "Glance") -> int:
-    from sbpipe.live.terminal import Screen
-    from sbpipe.live.top import painted
+    from sbpipe.show.live.terminal import Screen
+    from sbpipe.show.live.top import painted
 
     with Screen() as screen:
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sbpipe.config import flatten
 from sbpipe.errors import ConfigError, RunDirError
-from sbpipe.run_dir import CONFIG
+from sbpipe.runs.directory import CONFIG
 
 HELP = "copy a run to TensorBoard, W&B or MLflow, while it goes on or afterwards"
 DESCRIPTION = """\
@@ -36,17 +36,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="the run directory")
     for name in ("tensorboard", "wandb", "mlflow"):
-        parser.add_argument(f"--{name}", action="append_const", const=name, dest="trackers", help=f"copy to {name}")
-    parser.add_argument("--project", metavar="NAME", help="project or experiment there (trackers.project of the run, or sbpipe)")
-    parser.add_argument("--since", type=float, metavar="T", help="wait for a run that begins after this time (s, Unix)")
+        parser.add_argument(
+            f"--{name}", action="append_const", const=name, dest="trackers", help=f"copy to {name}"
+        )
+    parser.add_argument(
+        "--project",
+        metavar="NAME",
+        help="project or experiment there (trackers.project of the run, or sbpipe)",
+    )
+    parser.add_argument(
+        "--since", type=float, metavar="T", help="wait for a run that begins after this time (s, Unix)"
+    )
     until = parser.add_mutually_exclusive_group()
-    until.add_argument("--follow", action="store_false", dest="once", default=False, help="until the run has ended (the default)")
+    until.add_argument(
+        "--follow",
+        action="store_false",
+        dest="once",
+        default=False,
+        help="until the run has ended (the default)",
+    )
     until.add_argument("--once", action="store_true", help="what is there now, and no more")
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy until the run has ended."""
-    from sbpipe import trackers
+    from sbpipe.show import trackers
 
     is_stopped = _stop_on_signal()
     if args.since is not None:
@@ -55,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(args.trackers or trackers.switched_on(settings)))
     if not names:
         raise ConfigError(
-            "trackers", "none", f"nothing says where to copy {args.run_dir}", "Add --tensorboard, --wandb or --mlflow"
+            "trackers",
+            "none",
+            f"nothing says where to copy {args.run_dir}",
+            "Add --tensorboard, --wandb or --mlflow",
         )
     trackers.check_installed(names)
     project = args.project or settings.get("trackers.project") or trackers.PROJECT
@@ -73,7 +90,9 @@ def _settings_of(path: Path) -> dict[str, Any]:
     try:
         return flatten(json.loads((path / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError):
-        raise RunDirError(f"{path} holds no run that can be read ({CONFIG} is missing or cut). Name a run directory") from None
+        raise RunDirError(
+            f"{path} holds no run that can be read ({CONFIG} is missing or cut). Name a run directory"
+        ) from None
 
 
 def _stop_on_signal() -> threading.Event:

@@ -6,14 +6,15 @@ import os
 import threading
 from pathlib import Path
 
-from sbpipe import cores, launch
+from sbpipe import process as launch
 from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.errors import ConfigError
-from sbpipe.parallel.place import own_place
-from sbpipe.progress import Display, Follower
-from sbpipe.run_dir import TRAINER_EVENTS, RunDir, default_path
-from sbpipe.trackers import wanted
+from sbpipe.machine import cores
+from sbpipe.machine.place import own_place
+from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, default_path
+from sbpipe.show.terminal import Display, Follower
+from sbpipe.show.trackers import wanted
 
 HELP = "the trainer alone; selectors connect to it"
 
@@ -23,8 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     add_run_dir(parser)
     parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
-    parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (tcp://127.0.0.1:5570; port 0 = any)")
-    parser.add_argument("--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`; needed on any address but loopback")
+    parser.add_argument(
+        "--bind", metavar="ADDRESS", help="where to listen (tcp://127.0.0.1:5570; port 0 = any)"
+    )
+    parser.add_argument(
+        "--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`; needed on any address but loopback"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if config.mode == "data-parallel" and place is None:
         raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
-    from sbpipe import roles
+    from sbpipe.process import roles
 
     if (names := wanted(config)) and not os.environ.get(launch.SUPERVISED):
         flags = " ".join(f"--{name}" for name in names)
@@ -45,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
             "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
         )
     watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
-    role = roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
+    role = (
+        roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
+    )
     try:
         summary = role(config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open)
     finally:
@@ -58,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Watcher:
-    """Shows a trainer's own progress and copies its log into the run directory, unless a supervisor does both."""
+    """Shows a trainer's own progress and copies its log into the run directory, unless a supervisor does
+    both.
+    """
 
     def __init__(self, *, is_supervised: bool) -> None:
         self.is_supervised = is_supervised
@@ -72,7 +81,9 @@ class _Watcher:
         handler = logging.FileHandler(run_dir.path / "logs" / "trainer.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(handler)
-        self._thread = threading.Thread(target=self._watch, args=(run_dir.path / TRAINER_EVENTS,), name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(run_dir.path / TRAINER_EVENTS,), name="progress", daemon=True
+        )
         self._thread.start()
 
     def _watch(self, events: Path) -> None:

@@ -23,22 +23,34 @@ run is stalled or failed).
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a run directory, a folder of runs, a sweep or a comparison"
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a run directory, a folder of runs, a sweep or a comparison",
     )
-    parser.add_argument("--port", type=int, metavar="N", help="where to listen (the first free one from 8770 on)")
     parser.add_argument(
-        "--host", metavar="NAME", help="address to listen on (127.0.0.1); on others anyone may read: there is no password"
+        "--port", type=int, metavar="N", help="where to listen (the first free one from 8770 on)"
     )
     parser.add_argument(
-        "--stalled-after", type=float, default=30.0, metavar="S", help="seconds without an event that make a run stalled (30)"
+        "--host",
+        metavar="NAME",
+        help="address to listen on (127.0.0.1); on others anyone may read: there is no password",
+    )
+    parser.add_argument(
+        "--stalled-after",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds without an event that make a run stalled (30)",
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from sbpipe.live import finding, listening
-    from sbpipe.live.watching import Watch
+    from sbpipe.show.live import finding, listening
+    from sbpipe.show.live.watching import Watch
 
     _need_libraries()
     if not args.stalled_after > 0:
@@ -50,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if not listening.is_loopback(host):
         print(f"warning: whoever can reach {url} can read these runs: there is no password", flush=True)
     print(f"watching {', '.join(map(str, args.paths))}\n{url}   (Ctrl-C ends it)", flush=True)
-    from sbpipe.live.server import serve
+    from sbpipe.show.live.server import serve
 
     if args.open:
         import threading
@@ -63,6 +75,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _need_libraries() -> None:
-    for module, library in (("starlette", "starlette"), ("uvicorn", "uvicorn"), ("vl_convert", "vl-convert-python")):
+    for module, library in (
+        ("starlette", "starlette"),
+        ("uvicorn", "uvicorn"),
+        ("vl_convert", "vl-convert-python"),
+    ):
         if find_spec(module) is None:
             raise MissingExtra(library, "watch", "live pages")

@@ -1,4 +1,6 @@
-"""From TOML, assignments and dictionaries to a checked Config. Input is checked here, once; the rest of the code trusts it."""
+"""From TOML, assignments and dictionaries to a checked Config. Input is checked here, once; the rest of the
+code trusts it.
+"""
 
 import dataclasses
 import difflib
@@ -18,7 +20,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
-    """The tables of a TOML file, as they stand there; `what` it is and where there are `examples`, for who gave a wrong one."""
+    """The tables of a TOML file, as they stand there; `what` it is and where there are `examples`, for who
+    gave a wrong one.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -44,7 +48,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """`key=value` of the command line; the value is TOML, or a bare string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError("--set", text, "is not an assignment", "Write --set key=value, for instance --set selection.keep=0.25")
+        raise ConfigError(
+            "--set",
+            text,
+            "is not an assignment",
+            "Write --set key=value, for instance --set selection.keep=0.25",
+        )
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -61,7 +70,9 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
                 raise _unknown_key(key, value, list(keys))
             values[key] = _checked(key, value, keys[key])
     sections: dict[str, Any] = {
-        name: kind(**{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")})
+        name: kind(
+            **{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
+        )
         for name, kind in SECTIONS.items()
     }
     plain: dict[str, Any] = {key: value for key, value in values.items() if "." not in key}
@@ -74,7 +85,10 @@ def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     return ConfigError(
-        key, value, "unknown key", f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all"
+        key,
+        value,
+        "unknown key",
+        f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all",
     )
 
 
@@ -82,12 +96,16 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
     limits = known.metadata
     if isinstance(value, str) and value in limits["words"]:
         return value
-    kind: Any = int if limits["words"] else known.type if isinstance(known.type, type) else get_origin(known.type)
+    kind: Any = (
+        int if limits["words"] else known.type if isinstance(known.type, type) else get_origin(known.type)
+    )
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = "".join(f" or {word!r}" for word in limits["words"])
-        raise ConfigError(key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}")
+        raise ConfigError(
+            key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}"
+        )
     if limits["choices"] and value not in limits["choices"]:
         near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""

@@ -23,7 +23,14 @@ def setting(
 
     `words` may stand in place of a number.
     """
-    metadata = {"meaning": meaning, "choices": choices, "words": words, "low": low, "high": high, "above": above}
+    metadata = {
+        "meaning": meaning,
+        "choices": choices,
+        "words": words,
+        "low": low,
+        "high": high,
+        "above": above,
+    }
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -34,24 +41,34 @@ class DataConfig:
     """What is trained on."""
 
     name: str = setting(
-        "embedded", "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function"
+        "embedded",
+        "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function",
     )
     path: str = setting("", "where the data set lies: a folder, or the .npz file of `arrays`")
     download: bool = setting(False, "let torchvision fetch a missing data set")
     examples: int = setting(20_000, "embedded: number of training examples", low=1)
     test_examples: int = setting(4_000, "embedded: number of test examples", low=1)
-    seed: int = setting(0, "which examples of the embedded data or of a part are drawn, and which labels are wrong", low=0)
+    seed: int = setting(
+        0, "which examples of the embedded data or of a part are drawn, and which labels are wrong", low=0
+    )
     limit: int = setting(0, "train on at most so many examples, drawn by data.seed; 0 = all", low=0)
     test_limit: int = setting(0, "test on at most so many examples, drawn by data.seed; 0 = all", low=0)
     label_noise: float = setting(
-        0.0, "share of the training labels that are replaced by another class; the test set is never touched", low=0.0, high=1.0
+        0.0,
+        "share of the training labels that are replaced by another class; the test set is never touched",
+        low=0.0,
+        high=1.0,
     )
     classes: int = setting(0, "number of classes; 0 = ask the data set", low=0)
     image_size: int = setting(224, "image_folder: side of the square that images are resized to", low=8)
     workers: int = setting(2, "loader processes for data that is not held in memory", low=0)
     prune: str = setting("", "score file, made by `sbpipe score`, of the examples to leave out of training")
-    prune_share: float = setting(0.0, "share of the training examples left out, by data.prune", low=0.0, high=1.0)
-    prune_from: str = setting("low", "which are left out: those of the lowest or the highest scores", choices=("low", "high"))
+    prune_share: float = setting(
+        0.0, "share of the training examples left out, by data.prune", low=0.0, high=1.0
+    )
+    prune_from: str = setting(
+        "low", "which are left out: those of the lowest or the highest scores", choices=("low", "high")
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,9 @@ class ViewConfig:
     flip: bool = setting(False, "random horizontal flip")
     cutout: int = setting(0, "side of a random square set to the mean; 0 = off", low=0)
     normalise: bool = setting(True, "subtract the mean and divide by the deviation of each channel")
-    score: str = setting("same", "pixels the selector scores: the same as are trained on, or clean", choices=("same", "clean"))
+    score: str = setting(
+        "same", "pixels the selector scores: the same as are trained on, or clean", choices=("same", "clean")
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,8 @@ class ModelConfig:
 
     name: str = setting(
         "small_cnn",
-        "small_cnn, small_resnet, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, torchvision's by name, or module:function",
+        "small_cnn, small_resnet, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, "
+        "torchvision's by name, or module:function",
     )
     options: dict[str, Any] = setting({}, "keyword arguments of the model's builder")
 
@@ -80,8 +100,13 @@ class ModelConfig:
 class LossConfig:
     """What is minimised: one value per example."""
 
-    name: str = setting("cross_entropy", "cross_entropy, mse, bce, or module:function(outputs, targets) -> one value per example")
-    label_smoothing: float = setting(0.0, "cross_entropy: label smoothing of the trained loss", low=0.0, high=0.99)
+    name: str = setting(
+        "cross_entropy",
+        "cross_entropy, mse, bce, or module:function(outputs, targets) -> one value per example",
+    )
+    label_smoothing: float = setting(
+        0.0, "cross_entropy: label smoothing of the trained loss", low=0.0, high=0.99
+    )
 
 
 @dataclass(frozen=True)
@@ -89,13 +114,19 @@ class TrainConfig:
     """How long and where the trainer works."""
 
     batch_size: int = setting(128, "kept examples per optimizer step", low=1)
-    epochs: float = setting(6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=1e9)
+    epochs: float = setting(
+        6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=1e9
+    )
     steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0)
-    seconds: float = setting(0.0, "wall-clock budget, without measuring the test error; 0 = by epochs", low=0.0)
+    seconds: float = setting(
+        0.0, "wall-clock budget, without measuring the test error; 0 = by epochs", low=0.0
+    )
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0)
-    replicas: int = setting(2, "data-parallel: processes that share each batch, one device each", low=1, high=64)
+    replicas: int = setting(
+        2, "data-parallel: processes that share each batch, one device each", low=1, high=64
+    )
 
 
 @dataclass(frozen=True)
@@ -114,8 +145,14 @@ class OptimConfig:
 class ScheduleConfig:
     """The learning rate as a function of progress in [0, 1]."""
 
-    name: str = setting("onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant"))
-    by: str = setting("auto", "what progress counts; auto = what ends the run", choices=("auto", "candidates", "steps", "seconds"))
+    name: str = setting(
+        "onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant")
+    )
+    by: str = setting(
+        "auto",
+        "what progress counts; auto = what ends the run",
+        choices=("auto", "candidates", "steps", "seconds"),
+    )
     warmup: float = setting(0.15, "onecycle and cosine: share of the run spent warming up", low=0.0, high=1.0)
     milestones: list[float] = setting([0.3, 0.6, 0.8], "step: progress at which the rate drops")
     gamma: float = setting(0.2, "step: factor of each drop", above=0.0)
@@ -137,22 +174,32 @@ class SelectionConfig:
         choices=("loss", "gradient"),
     )
     irreducible: str = setting("", "rho: file of irreducible losses, made by `sbpipe score irreducible`")
-    keep: float = setting(1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0)
+    keep: float = setting(
+        1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0
+    )
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
-    warmup: int = setting(0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1)
+    warmup: int = setting(
+        0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1
+    )
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
     unbiased: float = setting(
         0.0,
-        "weight trained examples by keep / chance, so that the mean gradient is that of all; the greatest weight, 0 = off",
+        "weight trained examples by keep / chance, so that the mean gradient is that of all; the greatest "
+        "weight, 0 = off",
         low=0.0,
     )
-    reuse_epochs: int = setting(1, "candidates are scored in every n-th epoch, and judged by remembered scores in between", low=1)
+    reuse_epochs: int = setting(
+        1, "candidates are scored in every n-th epoch, and judged by remembered scores in between", low=1
+    )
     reuse_by: str = setting(
         "last",
-        "reuse: an example's last score, an exponentially weighted average of them, or what a Gaussian process predicts from them",
+        "reuse: an example's last score, an exponentially weighted average of them, or what a Gaussian "
+        "process predicts from them",
         choices=("last", "average", "gaussian"),
     )
-    floor: int = setting(0, "epochs in which every example is kept at least once; 0 = some may never be", low=0)
+    floor: int = setting(
+        0, "epochs in which every example is kept at least once; 0 = some may never be", low=0
+    )
     outliers: str = setting(
         "keep",
         "scores beyond outlier_quantile of the recent ones: keep, clip (count as the quantile) or skip",
@@ -160,18 +207,26 @@ class SelectionConfig:
     )
     outlier_quantile: float = setting(0.99, "outliers: from where on", above=0.0, high=1.0)
     history_by: str = setting(
-        "all", "what a score is ranked among: all scores, or those of its class (class balance)", choices=("all", "class")
+        "all",
+        "what a score is ranked among: all scores, or those of its class (class balance)",
+        choices=("all", "class"),
     )
     ramp: bool = setting(True, "steady: choose uniformly at first, more sharply as the loss falls")
     reweight: bool = setting(
-        True, "steady: weight each trained example by what its fresh loss deserves over what its old score got"
+        True,
+        "steady: weight each trained example by what its fresh loss deserves over what its old score got",
     )
     soften: float = setting(
-        0.0, "steady: share of uniform selection mixed into the proposal, not into the target", low=0.0, high=1.0
+        0.0,
+        "steady: share of uniform selection mixed into the proposal, not into the target",
+        low=0.0,
+        high=1.0,
     )
     guard: bool = setting(True, "steady: choose less sharply while the loop swings")
     fallback: str = setting(
-        "stale-scores", "who selects when no selector is left", choices=("stale-scores", "uniform", "wait", "fail")
+        "stale-scores",
+        "who selects when no selector is left",
+        choices=("stale-scores", "uniform", "wait", "fail"),
     )
 
 
@@ -182,13 +237,16 @@ class SyncConfig:
     interval: int = setting(1, "steps between two publishes of the weights", low=1)
     fast_interval: int = setting(
         1,
-        "steps between two publishes of the fast parts (normalisation, biases, classifier head); 0 = never apart from the whole",
+        "steps between two publishes of the fast parts (normalisation, biases, classifier head); 0 = never "
+        "apart from the whole",
         low=0,
     )
     depth: int = setting(2, "pipelined: train batches leased and not yet trained", low=1)
     max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
     lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
-    dtype: str = setting("fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16"))
+    dtype: str = setting(
+        "fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16")
+    )
     shared_memory: bool = setting(True, "hand weights over in shared memory where both roles see it")
 
 
@@ -203,12 +261,20 @@ class SelectorConfig:
         choices=("fp32", "bf16", "fp16", "int8", "auto"),
     )
     min_agreement: float = setting(
-        0.95, "rank correlation with fp32 below which coarse scores are warned of, and auto steps back up", low=0.0, high=1.0
+        0.95,
+        "rank correlation with fp32 below which coarse scores are warned of, and auto steps back up",
+        low=0.0,
+        high=1.0,
     )
     batch_size: int | str = setting(
-        0, "candidates per scoring forward pass; 0 = half the train batch size, auto = measured", low=0, words=("auto",)
+        0,
+        "candidates per scoring forward pass; 0 = half the train batch size, auto = measured",
+        low=0,
+        words=("auto",),
     )
-    scale: float = setting(1.0, "images are scored at this share of their height and width", above=0.0, high=1.0)
+    scale: float = setting(
+        1.0, "images are scored at this share of their height and width", above=0.0, high=1.0
+    )
     compile: bool = setting(False, "compile the scoring forward pass with torch.compile (not int8)")
     threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0)
 
@@ -233,15 +299,26 @@ class CheckpointConfig:
 class LinkConfig:
     """The wire."""
 
-    bind: str = setting("tcp://127.0.0.1:5570", "where the trainer listens; weights go over the next port; port 0 = any free pair")
-    connect: str = setting("tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory")
+    bind: str = setting(
+        "tcp://127.0.0.1:5570",
+        "where the trainer listens; weights go over the next port; port 0 = any free pair",
+    )
+    connect: str = setting(
+        "tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory"
+    )
     keys: str = setting("", "folder of CURVE keys made by `sbpipe keys`; needed on any address but loopback")
     heartbeat_s: float = setting(0.5, "seconds between heartbeats", above=0.0, high=86_400.0)
     lost_after_s: float = setting(4.0, "silence after which a peer is lost", above=0.0, high=86_400.0)
-    hung_after_s: float = setting(60.0, "seconds without progress on a lease after which a selector counts as hung", above=0.0)
+    hung_after_s: float = setting(
+        60.0, "seconds without progress on a lease after which a selector counts as hung", above=0.0
+    )
     wait_s: float = setting(600.0, "how long a role waits for its first peer", above=0.0)
-    orphan_timeout_s: float = setting(60.0, "how long a selector waits for a lost trainer to come back", above=0.0)
-    chunk_mib: float = setting(2.0, "size of one piece of a weights transfer between hosts", above=0.0, high=64.0)
+    orphan_timeout_s: float = setting(
+        60.0, "how long a selector waits for a lost trainer to come back", above=0.0
+    )
+    chunk_mib: float = setting(
+        2.0, "size of one piece of a weights transfer between hosts", above=0.0, high=64.0
+    )
 
 
 @dataclass(frozen=True)
@@ -250,7 +327,9 @@ class TrackersConfig:
 
     tensorboard: bool = setting(False, "scalars for TensorBoard, in the run directory's tensorboard/")
     wandb: bool = setting(False, "scalars to Weights & Biases; WANDB_MODE=offline keeps them here")
-    mlflow: bool = setting(False, "scalars to MLflow; without MLFLOW_TRACKING_URI, in the run directory's mlruns/")
+    mlflow: bool = setting(
+        False, "scalars to MLflow; without MLFLOW_TRACKING_URI, in the run directory's mlruns/"
+    )
     project: str = setting("sbpipe", "wandb: project; mlflow: experiment")
 
 
@@ -279,9 +358,9 @@ class Config:
     def score_batch_size(self) -> int:
         """Candidates per scoring forward pass.
 
-        By default half a train batch: a lease ends with the pass that kept enough, so shorter passes overshoot less, which means
-        less lag, and from some 64 candidates on they cost no more per candidate on a CPU. A selector that measures its own ("auto")
-        starts from it.
+        By default half a train batch: a lease ends with the pass that kept enough, so shorter passes
+        overshoot less, which means less lag, and from some 64 candidates on they cost no more per candidate
+        on a CPU. A selector that measures its own ("auto") starts from it.
         """
         given = self.selector.batch_size
         return given if isinstance(given, int) and given else max(1, self.train.batch_size // 2)
@@ -315,7 +394,9 @@ class Config:
 
     @property
     def fast_interval(self) -> int:
-        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or nobody scores."""
+        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or
+        nobody scores.
+        """
         is_idle = self.selection.policy in UNSCORED or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 
@@ -330,5 +411,9 @@ def known_keys() -> dict[str, dataclasses.Field[Any]]:
     keys: dict[str, dataclasses.Field[Any]] = {}
     for outer in dataclasses.fields(Config):
         section = SECTIONS.get(outer.name)
-        keys |= {f"{outer.name}.{inner.name}": inner for inner in dataclasses.fields(section)} if section else {outer.name: outer}
+        keys |= (
+            {f"{outer.name}.{inner.name}": inner for inner in dataclasses.fields(section)}
+            if section
+            else {outer.name: outer}
+        )
     return keys

@@ -1,6 +1,7 @@
 """The data room: named data sets, the embedded one, the epoch order, views and loading.
 
-It turns ids into pixels on a device, the same in every process, and must not know about models, selection or sockets.
+It turns ids into pixels on a device, the same in every process, and must not know about models, selection or
+sockets.
 """
 
 from sbpipe.data.order import Order

@@ -1,4 +1,6 @@
-"""Data held in memory: arrays on the host (ArrayContent) and on a device (ArraySource). It must not know which file they came from."""
+"""Data held in memory: arrays on the host (ArrayContent) and on a device (ArraySource). It must not know
+which file they came from.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,7 +53,9 @@ class ArrayContent:
         counts = np.zeros((len(channels), 256), np.int64)
         for start in range(0, self.num_examples, at_once):
             for channel in channels:
-                counts[channel] += np.bincount(self.inputs[start : start + at_once, channel].ravel(), minlength=256)
+                counts[channel] += np.bincount(
+                    self.inputs[start : start + at_once, channel].ravel(), minlength=256
+                )
         return ChannelStats(*zip(*map(_mean_and_deviation, counts), strict=True))
 
     def excerpts(self) -> Iterator[bytes]:
@@ -85,8 +89,10 @@ class ArrayContent:
             if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
                 raise
             raise DeviceError(
-                f"device {str(device)!r}: its memory does not hold the {num_bytes / 2**20:,.0f} MiB of this data set. "
-                "Choose another device, or a data set loaded by worker processes (data.name = 'image_folder' or 'module:function')"
+                f"device {str(device)!r}: its memory does not hold the {num_bytes / 2**20:,.0f} MiB of this "
+                "data set. "
+                "Choose another device, or a data set loaded by worker processes (data.name = 'image_folder' "
+                "or 'module:function')"
             ) from None
 
 
@@ -116,7 +122,9 @@ class ArraySource:
         """Nothing works in the background."""
 
 
-def array_content(inputs: NDArray[Any], labels: NDArray[Any], *, name: str, num_classes: int = 0) -> ArrayContent:
+def array_content(
+    inputs: NDArray[Any], labels: NDArray[Any], *, name: str, num_classes: int = 0
+) -> ArrayContent:
     """The checked split of two arrays; `name` stands for them in errors, as in x_`name` and y_`name`.
 
     Images may be NCHW, NHWC (the channels are the shorter of the two axes) or NHW.
@@ -124,10 +132,14 @@ def array_content(inputs: NDArray[Any], labels: NDArray[Any], *, name: str, num_
     x, y = f"x_{name}", f"y_{name}"
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
-            f"{y}: labels must be one whole number per example, not {labels.dtype} of shape {labels.shape}. Store class numbers"
+            f"{y}: labels must be one whole number per example, not {labels.dtype} of shape {labels.shape}. "
+            "Store class numbers"
         )
     if inputs.ndim == 0 or len(inputs) != len(labels):
-        raise DataError(f"{x} has shape {inputs.shape} but {y} has {len(labels)} labels. Give every example exactly one label")
+        raise DataError(
+            f"{x} has shape {inputs.shape} but {y} has {len(labels)} labels. Give every example exactly one "
+            "label"
+        )
     if not len(inputs):
         raise DataError(f"{x} is empty: there is nothing to learn from. Store at least one example")
     labels = labels.astype(np.int64)
@@ -148,7 +160,8 @@ def _as_nchw(images: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         return images[:, None]
     if images.ndim != 4 or 0 in images.shape:
         raise DataError(
-            f"{name} is uint8 of shape {images.shape}: images must have axes NCHW, NHWC or NHW. Reshape it, or store float32"
+            f"{name} is uint8 of shape {images.shape}: images must have axes NCHW, NHWC or NHW. Reshape it, "
+            "or store float32"
         )
     return images.transpose(0, 3, 1, 2) if images.shape[3] < images.shape[1] else images
 
@@ -158,7 +171,8 @@ def _check_finite(inputs: NDArray[np.float32], name: str) -> None:
     if not is_finite.all():
         first = int(np.argmin(is_finite))
         raise DataError(
-            f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Mend or leave out these examples"
+            f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Mend or leave out "
+            "these examples"
         )
 
 

@@ -21,8 +21,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache") / "sbpipe"
 
 
-def cached_arrays(name: str, make: Callable[[], Arrays], fits: Callable[[Arrays], bool], keys: tuple[str, ...]) -> Arrays:
-    """The arrays of cache file `name`, made where it is missing, broken or does not fit; a cache that cannot be written only warns."""
+def cached_arrays(
+    name: str, make: Callable[[], Arrays], fits: Callable[[Arrays], bool], keys: tuple[str, ...]
+) -> Arrays:
+    """The arrays of cache file `name`, made where it is missing, broken or does not fit; a cache that cannot
+    be written only warns.
+    """
     path = cache_folder() / name
     try:
         arrays = read_npz(path, keys)
@@ -35,7 +39,10 @@ def cached_arrays(name: str, make: Callable[[], Arrays], fits: Callable[[Arrays]
         with replacing(path) as partial:
             np.savez(partial, allow_pickle=False, **arrays)
     except OSError as error:
-        warnings.warn(f"not cached, so it will be made again next time: {path} ({error.strerror or error})", stacklevel=2)
+        warnings.warn(
+            f"not cached, so it will be made again next time: {path} ({error.strerror or error})",
+            stacklevel=2,
+        )
     return arrays
 
 

@@ -1,4 +1,6 @@
-"""The one list of data sets: from a name in the config to the function that reads it. It must not know what the functions do."""
+"""The one list of data sets: from a name in the config to the function that reads it. It must not know what
+the functions do.
+"""
 
 import difflib
 from collections.abc import Callable
@@ -24,7 +26,9 @@ READERS: dict[str, Reader] = {
 
 
 def read(data: DataConfig) -> Contents:
-    """The contents of the data set that the config names; a name with a colon is the user's own module:function."""
+    """The contents of the data set that the config names; a name with a colon is the user's own
+    module:function.
+    """
     contents = (read_own if ":" in data.name else _reader(data.name))(data)
     return with_noise(limited(contents, data), data)
 
@@ -33,5 +37,8 @@ def _reader(name: str) -> Reader:
     if name in READERS:
         return READERS[name]
     near = difflib.get_close_matches(name.lower(), READERS, n=1, cutoff=0.0)[0]
-    way_out = f"The nearest known name is {near!r}; the others are {', '.join(other for other in READERS if other != near)}, or module:function"
+    way_out = (
+        f"The nearest known name is {near!r}; the others are "
+        f"{', '.join(other for other in READERS if other != near)}, or module:function"
+    )
     raise data_error("data.name", name, "there is no such data set", way_out)

@@ -1,6 +1,8 @@
-"""What the parts of this room hand each other: a split as it was read (Content), and placed on a device (Source).
+"""What the parts of this room hand each other: a split as it was read (Content), and placed on a device
+(Source).
 
-One class per kind stands in arrays.py (held in memory) and datasets.py (loaded by worker processes). This file knows neither.
+One class per kind stands in arrays.py (held in memory) and datasets.py (loaded by worker processes). This
+file knows neither.
 """
 
 import hashlib
@@ -93,7 +95,9 @@ class Content(Protocol):
         ...
 
     def relabelled(self, change: Relabel) -> "Content":
-        """The same inputs with other classes; only where targets are classes. Its excerpts differ from these."""
+        """The same inputs with other classes; only where targets are classes. Its excerpts differ from
+        these.
+        """
         ...
 
     def place(self, device: torch.device, *, margin: int, seed: int) -> Source:
@@ -102,7 +106,9 @@ class Content(Protocol):
 
 
 class Contents(NamedTuple):
-    """A data set as it was read: `num_classes` as the network tells apart, of which the first `num_labelled` are the data set's own."""
+    """A data set as it was read: `num_classes` as the network tells apart, of which the first `num_labelled`
+    are the data set's own.
+    """
 
     train: Content
     test: Content
@@ -125,13 +131,19 @@ def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:
     return DataError(f"{key} = {given!r}: {reason}. {way_out}")
 
 
-def check_labels(labels: NDArray[np.int64], num_classes: int, where: str, example_ids: Ids | None = None) -> None:
-    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known, so only negative ones are wrong."""
+def check_labels(
+    labels: NDArray[np.int64], num_classes: int, where: str, example_ids: Ids | None = None
+) -> None:
+    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known, so only negative ones
+    are wrong.
+    """
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes) if num_classes else labels < 0)
     if wrong.size:
         first = int(wrong[0])
         allowed = f"0 to {num_classes - 1}" if num_classes else "0 or more"
         raise DataError(
-            f"{where}[{first if example_ids is None else example_ids[first]}] = {labels[first]}: labels must be {allowed}, "
-            f"and {wrong.size} of {labels.size} are not. Number the classes from 0, or set data.classes to their number"
+            f"{where}[{first if example_ids is None else example_ids[first]}] = {labels[first]}: labels must "
+            f"be {allowed}, "
+            f"and {wrong.size} of {labels.size} are not. Number the classes from 0, or set data.classes to "
+            "their number"
         )

@@ -1,4 +1,5 @@
-"""Data that is not held in memory: any map-style data set, as it was read (DatasetContent) and served to a device (LoaderSource).
+"""Data that is not held in memory: any map-style data set, as it was read (DatasetContent) and served to a
+device (LoaderSource).
 
 It must not know which data set it is, nor how the worker processes are driven.
 """
@@ -17,25 +18,33 @@ from sbpipe.data.workers import Workers
 from sbpipe.errors import DataError
 from sbpipe.records import Ids
 
-# The customary statistics of photographs (ImageNet), for data too large to be measured; other images get the middle of the range.
+# The customary statistics of photographs (ImageNet), for data too large to be measured; other images get the
+# middle of the range.
 _PHOTOGRAPHS = ChannelStats((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 _NUM_EXCERPTS = 8
 
 
 class DatasetContent:
-    """A split behind a map-style data set: uint8 inputs are images and get a view, all others pass as they are.
+    """A split behind a map-style data set: uint8 inputs are images and get a view, all others pass as they
+    are.
 
-    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet. `first` tells the form of an example.
+    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet. `first`
+    tells the form of an example.
     """
 
-    def __init__(self, dataset: Any, *, name: str, num_classes: int, num_workers: int, labels: Ids | None = None) -> None:
+    def __init__(
+        self, dataset: Any, *, name: str, num_classes: int, num_workers: int, labels: Ids | None = None
+    ) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise DataError(
-                f"the {name} data set is a {type(dataset).__name__} without __len__ or __getitem__: examples are selected by id. "
+                f"the {name} data set is a {type(dataset).__name__} without __len__ or __getitem__: examples "
+                "are selected by id. "
                 "Make it a map-style data set, such as a subclass of torch.utils.data.Dataset with both"
             )
         if not len(dataset):
-            raise DataError(f"the {name} data set is empty: there is nothing to learn from. Check what it was made from")
+            raise DataError(
+                f"the {name} data set is empty: there is nothing to learn from. Check what it was made from"
+            )
         self.dataset = dataset
         self.name = name
         self.num_classes = num_classes
@@ -72,7 +81,9 @@ class DatasetContent:
         return _PHOTOGRAPHS if channels == 3 else ChannelStats((127.5,) * channels, (63.75,) * channels)
 
     def excerpts(self) -> Iterator[bytes]:
-        """A few examples, evenly spread, as they are in epoch 0 of seed 0, and by what rule their classes were changed."""
+        """A few examples, evenly spread, as they are in epoch 0 of seed 0, and by what rule their classes
+        were changed.
+        """
         if self._relabel is not None:
             yield repr(self._relabel).encode()
         for place in range(_NUM_EXCERPTS):
@@ -91,7 +102,9 @@ class DatasetContent:
         )
 
     def relabelled(self, change: Relabel) -> "DatasetContent":
-        """The same examples, their classes changed when they are loaded; `change` must say all of itself in its repr."""
+        """The same examples, their classes changed when they are loaded; `change` must say all of itself in
+        its repr.
+        """
         other = copy(self)
         other._relabel = change
         if self.labels is not None:
@@ -103,11 +116,15 @@ class DatasetContent:
         return LoaderSource(self, device, margin=margin, seed=seed)
 
     def targets(self, loaded: torch.Tensor, example_ids: Ids) -> torch.Tensor:
-        """Class numbers, refused if out of range, as they shall be; float or structured targets are the loss's business."""
+        """Class numbers, refused if out of range, as they shall be; float or structured targets are the
+        loss's business.
+        """
         if loaded.dtype != torch.int64 or loaded.ndim != 1:
             return loaded
         check_labels(loaded.numpy(), self.num_classes, f"{self.name} targets", example_ids)
-        return loaded if self._relabel is None else torch.from_numpy(self._relabel(loaded.numpy(), example_ids))
+        return (
+            loaded if self._relabel is None else torch.from_numpy(self._relabel(loaded.numpy(), example_ids))
+        )
 
     def _example(self, example_id: int) -> Example:
         items = KeyedDataset(self.dataset, seed=0, name=self.name).items([(example_id, 0)])
@@ -115,7 +132,9 @@ class DatasetContent:
 
 
 class LoaderSource:
-    """A split whose examples are loaded when they are asked for. Threads may share it: one request is served at a time."""
+    """A split whose examples are loaded when they are asked for. Threads may share it: one request is served
+    at a time.
+    """
 
     def __init__(self, content: DatasetContent, device: torch.device, *, margin: int, seed: int) -> None:
         keyed = KeyedDataset(content.dataset, seed=seed, name=content.name, like=content.first)

@@ -1,8 +1,9 @@
 """The embedded data set: coloured digits drawn by rule, 32 x 32 RGB, ten classes, no download.
 
-Most examples are easy and much alike; a tail is small, crooked, faint, blurred, crossed out or crowded by other digits, so that
-choosing what to train on has something to gain. Example i depends on (data.seed, split, i) alone, whatever the number of examples
-and on whatever machine. It must not know how the examples are viewed or chosen.
+Most examples are easy and much alike; a tail is small, crooked, faint, blurred, crossed out or crowded by
+other digits, so that choosing what to train on has something to gain. Example i depends on (data.seed, split,
+i) alone, whatever the number of examples and on whatever machine. It must not know how the examples are
+viewed or chosen.
 """
 
 import numpy as np
@@ -24,7 +25,10 @@ _AT_ONCE = 128
 
 def read_embedded(data: DataConfig) -> Contents:
     """Both splits, drawn or from the cache."""
-    train, test = (_split(name, number, data.seed) for name, number in (("train", data.examples), ("test", data.test_examples)))
+    train, test = (
+        _split(name, number, data.seed)
+        for name, number in (("train", data.examples), ("test", data.test_examples))
+    )
     num_classes = data.classes or NUM_DIGITS
     check_labels(train.labels, num_classes, "y_train")
     return Contents(train, test, num_classes, NUM_DIGITS)

@@ -1,4 +1,6 @@
-"""The digits' shapes: three bitmap faces drawn here, no font files. It must not know how they are placed or coloured."""
+"""The digits' shapes: three bitmap faces drawn here, no font files. It must not know how they are placed or
+coloured.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,22 +38,30 @@ _FACES = (
 NUM_FACES = len(_FACES)
 NUM_DIGITS = 10
 
-# A glyph is 40 x 56 points (8 per dot) in the middle of a field that is wide enough to hold nothing all around it.
+# A glyph is 40 x 56 points (8 per dot) in the middle of a field that is wide enough to hold nothing all
+# around it.
 DOT = 8
 GLYPH_WIDTH, GLYPH_HEIGHT = 5 * DOT, 7 * DOT
 FIELD_WIDTH, FIELD_HEIGHT = GLYPH_WIDTH + 4 * DOT, GLYPH_HEIGHT + 4 * DOT
 
 
 def glyph_fields() -> NDArray[np.float32]:
-    """For each face and digit a smooth field: near 1 on the strokes, 0.5 on their outline, 0 away; axes face, digit, y, x.
+    """For each face and digit a smooth field: near 1 on the strokes, 0.5 on their outline, 0 away; axes face,
+    digit, y, x.
 
     Cutting it lower or higher gives bolder or thinner strokes, cutting it softly gives blurred ones.
     """
     faces = [[line.split() for line in face.split("\n") if line.strip()] for face in _FACES]
     dots = np.array(
-        [[[[dot == "#" for dot in face[y][digit]] for y in range(7)] for digit in range(10)] for face in faces], np.int64
+        [
+            [[[dot == "#" for dot in face[y][digit]] for y in range(7)] for digit in range(10)]
+            for face in faces
+        ],
+        np.int64,
     )
-    fields = np.pad(dots.repeat(DOT, axis=2).repeat(DOT, axis=3), ((0, 0), (0, 0), (2 * DOT, 2 * DOT), (2 * DOT, 2 * DOT)))
+    fields = np.pad(
+        dots.repeat(DOT, axis=2).repeat(DOT, axis=3), ((0, 0), (0, 0), (2 * DOT, 2 * DOT), (2 * DOT, 2 * DOT))
+    )
     for axis in (2, 3, 2, 3):
         fields = np.sum([np.roll(fields, shift, axis) for shift in range(-DOT // 2, DOT // 2 + 1)], axis=0)
     return (fields / (DOT + 1) ** 4).astype(np.float32)

@@ -26,7 +26,9 @@ class FolderImages:
         try:
             found = ImageFolder(str(folder))
         except (FileNotFoundError, OSError) as error:
-            raise data_error("data.path", str(folder), f"no classes of images here ({str(error).splitlines()[0]})", _FORM) from None
+            raise data_error(
+                "data.path", str(folder), f"no classes of images here ({str(error).splitlines()[0]})", _FORM
+            ) from None
         self.classes: list[str] = found.classes
         self.paths: list[str] = [path for path, _ in found.imgs]
         self.labels = np.array([label for _, label in found.imgs], np.int64)
@@ -45,7 +47,8 @@ class FolderImages:
                 pixels = np.array(ImageOps.fit(image.convert("RGB"), side, Image.Resampling.BILINEAR))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(
-                f"image {self.paths[example_id]!r} cannot be read ({error}). Mend it or remove it from the folder"
+                f"image {self.paths[example_id]!r} cannot be read ({error}). Mend it or remove it from the "
+                "folder"
             ) from None
         return torch.from_numpy(pixels).permute(2, 0, 1), int(self.labels[example_id])
 
@@ -54,7 +57,12 @@ def read_image_folder(data: DataConfig) -> Contents:
     """The contents of the folder `data.path`."""
     root = Path(data.path).expanduser()
     if not data.path or not root.is_dir():
-        raise data_error("data.path", data.path, "there is no such folder", f"Set data.path to the folder of the images. {_FORM}")
+        raise data_error(
+            "data.path",
+            data.path,
+            "there is no such folder",
+            f"Set data.path to the folder of the images. {_FORM}",
+        )
     test_folder = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
     if test_folder is None or not (root / "train").is_dir():
         missing = "train/" if test_folder else "val/ or test/"
@@ -64,11 +72,16 @@ def read_image_folder(data: DataConfig) -> Contents:
         names = ", ".join(sorted(set(train.classes) ^ set(test.classes))[:5])
         reason = f"train/ and {test_folder.name}/ differ in their class folders ({names})"
         raise data_error(
-            "data.path", data.path, reason, "Give both the same class folders: a class's number is its place among them"
+            "data.path",
+            data.path,
+            reason,
+            "Give both the same class folders: a class's number is its place among them",
         )
     num_classes = data.classes or len(train.classes)
 
     def content(name: str, images: FolderImages) -> DatasetContent:
-        return DatasetContent(images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels)
+        return DatasetContent(
+            images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels
+        )
 
     return Contents(content("train", train), content("test", test), num_classes, len(train.classes))

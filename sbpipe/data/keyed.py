@@ -1,7 +1,8 @@
-"""One example of a map-style data set, as a pure function of (seed, epoch, example_id): what runs inside a loader process.
+"""One example of a map-style data set, as a pure function of (seed, epoch, example_id): what runs inside a
+loader process.
 
-Random transforms draw from the global generators of random, numpy and torch, so these are seeded for each example and put back
-after. It must not know how requests reach it nor where the tensors go.
+Random transforms draw from the global generators of random, numpy and torch, so these are seeded for each
+example and put back after. It must not know how requests reach it nor where the tensors go.
 """
 
 import random
@@ -34,7 +35,8 @@ class Items(NamedTuple):
 class KeyedDataset:
     """A map-style data set whose examples depend on (seed, epoch, example_id) alone.
 
-    A transform that keeps a generator of its own, or makes one from the system's entropy, escapes the seeding.
+    A transform that keeps a generator of its own, or makes one from the system's entropy, escapes the
+    seeding.
     """
 
     def __init__(self, dataset: Any, *, seed: int, name: str, like: Example | None = None) -> None:
@@ -57,7 +59,9 @@ class KeyedDataset:
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"{name} could not be read by the data set itself:\n{traceback.format_exc()}") from error
+            raise DataError(
+                f"{name} could not be read by the data set itself:\n{traceback.format_exc()}"
+            ) from error
 
     def _stacked(self, examples: Sequence[Example], example_ids: Sequence[int]) -> Items:
         like = self.like or examples[0]
@@ -65,10 +69,14 @@ class KeyedDataset:
             for part, value, expected in zip(("input", "target"), example, like, strict=True):
                 if value.shape != expected.shape or value.dtype != expected.dtype:
                     raise DataError(
-                        f"{self.name} example {example_id} has the {part} {_description(value)}, but the first one {_description(expected)}. "
+                        f"{self.name} example {example_id} has the {part} {_description(value)}, but the "
+                        f"first one {_description(expected)}. "
                         f"Make all {part}s alike, for instance with a resize or a pad in the data set"
                     )
-        return Items(torch.stack([example.inputs for example in examples]), torch.stack([example.target for example in examples]))
+        return Items(
+            torch.stack([example.inputs for example in examples]),
+            torch.stack([example.target for example in examples]),
+        )
 
 
 @contextmanager
@@ -93,10 +101,13 @@ def seed_generators(stream_key: int) -> None:
 def as_example(item: Any, name: str) -> Example:
     """The (input, target) pair that a data set gave, as tensors.
 
-    Images become uint8 CHW (HWC is recognised by its last axis being shorter than its first), whole targets int64, float64 float32;
-    any other input stays as it is.
+    Images become uint8 CHW (HWC is recognised by its last axis being shorter than its first), whole targets
+    int64, float64 float32; any other input stays as it is.
     """
-    form = "Each item must be a pair (input, target) of a tensor, array or PIL image and a class number or tensor"
+    form = (
+        "Each item must be a pair (input, target) of a tensor, array or PIL image and a class number or "
+        "tensor"
+    )
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise DataError(f"{name} is {_description(item)}: not a pair. {form}")
     inputs, target = (_as_tensor(value) for value in item)
@@ -112,7 +123,9 @@ def as_example(item: Any, name: str) -> Example:
 def _as_tensor(value: Any) -> torch.Tensor | None:
     if hasattr(value, "getbands") and hasattr(value, "convert"):
         value = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"))
-    if isinstance(value, (bool, int, float, np.number)) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+    if isinstance(value, (bool, int, float, np.number)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    ):
         value = torch.tensor(value)
     if not isinstance(value, torch.Tensor):
         return None
@@ -124,7 +137,8 @@ def _as_chw(image: torch.Tensor, name: str) -> torch.Tensor:
         return image[None]
     if image.ndim != 3 or 0 in image.shape:
         raise DataError(
-            f"{name} has the input {_description(image)}: uint8 inputs are images. Give them the shape CHW, or make them float32"
+            f"{name} has the input {_description(image)}: uint8 inputs are images. Give them the shape CHW, "
+            "or make them float32"
         )
     return image.permute(2, 0, 1) if image.shape[2] < image.shape[0] else image
 

@@ -1,7 +1,9 @@
-"""Wrong labels on purpose (`data.label_noise`), for any data set whose targets are classes. It must not know where the examples come from.
+"""Wrong labels on purpose (`data.label_noise`), for any data set whose targets are classes. It must not know
+where the examples come from.
 
-Only training labels change. Whether one does, and into what, is a pure function of (data.seed, example_id), so that both roles, `sbpipe
-score` and pruning see the same labels; the fingerprint of the data set tells them from the right ones.
+Only training labels change. Whether one does, and into what, is a pure function of (data.seed, example_id),
+so that both roles, `sbpipe score` and pruning see the same labels; the fingerprint of the data set tells them
+from the right ones.
 """
 
 from dataclasses import dataclass
@@ -25,9 +27,14 @@ class LabelNoise:
 
     def __call__(self, labels: Ids, example_ids: Ids) -> Ids:
         """The labels of these examples, some of them wrong."""
-        # The names of the two draws are part of every fingerprint with noise: another name would make other labels.
-        is_wrong = randomness.uniform(example_ids, randomness.key(self.seed, "embedded.label_noise")) < self.share
-        further = 1 + randomness.below(example_ids, randomness.key(self.seed, "embedded.wrong_label"), self.num_classes - 1)
+        # The names of the two draws are part of every fingerprint with noise: another name would make other
+        # labels.
+        is_wrong = (
+            randomness.uniform(example_ids, randomness.key(self.seed, "embedded.label_noise")) < self.share
+        )
+        further = 1 + randomness.below(
+            example_ids, randomness.key(self.seed, "embedded.wrong_label"), self.num_classes - 1
+        )
         return np.where(is_wrong, (labels + further) % self.num_classes, labels)
 
 
@@ -36,11 +43,18 @@ def with_noise(contents: Contents, data: DataConfig) -> Contents:
     if not data.label_noise:
         return contents
     if not contents.train.has_classes:
-        reason = f"the targets of data set {data.name!r} are not one class number per example, so none can be another class"
-        raise ConfigError("data.label_noise", data.label_noise, reason, "Set it to 0, or give every example a class number")
+        reason = (
+            f"the targets of data set {data.name!r} are not one class number per example, so none can "
+            "be another class"
+        )
+        raise ConfigError(
+            "data.label_noise", data.label_noise, reason, "Set it to 0, or give every example a class number"
+        )
     num_classes = min(contents.num_labelled, contents.num_classes)
     if num_classes < 2:
         reason = f"data set {data.name!r} has one class only, so there is no other to take"
-        raise ConfigError("data.label_noise", data.label_noise, reason, "Set it to 0, or use data of two classes or more")
+        raise ConfigError(
+            "data.label_noise", data.label_noise, reason, "Set it to 0, or use data of two classes or more"
+        )
     noise = LabelNoise(data.label_noise, data.seed, num_classes)
     return contents._replace(train=contents.train.relabelled(noise))

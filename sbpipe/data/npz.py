@@ -1,4 +1,6 @@
-"""The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know what becomes of them."""
+"""The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know what becomes
+of them.
+"""
 
 import zipfile
 import zlib
@@ -32,7 +34,10 @@ def read_arrays(data: DataConfig) -> Contents:
     """The contents of the file `data.path`."""
     if not data.path:
         raise data_error(
-            "data.path", data.path, "the data set 'arrays' is one file", f"Set data.path to an .npz file of {', '.join(KEYS)}"
+            "data.path",
+            data.path,
+            "the data set 'arrays' is one file",
+            f"Set data.path to an .npz file of {', '.join(KEYS)}",
         )
     path = Path(data.path).expanduser()
     if not path.is_file():
@@ -57,6 +62,10 @@ def _read(path: Path, given: str) -> dict[str, NDArray[Any]]:
     try:
         return read_npz(path, KEYS)
     except KeyError as error:
-        raise data_error("data.path", given, f"the array {str(error).split()[0].strip(chr(39))} is missing", way_out) from None
+        raise data_error(
+            "data.path", given, f"the array {str(error).split()[0].strip(chr(39))} is missing", way_out
+        ) from None
     except BROKEN as error:
-        raise data_error("data.path", given, f"the file is unreadable or cut short ({error})", way_out) from None
+        raise data_error(
+            "data.path", given, f"the file is unreadable or cut short ({error})", way_out
+        ) from None

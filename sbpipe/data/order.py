@@ -1,7 +1,8 @@
 """The epoch order: which example stands at which position of an epoch, without ever holding a list of them.
 
-A keyed permutation, so that the ids at any range of positions cost O(range) time and no memory, whatever the size of the data set,
-and every process that knows the seed agrees. It must not know what the ids stand for, nor which of them are kept.
+A keyed permutation, so that the ids at any range of positions cost O(range) time and no memory, whatever the
+size of the data set, and every process that knows the seed agrees. It must not know what the ids stand for,
+nor which of them are kept.
 """
 
 import math
@@ -13,16 +14,19 @@ from sbpipe import randomness
 
 Ids = NDArray[np.int64]
 
-# Luby and Rackoff need four rounds for a permutation that looks random; the rest is margin for data sets of a few examples.
+# Luby and Rackoff need four rounds for a permutation that looks random; the rest is margin for data sets of a
+# few examples.
 _ROUNDS = 8
 
 
 class Order:
-    """The order of every epoch of a data set: a Feistel network whose two digits are a position's row and column.
+    """The order of every epoch of a data set: a Feistel network whose two digits are a position's row and
+    column.
 
-    Position = row * columns + column. Each round adds to one digit a keyed random function of the other, modulo that digit's base,
-    which is a bijection of the grid whatever the function. The grid has fewer than `columns` cells too many; a position that lands
-    on one of them walks on along its cycle until it is back inside (cycle walking), so the permutation is of exactly num_examples.
+    Position = row * columns + column. Each round adds to one digit a keyed random function of the other,
+    modulo that digit's base, which is a bijection of the grid whatever the function. The grid has fewer than
+    `columns` cells too many; a position that lands on one of them walks on along its cycle until it is back
+    inside (cycle walking), so the permutation is of exactly num_examples.
     """
 
     def __init__(self, num_examples: int, seed: int) -> None:
@@ -36,7 +40,9 @@ class Order:
     def ids(self, epoch: int, start: int, stop: int) -> Ids:
         """The example ids at positions start to stop - 1 of the epoch's order."""
         if not 0 <= start <= stop <= self.num_examples:
-            raise ValueError(f"positions {start} to {stop} are not a range of an order of {self.num_examples} examples")
+            raise ValueError(
+                f"positions {start} to {stop} are not a range of an order of {self.num_examples} examples"
+            )
         keys = [randomness.key(self.seed, "order", epoch, number) for number in range(_ROUNDS)]
         example_ids = self._permute(np.arange(start, stop, dtype=np.int64), keys)
         while (outside := np.flatnonzero(example_ids >= self.num_examples)).size:

@@ -9,14 +9,18 @@ from sbpipe.config import DataConfig
 from sbpipe.data.content import Contents, data_error
 from sbpipe.data.datasets import DatasetContent
 
-_FORM = "It must return (train, test), or an object with .train and .test: two map-style data sets of (input, target)"
+_FORM = (
+    "It must return (train, test), or an object with .train and .test: two map-style data sets of "
+    "(input, target)"
+)
 
 
 def read_own(data: DataConfig) -> Contents:
     """The contents of the two data sets that the user's function returns.
 
-    uint8 inputs are images (CHW, HWC or PIL) and get the view of the config; float inputs pass through as they are. Random transforms
-    may use the global generators of random, numpy and torch: what they draw is a function of (seed, epoch, example_id).
+    uint8 inputs are images (CHW, HWC or PIL) and get the view of the config; float inputs pass through as
+    they are. Random transforms may use the global generators of random, numpy and torch: what they draw is a
+    function of (seed, epoch, example_id).
     """
     train, test = _splits(_function(data.name)(), data.name)
     num_declared = _declared_classes(train)
@@ -34,10 +38,14 @@ def _function(name: str) -> Any:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise data_error(
-            "data.name", name, "is not of the form module:function", "For instance data.name='mydata:load' for load() of mydata.py"
+            "data.name",
+            name,
+            "is not of the form module:function",
+            "For instance data.name='mydata:load' for load() of mydata.py",
         )
     if os.getcwd() not in sys.path:
-        # An installed command does not look for modules where it is called; at the end, so that nothing is hidden.
+        # An installed command does not look for modules where it is called; at the end, so that nothing is
+        # hidden.
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
@@ -46,11 +54,16 @@ def _function(name: str) -> Any:
             way_out = "Check the spelling, or start sbpipe in the folder of the file, or set PYTHONPATH"
             raise data_error("data.name", name, f"there is no module {module_name!r}", way_out) from None
         raise data_error(
-            "data.name", name, f"module {module_name!r} needs {error.name!r}, which is missing", f"Install {error.name}"
+            "data.name",
+            name,
+            f"module {module_name!r} needs {error.name!r}, which is missing",
+            f"Install {error.name}",
         ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise data_error("data.name", name, f"module {module_name!r} has no function {function_name!r}", _FORM)
+        raise data_error(
+            "data.name", name, f"module {module_name!r} has no function {function_name!r}", _FORM
+        )
     return function
 
 

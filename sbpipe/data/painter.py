@@ -1,8 +1,9 @@
-"""How the examples of the embedded data set are painted. It must not know how many there are nor where they are kept.
+"""How the examples of the embedded data set are painted. It must not know how many there are nor where they
+are kept.
 
-Every property of an example is a random number from a stream of its own, and varies the more, the more difficult the example is.
-Only whole numbers and single IEEE operations are used, no sine or sum that a library rounds in its own way, so that every machine
-paints the same bytes.
+Every property of an example is a random number from a stream of its own, and varies the more, the more
+difficult the example is. Only whole numbers and single IEEE operations are used, no sine or sum that a
+library rounds in its own way, so that every machine paints the same bytes.
 """
 
 import numpy as np
@@ -10,7 +11,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from sbpipe import randomness
-from sbpipe.data.glyphs import FIELD_HEIGHT, FIELD_WIDTH, GLYPH_HEIGHT, GLYPH_WIDTH, NUM_DIGITS, NUM_FACES, glyph_fields
+from sbpipe.data.glyphs import (
+    FIELD_HEIGHT,
+    FIELD_WIDTH,
+    GLYPH_HEIGHT,
+    GLYPH_WIDTH,
+    NUM_DIGITS,
+    NUM_FACES,
+    glyph_fields,
+)
 from sbpipe.records import Ids
 
 SIDE = 32
@@ -60,7 +69,9 @@ class Painter:
         return images, digits
 
     def _ink(self, draws: "Draws", difficulty: Property, digits: Ids) -> Plane:
-        """How much of each pixel the digit covers, with the neighbours that crowd some of the difficult ones."""
+        """How much of each pixel the digit covers, with the neighbours that crowd some of the difficult
+        ones.
+        """
         u, v = self._glyph_coordinates(draws, difficulty)
         faces = draws.whole("face", NUM_FACES) * NUM_DIGITS
         field = self._sampled(faces + digits, u, v)
@@ -76,7 +87,9 @@ class Painter:
 
     def _glyph_coordinates(self, draws: "Draws", difficulty: Property) -> tuple[Plane, Plane]:
         """Where in its glyph's field each pixel lies: turned, slanted, stretched and moved."""
-        half_turn = draws.spread("turn", 0.06 + 0.3 * difficulty)  # tangent of half the angle, which spares a sine and a cosine
+        half_turn = draws.spread(
+            "turn", 0.06 + 0.3 * difficulty
+        )  # tangent of half the angle, which spares a sine and a cosine
         cosine = (1 - half_turn * half_turn) / (1 + half_turn * half_turn)
         sine = 2 * half_turn / (1 + half_turn * half_turn)
         slant = draws.spread("slant", 0.08 + 0.4 * difficulty)
@@ -84,7 +97,9 @@ class Painter:
         across = per_pixel * draws.between("narrowness", 0.95 - 0.2 * difficulty, 1.05 + 0.3 * difficulty)
         x = self._x - draws.spread("place.x", 1.5 + 1.5 * difficulty)
         y = self._y - draws.spread("place.y", 1.5 + 1.5 * difficulty)
-        u = across * (cosine - slant * sine) * x + (across * (sine + slant * cosine) * y + np.float32(FIELD_WIDTH / 2))
+        u = across * (cosine - slant * sine) * x + (
+            across * (sine + slant * cosine) * y + np.float32(FIELD_WIDTH / 2)
+        )
         v = -per_pixel * sine * x + (per_pixel * cosine * y + np.float32(FIELD_HEIGHT / 2))
         return u, v
 
@@ -100,7 +115,10 @@ class Painter:
         """A straight stroke that crosses out some of the difficult ones."""
         is_there = draws.unit("stroke.there") < 0.05 + 0.75 * difficulty
         half_turn = draws.spread("stroke.turn", 1.0)
-        across, along = 2 * half_turn / (1 + half_turn * half_turn), (1 - half_turn * half_turn) / (1 + half_turn * half_turn)
+        across, along = (
+            2 * half_turn / (1 + half_turn * half_turn),
+            (1 - half_turn * half_turn) / (1 + half_turn * half_turn),
+        )
         distance = np.abs(across * self._x + (along * self._y - draws.spread("stroke.place", 10.0)))
         width = draws.between("stroke.width", 0.6, 1.2 + 0.8 * difficulty)
         stroke: Plane = np.clip(width - distance + np.float32(0.5), 0, 1) * is_there
@@ -141,7 +159,9 @@ class Draws:
 
 
 def _noise() -> NDArray[np.float32]:
-    """A long strip of noise, of which every example shows a piece: the sum of four uniform numbers, with deviation 1."""
+    """A long strip of noise, of which every example shows a piece: the sum of four uniform numbers, with
+    deviation 1.
+    """
     places = np.arange(_NOISE_LENGTH + 3 * SIDE * SIDE)
     parts = [randomness.uniform(places, randomness.key(0, "embedded.noise", part)) for part in range(4)]
     return ((parts[0] + parts[1] + parts[2] + parts[3] - 2) * 1.7320508).astype(np.float32)

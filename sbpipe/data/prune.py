@@ -1,8 +1,9 @@
-"""Pruning: a data set without the examples that a score file ranks lowest (or highest). It must not know what the scores are.
+"""Pruning: a data set without the examples that a score file ranks lowest (or highest). It must not know what
+the scores are.
 
-The examples left are numbered anew from 0, which is what everyone asks by; behind that stand the ids of the whole data set, by which pixels,
-transforms and labels are found, so that an example looks as it would in the whole. The fingerprint says which examples are left: both
-roles agree on them or refuse each other.
+The examples left are numbered anew from 0, which is what everyone asks by; behind that stand the ids of the
+whole data set, by which pixels, transforms and labels are found, so that an example looks as it would in the
+whole. The fingerprint says which examples are left: both roles agree on them or refuse each other.
 """
 
 import hashlib
@@ -12,12 +13,14 @@ import numpy as np
 
 from sbpipe.config import DataConfig
 from sbpipe.data.content import data_error
+from sbpipe.data.score_file import check_scores, read_scores
 from sbpipe.records import Floats, Ids
-from sbpipe.scorefile import check_scores, read_scores
 
 
 def remaining(scores: Floats, share: float, drop: str) -> Ids:
-    """The ids left, in order, after dropping the lowest (or highest) `share` of the scores; of equal scores the lower id goes first."""
+    """The ids left, in order, after dropping the lowest (or highest) `share` of the scores; of equal scores
+    the lower id goes first.
+    """
     num_dropped = math.floor(share * len(scores) + 0.5)
     order = np.argsort(scores if drop == "low" else -scores, kind="stable")
     return np.sort(order[num_dropped:]).astype(np.int64)
@@ -31,13 +34,20 @@ def pruned_ids(data: DataConfig, *, fingerprint: str, num_examples: int, batch_s
     check_scores(file, data.prune, key="data.prune", fingerprint=fingerprint, num_examples=num_examples)
     left = remaining(file.scores, data.prune_share, data.prune_from)
     if len(left) < max(1, batch_size):
-        reason = f"leaves {len(left)} of {num_examples} training examples, which do not fill a batch of {batch_size}"
-        raise data_error("data.prune_share", data.prune_share, reason, "Drop fewer, or set train.batch_size lower")
+        reason = (
+            f"leaves {len(left)} of {num_examples} training examples, which do not fill a batch of "
+            f"{batch_size}"
+        )
+        raise data_error(
+            "data.prune_share", data.prune_share, reason, "Drop fewer, or set train.batch_size lower"
+        )
     return left
 
 
 def pruned_fingerprint(fingerprint: str, left: Ids | None) -> str:
     """The data set's fingerprint, and behind it one of the examples left, if not all are."""
     return (
-        fingerprint if left is None else f"{fingerprint}-{hashlib.blake2b(left.astype('<i8').tobytes(), digest_size=4).hexdigest()}"
+        fingerprint
+        if left is None
+        else f"{fingerprint}-{hashlib.blake2b(left.astype('<i8').tobytes(), digest_size=4).hexdigest()}"
     )

@@ -1,4 +1,6 @@
-"""A data set on a device: its splits, each a source and a view. It must not know who asks for the batches, nor why."""
+"""A data set on a device: its splits, each a source and a view. It must not know who asks for the batches,
+nor why.
+"""
 
 import warnings
 from typing import NamedTuple
@@ -11,9 +13,9 @@ from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import catalog
 from sbpipe.data.content import Contents, Source, data_error, fingerprint
 from sbpipe.data.prune import pruned_fingerprint, pruned_ids
+from sbpipe.data.score_file import check_scores, read_scores
 from sbpipe.data.views import ImageView, PlainView, View, check_view
 from sbpipe.records import Floats, Ids
-from sbpipe.scorefile import check_scores, read_scores
 
 
 class Batch(NamedTuple):
@@ -24,9 +26,11 @@ class Batch(NamedTuple):
 
 
 class Split:
-    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as they are.
+    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as
+    they are.
 
-    Of a pruned data set the examples `left` have ids of their own, 0, 1, ...; they look as they do in the whole.
+    Of a pruned data set the examples `left` have ids of their own, 0, 1, ...; they look as they do in the
+    whole.
     """
 
     def __init__(self, source: Source, view: View, left: Ids | None = None) -> None:
@@ -45,10 +49,15 @@ class Split:
         return self._source.num_examples
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
-        """The examples of these ids, in that order, as they look in the epoch; `epochs` may be an array, one for each example."""
+        """The examples of these ids, in that order, as they look in the epoch; `epochs` may be an array, one
+        for each example.
+        """
         example_ids = np.array(example_ids, np.int64)  # a copy: torch takes no reversed or read-only arrays
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
-            raise IndexError(f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to {example_ids.max()}")
+            raise IndexError(
+                f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to "
+                f"{example_ids.max()}"
+            )
         example_ids = self._in_whole(example_ids)
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         fetched = self._source.fetch(example_ids, epoch_of_each)
@@ -67,9 +76,11 @@ class Split:
 
 
 class Data(NamedTuple):
-    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is tested on.
+    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is
+    tested on.
 
-    If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is `whole`.
+    If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is
+    `whole`.
     """
 
     train: Split
@@ -82,21 +93,36 @@ class Data(NamedTuple):
     left: Ids | None = None
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
-        """The scores of these training examples in a file of the whole data set, named by setting `key`, that must be of this kind."""
+        """The scores of these training examples in a file of the whole data set, named by setting `key`, that
+        must be of this kind.
+        """
         file = read_scores(given, key=key, kind=kind)
         check_scores(file, given, key=key, fingerprint=self.whole, num_examples=self.train.num_in_whole)
         return file.scores if self.left is None else file.scores[self.left]
 
 
-def load_data(data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1) -> Data:
-    """Read the data set, check it, and put it on the device; `seed` decides the views, `batch_size` is the least to train on."""
+def load_data(
+    data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1
+) -> Data:
+    """Read the data set, check it, and put it on the device; `seed` decides the views, `batch_size` is the
+    least to train on.
+    """
     contents = catalog.read(data)
     check_contents(contents, data, batch_size)
     whole = fingerprint(contents)
-    left = pruned_ids(data, fingerprint=whole, num_examples=contents.train.num_examples, batch_size=batch_size)
+    left = pruned_ids(
+        data, fingerprint=whole, num_examples=contents.train.num_examples, batch_size=batch_size
+    )
     place = _place_images if contents.train.is_image else _place_others
     splits = place(contents, left, view, seed, device)
-    return Data(*splits, contents.num_classes, contents.train.input_shape, pruned_fingerprint(whole, left), whole, left)
+    return Data(
+        *splits,
+        contents.num_classes,
+        contents.train.input_shape,
+        pruned_fingerprint(whole, left),
+        whole,
+        left,
+    )
 
 
 def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> None:
@@ -111,7 +137,12 @@ def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> Non
             raise data_error("data.name", data.name, reason, "Prepare both splits alike")
     if train.num_examples < batch_size:
         reason = f"its {train.num_examples} training examples do not fill a batch of {batch_size}"
-        raise data_error("data.name", data.name, reason, f"Set train.batch_size to at most {train.num_examples}, or use more data")
+        raise data_error(
+            "data.name",
+            data.name,
+            reason,
+            f"Set train.batch_size to at most {train.num_examples}, or use more data",
+        )
 
 
 def _place_images(
@@ -121,7 +152,9 @@ def _place_images(
     check_view(view, shape)
 
     def split(source: Source, margin: int, is_clean: bool, left: Ids | None = None) -> Split:
-        return Split(source, ImageView(view, shape, stats, device, margin=margin, seed=seed, is_clean=is_clean), left)
+        return Split(
+            source, ImageView(view, shape, stats, device, margin=margin, seed=seed, is_clean=is_clean), left
+        )
 
     source = contents.train.place(device, margin=view.crop, seed=seed)
     train = split(source, view.crop, False, left)
@@ -133,6 +166,8 @@ def _place_others(
     contents: Contents, left: Ids | None, view: ViewConfig, seed: int, device: torch.device
 ) -> tuple[Split, Split, Split]:
     if unused := [name for name in ("crop", "flip", "cutout") if getattr(view, name)]:
-        warnings.warn(f"view.{', view.'.join(unused)}: no effect, because the inputs are not uint8 images", stacklevel=3)
+        warnings.warn(
+            f"view.{', view.'.join(unused)}: no effect, because the inputs are not uint8 images", stacklevel=3
+        )
     train = Split(contents.train.place(device, margin=0, seed=seed), PlainView(), left)
     return train, train, Split(contents.test.place(device, margin=0, seed=seed), PlainView())

@@ -1,4 +1,6 @@
-"""The named data sets that torchvision reads: held in memory whole. It must not know what becomes of the arrays."""
+"""The named data sets that torchvision reads: held in memory whole. It must not know what becomes of the
+arrays.
+"""
 
 import importlib.util
 import warnings
@@ -22,7 +24,9 @@ except ImportError:  # Windows
 
 
 class Known(NamedTuple):
-    """How torchvision calls a data set, the argument for each split and its labels, and what else must be installed."""
+    """How torchvision calls a data set, the argument for each split and its labels, and what else must be
+    installed.
+    """
 
     class_name: str
     num_classes: int
@@ -47,10 +51,15 @@ def reader(name: str) -> Callable[[DataConfig], Contents]:
 
 
 def read_torchvision(data: DataConfig, known: Known) -> Contents:
-    """The contents of the folder `data.path` (by default one in the cache), downloaded if the config says so."""
+    """The contents of the folder `data.path` (by default one in the cache), downloaded if the config says
+    so.
+    """
     if known.needs and importlib.util.find_spec(known.needs) is None:
         raise data_error(
-            "data.name", data.name, f"torchvision needs {known.needs} to read it", f"Install it: pip install {known.needs}"
+            "data.name",
+            data.name,
+            f"torchvision needs {known.needs} to read it",
+            f"Install it: pip install {known.needs}",
         )
     root = Path(data.path).expanduser() if data.path else cache_folder() / "datasets"
     num_classes = data.classes or known.num_classes
@@ -63,7 +72,9 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
             if data.download
             else "Set data.path to where it lies, or --set data.download=true"
         )
-        raise data_error("data.name", data.name, f"not readable in {str(root)!r} ({error})", way_out) from None
+        raise data_error(
+            "data.name", data.name, f"not readable in {str(root)!r} ({error})", way_out
+        ) from None
     return Contents(
         array_content(*train, name="train", num_classes=num_classes),
         array_content(*test, name="test", num_classes=num_classes),
@@ -72,14 +83,18 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
     )
 
 
-def _arrays(known: Known, root: Path, split: tuple[str, Any], download: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _arrays(
+    known: Known, root: Path, split: tuple[str, Any], download: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     # Imported here, as torchvision takes a second that other data sets need not pay.
     import torchvision  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
         # The official CIFAR files were pickled by a NumPy whose habits the present one warns of.
         warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-        dataset = getattr(torchvision.datasets, known.class_name)(str(root), download=download, **dict([split]))
+        dataset = getattr(torchvision.datasets, known.class_name)(
+            str(root), download=download, **dict([split])
+        )
     return np.asarray(dataset.data), np.asarray(getattr(dataset, known.labels))
 
 

@@ -1,8 +1,9 @@
 """Views: the pixels of an example in one epoch, a pure function of (seed, epoch, example_id) on any device.
 
-The selector and the trainer each make the view for themselves, so the pixels scored must be the pixels trained on, bit for bit:
-every draw is integer arithmetic on the host, and the only floating-point steps are one multiplication and one addition per pixel,
-each rounded once. This file must not know where images come from, nor what is done with them.
+The selector and the trainer each make the view for themselves, so the pixels scored must be the pixels
+trained on, bit for bit: every draw is integer arithmetic on the host, and the only floating-point steps are
+one multiplication and one addition per pixel, each rounded once. This file must not know where images come
+from, nor what is done with them.
 """
 
 from typing import Protocol
@@ -37,9 +38,10 @@ class PlainView:
 class ImageView:
     """The view of uint8 images: crop, flip, normalise, cutout, in that order; float32, axes NCHW.
 
-    The images come with a black margin of `margin` pixels. A crop is a random window of the image with its margin; without one it is
-    the middle window. Cutout sets a square to the mean of each channel; its centre may be any pixel, so that near an edge only a part
-    of it shows. Pixels that are not normalised are scaled to [0, 1]. A clean view has no crop, flip or cutout.
+    The images come with a black margin of `margin` pixels. A crop is a random window of the image with its
+    margin; without one it is the middle window. Cutout sets a square to the mean of each channel; its centre
+    may be any pixel, so that near an edge only a part of it shows. Pixels that are not normalised are scaled
+    to [0, 1]. A clean view has no crop, flip or cutout.
     """
 
     def __init__(
@@ -60,13 +62,22 @@ class ImageView:
         self.channels, self.height, self.width = shape
         self.full_width = self.width + 2 * margin
         self.num_full_pixels = (self.height + 2 * margin) * self.full_width
-        lines_of_image = np.arange(self.channels)[:, None] * self.num_full_pixels + np.arange(self.height) * self.full_width
+        lines_of_image = (
+            np.arange(self.channels)[:, None] * self.num_full_pixels
+            + np.arange(self.height) * self.full_width
+        )
         self._lines_of_image = _on(device, lines_of_image.ravel())
         mean, deviation = np.array(stats.mean), np.array([value or 1.0 for value in stats.deviation])
-        scale, shift = (1 / deviation, -mean / deviation) if config.normalise else (np.full_like(mean, 1 / 255), 0 * mean)
+        scale, shift = (
+            (1 / deviation, -mean / deviation)
+            if config.normalise
+            else (np.full_like(mean, 1 / 255), 0 * mean)
+        )
         self._scale, self._shift = _per_channel(device, scale), _per_channel(device, shift)
         self._mean = None if config.normalise else _per_channel(device, mean / 255)
-        self._cut_rows, self._cut_columns = (_on(device, _spans(side, config.cutout)) for side in (self.height, self.width))
+        self._cut_rows, self._cut_columns = (
+            _on(device, _spans(side, config.cutout)) for side in (self.height, self.width)
+        )
 
     def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
         """The views of these examples, each in its epoch, in the order asked for."""
@@ -85,17 +96,24 @@ class ImageView:
         corners = fetched.rows * (self.channels * self.num_full_pixels)
         if self.crops:
             num_places = 2 * self.margin + 1
-            corners += draws.below("view.crop.y", num_places) * self.full_width + draws.below("view.crop.x", num_places)
+            corners += draws.below("view.crop.y", num_places) * self.full_width + draws.below(
+                "view.crop.x", num_places
+            )
         else:
             corners += self.margin * self.full_width + self.margin
-        # A window is copied line by line; every line that one could begin with is a row of a strided view, which costs nothing.
+        # A window is copied line by line; every line that one could begin with is a row of a strided view,
+        # which costs nothing.
         every_line = fetched.inputs.as_strided((fetched.inputs.numel() - self.width + 1, self.width), (1, 1))
-        lines = every_line.index_select(0, (_on(self.device, corners)[:, None] + self._lines_of_image).flatten())
+        lines = every_line.index_select(
+            0, (_on(self.device, corners)[:, None] + self._lines_of_image).flatten()
+        )
         return lines.view(-1, self.channels, self.height, self.width)
 
     def _cut(self, pixels: torch.Tensor, draws: "_Draws") -> torch.Tensor:
         rows = self._cut_rows.index_select(0, _on(self.device, draws.below("view.cutout.y", self.height)))
-        columns = self._cut_columns.index_select(0, _on(self.device, draws.below("view.cutout.x", self.width)))
+        columns = self._cut_columns.index_select(
+            0, _on(self.device, draws.below("view.cutout.x", self.width))
+        )
         square = (rows[:, :, None] * columns[:, None, :])[:, None]
         pixels.mul_(1 - square)
         return pixels if self._mean is None else pixels.add_(square * self._mean)
@@ -112,10 +130,14 @@ class _Draws:
     def below(self, purpose: str, limit: int) -> Ids:
         """A whole number in [0, limit) for each example."""
         if len(self.groups) == 1:
-            return randomness.below(self.example_ids, randomness.key(self.seed, purpose, self.groups[0][0]), limit)
+            return randomness.below(
+                self.example_ids, randomness.key(self.seed, purpose, self.groups[0][0]), limit
+            )
         drawn = np.empty_like(self.example_ids)
         for epoch, of_epoch in self.groups:
-            drawn[of_epoch] = randomness.below(self.example_ids[of_epoch], randomness.key(self.seed, purpose, epoch), limit)
+            drawn[of_epoch] = randomness.below(
+                self.example_ids[of_epoch], randomness.key(self.seed, purpose, epoch), limit
+            )
         return drawn
 
 
@@ -123,9 +145,19 @@ def check_view(config: ViewConfig, shape: tuple[int, ...]) -> None:
     """Refuse a view that can leave nothing of an image to see."""
     side = min(shape[1:])
     if config.crop >= side:
-        raise ConfigError("view.crop", config.crop, f"images of {side} pixels could be cropped away whole", f"Set it below {side}")
+        raise ConfigError(
+            "view.crop",
+            config.crop,
+            f"images of {side} pixels could be cropped away whole",
+            f"Set it below {side}",
+        )
     if config.cutout > side:
-        raise ConfigError("view.cutout", config.cutout, f"images have only {side} pixels a side", f"Set it to at most {side}")
+        raise ConfigError(
+            "view.cutout",
+            config.cutout,
+            f"images have only {side} pixels a side",
+            f"Set it to at most {side}",
+        )
 
 
 def _spans(side: int, length: int) -> NDArray[np.float32]:

@@ -1,9 +1,10 @@
 """Worker processes that load the examples of any ids on demand.
 
-A request is split into one part for each worker; a worker reads its part from its pipe, loads it and writes it back. Not a torch
-DataLoader: that one wants to know its batches beforehand, raises a worker's death out of a signal handler wherever the main thread
-happens to be, and passes tensors through shared memory, of which a container has 64 MB. Here a death or a silence is noticed where
-the answer is awaited. This file must not know what the examples are.
+A request is split into one part for each worker; a worker reads its part from its pipe, loads it and writes
+it back. Not a torch DataLoader: that one wants to know its batches beforehand, raises a worker's death out of
+a signal handler wherever the main thread happens to be, and passes tensors through shared memory, of which a
+container has 64 MB. Here a death or a silence is noticed where the answer is awaited. This file must not know
+what the examples are.
 """
 
 import multiprocessing
@@ -25,7 +26,9 @@ _STOP_S = 2.0
 
 
 class Workers:
-    """`num_workers` processes that load examples, started by the first request; with none of them, this process does it itself."""
+    """`num_workers` processes that load examples, started by the first request; with none of them, this
+    process does it itself.
+    """
 
     def __init__(self, dataset: KeyedDataset, num_workers: int) -> None:
         self._dataset = dataset
@@ -85,7 +88,8 @@ class _Worker:
         if not ready:
             raise DataError(
                 f"{self._name} examples: a loader process gave no answer for {_TIMEOUT_S:.0f} s. "
-                "Set data.workers=0 to see where the data set hangs, or train.batch_size lower if it is only slow"
+                "Set data.workers=0 to see where the data set hangs, or train.batch_size lower if it is only "
+                "slow"
             )
         try:
             answer = self._pipe.recv()
@@ -116,14 +120,16 @@ class _Worker:
     def _lost(self) -> DataError:
         self._process.join(_STOP_S)
         return DataError(
-            f"{self._name} examples: a loader process died (exit code {self._process.exitcode}; -9 often means too little memory). "
+            f"{self._name} examples: a loader process died (exit code {self._process.exitcode}; -9 often "
+            "means too little memory). "
             "Set fewer data.workers, or data.workers=0 to load in the main process"
         )
 
 
 def _serve(pipe: Connection, parents_end: Connection, dataset: KeyedDataset) -> None:
     """The worker: answer requests until the parent hangs up or dies."""
-    # Ctrl-C reaches the whole group, but it is the parent who decides; and its own handlers must not run here.
+    # Ctrl-C reaches the whole group, but it is the parent who decides; and its own handlers must not run
+    # here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""Addresses as people write them: `tcp://host:port`, `ipc://path`, `host:port`. Pure; it opens nothing and resolves nothing."""
+"""Addresses as people write them: `tcp://host:port`, `ipc://path`, `host:port`. Pure; it opens nothing and
+resolves nothing.
+"""
 
 import ipaddress
 import re
@@ -58,7 +60,8 @@ class Address:
         """The control address and the bulk address beside it."""
         if self.scheme == "ipc":
             return Endpoints(f"ipc://{self.host}", f"ipc://{self.host}.bulk")
-        # A listening socket takes numbers only, and a connecting one may pick ::1 where the trainer listens on 127.0.0.1.
+        # A listening socket takes numbers only, and a connecting one may pick ::1 where the trainer listens
+        # on 127.0.0.1.
         host = "127.0.0.1" if self.host == "localhost" else self.host
         return Endpoints(f"tcp://{host}:{self.port}", f"tcp://{host}:{self.port + 1}")
 

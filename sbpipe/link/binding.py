@@ -1,4 +1,6 @@
-"""What opening an address needs and what can go wrong with it, said so that a user can mend it. It must not know zmq."""
+"""What opening an address needs and what can go wrong with it, said so that a user can mend it. It must not
+know zmq.
+"""
 
 import errno
 import os
@@ -25,9 +27,18 @@ _FAULTS = {
         "something listens there already",
         "Another trainer may be running; use --bind tcp://127.0.0.1:0 for any free pair of ports",
     ),
-    errno.EADDRNOTAVAIL: ("this machine has no such address", "Use one of its own addresses, for instance tcp://127.0.0.1:5570"),
-    errno.ENODEV: ("this machine has no such address", "Write a number, for instance tcp://127.0.0.1:5570 or tcp://0.0.0.0:5570"),
-    errno.EACCES: ("it is not allowed to this user", "Use a port from 1024 upwards, or a path that you may write to"),
+    errno.EADDRNOTAVAIL: (
+        "this machine has no such address",
+        "Use one of its own addresses, for instance tcp://127.0.0.1:5570",
+    ),
+    errno.ENODEV: (
+        "this machine has no such address",
+        "Write a number, for instance tcp://127.0.0.1:5570 or tcp://0.0.0.0:5570",
+    ),
+    errno.EACCES: (
+        "it is not allowed to this user",
+        "Use a port from 1024 upwards, or a path that you may write to",
+    ),
     errno.ENOENT: ("its folder does not exist", "Make the folder first"),
 }
 
@@ -37,7 +48,10 @@ def require_keys(key: str, given: str, address: Address, *, has_keys: bool) -> N
     if not address.is_loopback and not has_keys:
         reason = "other machines can reach this address, and without keys anyone could steer the training"
         raise ConfigError(
-            key, given, reason, "Make keys with `sbpipe keys` and name their folder in link.keys, or use tcp://127.0.0.1:5570"
+            key,
+            given,
+            reason,
+            "Make keys with `sbpipe keys` and name their folder in link.keys, or use tcp://127.0.0.1:5570",
         )
 
 
@@ -53,13 +67,17 @@ def require_name(selector_id: str) -> None:
 
 
 def refuse_ipc_in_use(given: str, address: Address) -> None:
-    """Listening at a path silently replaces what is there, be it another trainer's socket or a file: so look first."""
+    """Listening at a path silently replaces what is there, be it another trainer's socket or a file: so look
+    first.
+    """
     if address.scheme != "ipc":
         return
     for endpoint in address.endpoints():
         path = endpoint.removeprefix("ipc://")
         if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise ConfigError("link.bind", given, f"{path}: it is not a socket", "Choose a path where nothing is")
+            raise ConfigError(
+                "link.bind", given, f"{path}: it is not a socket", "Choose a path where nothing is"
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(f"\0{path[1:]}" if path.startswith("@") else path) == 0:
                 raise bind_error(given, endpoint, errno.EADDRINUSE)
@@ -68,6 +86,7 @@ def refuse_ipc_in_use(given: str, address: Address) -> None:
 def bind_error(given: str, endpoint: str, number: int) -> ConfigError:
     """The error of a failed bind; `endpoint` is the one of the two that failed."""
     reason, way_out = _FAULTS.get(
-        number, (f"cannot be opened ({os.strerror(number)})", "Use tcp://127.0.0.1:0 for any free pair of ports")
+        number,
+        (f"cannot be opened ({os.strerror(number)})", "Use tcp://127.0.0.1:0 for any free pair of ports"),
     )
     return ConfigError("link.bind", given, f"{endpoint}: {reason}", way_out)

@@ -1,4 +1,5 @@
-"""Where a run's trainer is found: `connection.json` in the run directory, written by the trainer, read by selectors.
+"""Where a run's trainer is found: `connection.json` in the run directory, written by the trainer, read by
+selectors.
 
 It must not know sockets; whether someone still listens there shows when one connects.
 """
@@ -21,7 +22,9 @@ _KEY = "link.connect"
 
 
 class NotThereYet(ConfigError):
-    """The run directory has no connection.json: the trainer has not started, or this is another directory. Worth another try."""
+    """The run directory has no connection.json: the trainer has not started, or this is another directory.
+    Worth another try.
+    """
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class Connection:
 def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection:
     """What this process, listening at these endpoints, has to tell."""
     folder = str(Path(keys).resolve()) if keys else ""
-    return Connection(endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), folder)
+    return Connection(
+        endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), folder
+    )
 
 
 def write_connection(run_dir: Path, connection: Connection) -> Path:
@@ -60,7 +65,9 @@ def write_connection(run_dir: Path, connection: Connection) -> Path:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise RunDirError(f"{path} cannot be written ({error.strerror}). Check the directory and the space on its disk") from None
+        raise RunDirError(
+            f"{path} cannot be written ({error.strerror}). Check the directory and the space on its disk"
+        ) from None
     return path
 
 
@@ -80,13 +87,21 @@ def read_connection(run_dir: Path) -> Connection:
     except FileNotFoundError:
         reason = f"{path} is not there (yet)"
         raise NotThereYet(
-            _KEY, str(run_dir), reason, "Start the trainer of this run, or give its address, for instance tcp://127.0.0.1:5570"
+            _KEY,
+            str(run_dir),
+            reason,
+            "Start the trainer of this run, or give its address, for instance tcp://127.0.0.1:5570",
         ) from None
     except OSError as error:
         raise ConfigError(
-            _KEY, str(run_dir), f"{path} cannot be read ({error.strerror})", "Give a run directory or an address"
+            _KEY,
+            str(run_dir),
+            f"{path} cannot be read ({error.strerror})",
+            "Give a run directory or an address",
         ) from None
-    malformed = ConfigError(_KEY, str(run_dir), f"{path} is not a connection file", "Remove it and start the trainer again")
+    malformed = ConfigError(
+        _KEY, str(run_dir), f"{path} is not a connection file", "Remove it and start the trainer again"
+    )
     try:
         table: Any = json.loads(content)
         connection = Connection(**table)
@@ -99,25 +114,34 @@ def read_connection(run_dir: Path) -> Connection:
 
 
 def locate(connect: str) -> Connection:
-    """The trainer at an address (tcp://, ipc://, host:port) or of a run directory; NotThereYet is worth another try."""
+    """The trainer at an address (tcp://, ipc://, host:port) or of a run directory; NotThereYet is worth
+    another try.
+    """
     is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
     if not is_address:
         return _reachable(connect, read_connection(Path(connect)))
     address = parse(_KEY, connect)
     if address.scheme == "tcp" and (address.port == 0 or address.host == "*"):
         raise ConfigError(
-            _KEY, connect, "is not one place to connect to", "Give the host and port that the trainer printed, or its run directory"
+            _KEY,
+            connect,
+            "is not one place to connect to",
+            "Give the host and port that the trainer printed, or its run directory",
         )
     return Connection(*address.endpoints())
 
 
 def _reachable(connect: str, connection: Connection) -> Connection:
-    """The connection as seen from this machine: a trainer that listens everywhere has no address in its file."""
+    """The connection as seen from this machine: a trainer that listens everywhere has no address in its
+    file.
+    """
     control, bulk = (parse(_KEY, endpoint) for endpoint in connection.endpoints)
     is_here = connection.host in ("", socket.gethostname())
     if control.is_loopback and not is_here:
         reason = f"its trainer listens only on its own machine, {connection.host}"
-        raise ConfigError(_KEY, connect, reason, "Start it with --bind tcp://0.0.0.0:5570 and keys made by `sbpipe keys`")
+        raise ConfigError(
+            _KEY, connect, reason, "Start it with --bind tcp://0.0.0.0:5570 and keys made by `sbpipe keys`"
+        )
     if not control.is_any:
         return connection
     loopback = "[::1]" if control.is_ipv6 else "127.0.0.1"

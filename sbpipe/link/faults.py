@@ -1,4 +1,6 @@
-"""A port that misbehaves on purpose, to prove that nothing is lost or trained twice. It must not know whose port it spoils."""
+"""A port that misbehaves on purpose, to prove that nothing is lost or trained twice. It must not know whose
+port it spoils.
+"""
 
 import random
 from collections import Counter
@@ -69,10 +71,18 @@ class _Lane(Generic[Item]):
 
 
 class FaultyPort:
-    """Spoils what is sent and what is received, the same way for the same seed and calls; `seen` counts the faults."""
+    """Spoils what is sent and what is received, the same way for the same seed and calls; `seen` counts the
+    faults.
+    """
 
     def __init__(
-        self, port: Port, seed: int, drop: float = 0.0, duplicate: float = 0.0, delay: float = 0.0, reorder: float = 0.0
+        self,
+        port: Port,
+        seed: int,
+        drop: float = 0.0,
+        duplicate: float = 0.0,
+        delay: float = 0.0,
+        reorder: float = 0.0,
     ) -> None:
         faults = Faults(drop, duplicate, delay, reorder)
         self.seen: Counter[str] = Counter()

@@ -12,11 +12,12 @@
                   an array stands there as [dtype, length, crc32], or nil
     frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, of the dtype and length announced
 
-The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever, whatever the major: so
-two versions that share nothing else can still tell each other why they do not talk.
+The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever,
+whatever the major: so two versions that share nothing else can still tell each other why they do not talk.
 
-Nothing is made of a frame before its size was checked, arrays are views of the frames (read-only, not copied), and whatever is
-wrong raises FrameError and nothing else. It must not know sockets, nor what the receiver does with a message.
+Nothing is made of a frame before its size was checked, arrays are views of the frames (read-only, not
+copied), and whatever is wrong raises FrameError and nothing else. It must not know sockets, nor what the
+receiver does with a message.
 """
 
 import struct
@@ -47,7 +48,10 @@ class ProtocolMismatch(BadFrame):
 
     def __init__(self, theirs: tuple[int, int], ours: tuple[int, int] = PROTOCOL) -> None:
         both = f"the peer speaks {theirs[0]}.{theirs[1]}, this side {ours[0]}.{ours[1]}"
-        super().__init__("protocol", f"{both}; both sides need the same first number: install the same sbpipe version on both")
+        super().__init__(
+            "protocol",
+            f"{both}; both sides need the same first number: install the same sbpipe version on both",
+        )
         self.theirs = theirs
         self.ours = ours
 
@@ -75,7 +79,9 @@ class Body:
 
 
 def encode(message: Message, *, session: bytes, sequence: int) -> list[Buffer]:
-    """All frames of a message; arrays and chunk data are views, so they must not change until the frames are sent."""
+    """All frames of a message; arrays and chunk data are views, so they must not change until the frames are
+    sent.
+    """
     return seal(pack(message), session=session, sequence=sequence)
 
 
@@ -89,7 +95,9 @@ def pack(message: Message) -> Body:
     frames: list[Buffer] = []
     for name, array in shape.arrays.items():
         view = _array_view(name, getattr(message, name), array)
-        header[name] = None if view is None else [array.dtype, view.nbytes // DTYPES[array.dtype], zlib.crc32(view)]
+        header[name] = (
+            None if view is None else [array.dtype, view.nbytes // DTYPES[array.dtype], zlib.crc32(view)]
+        )
         frames += [] if view is None else [view]
     _check_meaning(shape, message)
     try:
@@ -97,7 +105,10 @@ def pack(message: Message) -> Body:
     except ValueError as error:
         raise BadFrame("header", f"{shape.kind.__name__} cannot be packed ({error})") from None
     if len(packed) > shape.header_limit:
-        raise BadFrame("header", f"{shape.kind.__name__} has a header of {len(packed)} bytes, at most {shape.header_limit}")
+        raise BadFrame(
+            "header",
+            f"{shape.kind.__name__} has a header of {len(packed)} bytes, at most {shape.header_limit}",
+        )
     return Body(code, [packed, *frames])
 
 
@@ -126,7 +137,9 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
     if shape is None:
         raise BadFrame("type", f"{code} is unknown")
     if header_bytes != header.nbytes or header_bytes > shape.header_limit:
-        raise BadFrame("header", f"{header.nbytes} bytes, {header_bytes} announced, at most {shape.header_limit}")
+        raise BadFrame(
+            "header", f"{header.nbytes} bytes, {header_bytes} announced, at most {shape.header_limit}"
+        )
     if CRC.unpack_from(prefix, PREFIX.size)[0] != zlib.crc32(header, zlib.crc32(prefix[: PREFIX.size])):
         raise BadFrame("header", "the checksum of prefix and header does not match")
     return Envelope(session, sequence, _message_of(shape, _unpack(header), rest))
@@ -143,28 +156,42 @@ def _plain(shape: Shape, name: str, value: Any) -> Any:
 
 
 def _illegal(shape: Shape, name: str, value: Any) -> BadFrame:
-    return BadFrame("fields", f"{shape.kind.__name__}.{name} = {repr(value)[:80]} is not {repr(shape.fields[name])[:120]}")
+    return BadFrame(
+        "fields", f"{shape.kind.__name__}.{name} = {repr(value)[:80]} is not {repr(shape.fields[name])[:120]}"
+    )
 
 
 def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
     if value is None and array.is_optional:
         return None
     try:
-        flat = np.frombuffer(value, np.uint8) if array.dtype == "|u1" and memoryview(value).nbytes else np.ascontiguousarray(value)
+        flat = (
+            np.frombuffer(value, np.uint8)
+            if array.dtype == "|u1" and memoryview(value).nbytes
+            else np.ascontiguousarray(value)
+        )
     except (TypeError, ValueError, BufferError) as error:
         raise BadFrame("arrays", f"{name} is not an array ({error})") from None
     is_wrong = flat.ndim != 1 or (flat.size > 0 and flat.dtype != np.dtype(array.dtype))
     if is_wrong or len(flat) > array.limit:
-        raise BadFrame("arrays", f"{name}: {flat.dtype} {flat.shape}; one axis of {array.dtype}, at most {array.limit}")
+        raise BadFrame(
+            "arrays", f"{name}: {flat.dtype} {flat.shape}; one axis of {array.dtype}, at most {array.limit}"
+        )
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 
 
 def _unpack(header: memoryview) -> Any:
     try:
         return msgpack.unpackb(
-            header, use_list=False, object_pairs_hook=_unique, ext_hook=_no_extension, max_array_len=3, max_map_len=MAX_ENTRIES
+            header,
+            use_list=False,
+            object_pairs_hook=_unique,
+            ext_hook=_no_extension,
+            max_array_len=3,
+            max_map_len=MAX_ENTRIES,
         )
-    # StackError and FormatError are ValueErrors; a hashable key of a wrong type is a TypeError in some releases of msgpack.
+    # StackError and FormatError are ValueErrors; a hashable key of a wrong type is a TypeError in some
+    # releases of msgpack.
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise BadFrame("header", f"is not msgpack ({type(error).__name__})") from None
 
@@ -188,9 +215,13 @@ def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
         if not kind.is_legal(header[name]):
             raise _illegal(shape, name, header[name])
         values[name] = header[name]
-    present = [name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional]
+    present = [
+        name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional
+    ]
     if len(present) != len(frames):
-        raise BadFrame("arrays", f"{shape.kind.__name__} came with {len(frames)} arrays, {len(present)} announced")
+        raise BadFrame(
+            "arrays", f"{shape.kind.__name__} came with {len(frames)} arrays, {len(present)} announced"
+        )
     values.update(dict.fromkeys(shape.arrays))
     for name, frame in zip(present, frames, strict=True):
         _check_array(name, shape.arrays[name], header[name], frame)
@@ -206,7 +237,10 @@ def _check_array(name: str, array: Array, announced: Any, frame: memoryview) -> 
         raise BadFrame("arrays", f"{name} is not announced as [{array.dtype}, length, crc32]")
     length, crc = announced[1:]
     if length > array.limit or frame.nbytes != length * DTYPES[array.dtype]:
-        raise BadFrame("arrays", f"{name}: {frame.nbytes} bytes came, {length} of {array.dtype} announced, at most {array.limit}")
+        raise BadFrame(
+            "arrays",
+            f"{name}: {frame.nbytes} bytes came, {length} of {array.dtype} announced, at most {array.limit}",
+        )
     if zlib.crc32(frame) != crc:
         raise BadFrame("arrays", f"the checksum of {name} does not match")
 

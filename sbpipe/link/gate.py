@@ -1,11 +1,12 @@
-"""Who gets in: for each list of frames, what the receiver is given, what the sender is answered, and what is counted.
+"""Who gets in: for each list of frames, what the receiver is given, what the sender is answered, and what is
+counted.
 
-The trainer's gate distrusts (strikes, refusal, fencing of other sessions), the selector's learns the session from Welcome. Pure
-bookkeeping over frames, so every rule is testable without a socket; it must not know zmq.
+The trainer's gate distrusts (strikes, refusal, fencing of other sessions), the selector's learns the session
+from Welcome. Pure bookkeeping over frames, so every rule is testable without a socket; it must not know zmq.
 
-Reasons that are counted: prefix, protocol, type, header, fields, arrays, meaning (what `frames` finds); misplaced (a message of
-the other pair or direction, or a Hello in another's name); nameless (a routing id that is no selector_id); refused; fenced;
-duplicate; foreign (at the selector: of another session).
+Reasons that are counted: prefix, protocol, type, header, fields, arrays, meaning (what `frames` finds);
+misplaced (a message of the other pair or direction, or a Hello in another's name); nameless (a routing id
+that is no selector_id); refused; fenced; duplicate; foreign (at the selector: of another session).
 """
 
 from collections import Counter, OrderedDict
@@ -14,7 +15,17 @@ from typing import NamedTuple, TypeVar
 
 from sbpipe.link.frames import Buffer, ProtocolMismatch, decode
 from sbpipe.link.limits import MAX_PEERS, MAX_STRIKES
-from sbpipe.link.messages import BULK, NO_SESSION, TO_SELECTOR, TO_TRAINER, Fenced, Hello, Message, Reject, Welcome
+from sbpipe.link.messages import (
+    BULK,
+    NO_SESSION,
+    TO_SELECTOR,
+    TO_TRAINER,
+    Fenced,
+    Hello,
+    Message,
+    Reject,
+    Welcome,
+)
 from sbpipe.link.schema import NAME, BadFrame
 
 Key = TypeVar("Key")
@@ -57,7 +68,8 @@ class TrainerGate:
         except BadFrame as error:
             return self._strike(peer, error)
         if isinstance(message, Hello):
-            # A selector that starts anew under its old name counts from the beginning, so a Hello forgets what was before it.
+            # A selector that starts anew under its old name counts from the beginning, so a Hello forgets
+            # what was before it.
             self._last.pop((peer, True), None)
         elif session != self._session:
             # Only control is answered: an answer to bulk could overtake the Welcome, and undo it.
@@ -77,7 +89,9 @@ class TrainerGate:
         if isinstance(error, ProtocolMismatch):
             return self._drop(error.reason, Reject(str(error)))
         is_last = strikes == MAX_STRIKES
-        return self._drop(error.reason, Reject(f"{strikes} bad messages, the last one: {error}") if is_last else None)
+        return self._drop(
+            error.reason, Reject(f"{strikes} bad messages, the last one: {error}") if is_last else None
+        )
 
 
 class SelectorGate:
@@ -127,7 +141,9 @@ class SelectorGate:
         return None
 
 
-def _opened(frames: Sequence[Buffer], accepted: tuple[type[Message], ...], is_bulk: bool) -> tuple[bytes, int, Message]:
+def _opened(
+    frames: Sequence[Buffer], accepted: tuple[type[Message], ...], is_bulk: bool
+) -> tuple[bytes, int, Message]:
     envelope = decode(frames)
     if not isinstance(envelope.message, accepted) or isinstance(envelope.message, BULK) != is_bulk:
         raise BadFrame("misplaced", f"{type(envelope.message).__name__} does not belong on this socket")

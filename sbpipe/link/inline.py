@@ -1,6 +1,7 @@
 """The port of one process: a function answers instead of a peer. No socket, no thread.
 
-It is what `mode = inline` runs on, and what tests of the trainer's loop run on. It must not know what the handler does.
+It is what `mode = inline` runs on, and what tests of the trainer's loop run on. It must not know what the
+handler does.
 """
 
 import secrets
@@ -14,10 +15,13 @@ from sbpipe.link.messages import Message
 class InlinePort:
     """`send` queues; `receive` hands one queued message to the handler and returns its replies.
 
-    `greeting` is what the peer says before it is spoken to (its Hello). Messages are handed over as they are, not packed.
+    `greeting` is what the peer says before it is spoken to (its Hello). Messages are handed over as they are,
+    not packed.
     """
 
-    def __init__(self, handler: Callable[[Message], Iterable[Message]], peer: str, greeting: Iterable[Message] = ()) -> None:
+    def __init__(
+        self, handler: Callable[[Message], Iterable[Message]], peer: str, greeting: Iterable[Message] = ()
+    ) -> None:
         self.session = secrets.token_bytes(16)
         self.dropped: Counter[str] = Counter()
         self._handler = handler

@@ -1,9 +1,11 @@
-"""The CURVE keys of a run in two files, one for each side; who has neither cannot connect. It must not know zmq or what is sent.
+"""The CURVE keys of a run in two files, one for each side; who has neither cannot connect. It must not know
+zmq or what is sent.
 
     trainer.key    the trainer's own pair and the selectors' public key
     selector.key   the selectors' own pair and the trainer's public key: copy this one, and only this one, to the other machine
 
-Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85. Mode 0600 from the first moment; never written over.
+Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85. Mode 0600 from the first moment; never
+written over.
 """
 
 import json
@@ -28,10 +30,16 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
     taken = [path.name for path in paths if path.exists()]
     if taken:
         raise ConfigError(
-            _KEY, str(folder), f"{' and '.join(taken)} is there already", "Choose another folder, or remove the old keys first"
+            _KEY,
+            str(folder),
+            f"{' and '.join(taken)} is there already",
+            "Choose another folder, or remove the old keys first",
         )
     pairs = {role: new_key_pair() for role in ROLES}
-    texts = [_to_json(role, *pairs[role], pairs[other][0]) for role, other in zip(ROLES, reversed(ROLES), strict=True)]
+    texts = [
+        _to_json(role, *pairs[role], pairs[other][0])
+        for role, other in zip(ROLES, reversed(ROLES), strict=True)
+    ]
     written: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,13 +52,18 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
         for path in written:
             path.unlink(missing_ok=True)
         raise ConfigError(
-            _KEY, str(folder), f"keys cannot be written ({error.strerror})", "Choose a folder that you may write to"
+            _KEY,
+            str(folder),
+            f"keys cannot be written ({error.strerror})",
+            "Choose a folder that you may write to",
         ) from None
     return paths
 
 
 def load_keys(folder: Path, role: str) -> Keys:
-    """The keys of one side; refuses a file that others may read, and one that is not as `make_keys` writes it."""
+    """The keys of one side; refuses a file that others may read, and one that is not as `make_keys` writes
+    it.
+    """
     path = folder / f"{role}.key"
     try:
         with path.open("rb") as file:
@@ -58,10 +71,18 @@ def load_keys(folder: Path, role: str) -> Keys:
             content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            _KEY, str(folder), f"{path.name} cannot be read ({error.strerror})", "Make keys with `sbpipe keys`"
+            _KEY,
+            str(folder),
+            f"{path.name} cannot be read ({error.strerror})",
+            "Make keys with `sbpipe keys`",
         ) from None
     if mode & 0o077:
-        raise ConfigError(_KEY, str(folder), f"{path.name} has mode {mode:04o}, so others may read it", f"Run: chmod 600 {path}")
+        raise ConfigError(
+            _KEY,
+            str(folder),
+            f"{path.name} has mode {mode:04o}, so others may read it",
+            f"Run: chmod 600 {path}",
+        )
     return _from_json(folder, role, content)
 
 
@@ -71,15 +92,24 @@ def _to_json(role: str, public: str, secret: str, peer: str) -> str:
 
 def _from_json(folder: Path, role: str, content: bytes) -> Keys:
     malformed = ConfigError(
-        _KEY, str(folder), f"{role}.key is not a key file of the {role}", "Make new keys with `sbpipe keys` in another folder"
+        _KEY,
+        str(folder),
+        f"{role}.key is not a key file of the {role}",
+        "Make new keys with `sbpipe keys` in another folder",
     )
     try:
         table: Any = json.loads(content) if len(content) <= _MAX_FILE_BYTES else None
     except (ValueError, RecursionError):
         raise malformed from None
-    if not isinstance(table, dict) or table.keys() != {"role", "public", "secret", "peer"} or table.pop("role") != role:
+    if (
+        not isinstance(table, dict)
+        or table.keys() != {"role", "public", "secret", "peer"}
+        or table.pop("role") != role
+    ):
         raise malformed
-    if not all(isinstance(value, str) and len(value) == 40 and set(value) <= _Z85 for value in table.values()):
+    if not all(
+        isinstance(value, str) and len(value) == 40 and set(value) <= _Z85 for value in table.values()
+    ):
         raise malformed
     try:
         is_pair = public_key_of(table["secret"]) == table["public"]

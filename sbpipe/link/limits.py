@@ -13,7 +13,8 @@ MAX_CONFIG = 1 << 18
 MAX_REASON = 4096
 MAX_ENTRIES = 64
 
-# One frame as zmq sees it: zmq cuts the connection of who sends a greater one. The slack is for what CURVE and the framing add.
+# One frame as zmq sees it: zmq cuts the connection of who sends a greater one. The slack is for what CURVE
+# and the framing add.
 SLACK_BYTES = 4096
 CONTROL_FRAME_BYTES = max(4 * MAX_CANDIDATES, 4 * MAX_HISTORY, MAX_WELCOME_BYTES) + SLACK_BYTES
 FETCH_FRAME_BYTES = MAX_HEADER_BYTES + SLACK_BYTES
@@ -26,7 +27,8 @@ MAX_POSTED = 10_000
 CONTROL_DRAIN = 256
 BULK_DRAIN = 32
 
-# Peers: bad messages until one is refused; peers remembered (a hostile one that invents names pushes out old ones, not the memory).
+# Peers: bad messages until one is refused; peers remembered (a hostile one that invents names pushes out old
+# ones, not the memory).
 MAX_STRIKES = 3
 MAX_PEERS = 4096
 

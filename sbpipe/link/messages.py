@@ -37,8 +37,8 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast parts, "" = fetch them, if
-    they are published apart at all.
+    `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast
+    parts, "" = fetch them, if they are published apart at all.
     """
 
     run: str
@@ -58,7 +58,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Reject:
-    """The trainer will not work with this selector. Frozen for ever: readable under every protocol version."""
+    """The trainer will not work with this selector. Frozen for ever: readable under every protocol
+    version.
+    """
 
     reason: str
 
@@ -121,8 +123,32 @@ class Goodbye:
     reason: str
 
 
-Message = Hello | Welcome | Ready | Reject | Fenced | Heartbeat | Announce | Lease | Selection | Goodbye | Fetch | Chunk | Gone
+Message = (
+    Hello
+    | Welcome
+    | Ready
+    | Reject
+    | Fenced
+    | Heartbeat
+    | Announce
+    | Lease
+    | Selection
+    | Goodbye
+    | Fetch
+    | Chunk
+    | Gone
+)
 
 BULK: tuple[type[Message], ...] = (Fetch, Chunk, Gone)
 TO_TRAINER: tuple[type[Message], ...] = (Hello, Ready, Heartbeat, Selection, Goodbye, Fetch)
-TO_SELECTOR: tuple[type[Message], ...] = (Welcome, Reject, Fenced, Heartbeat, Announce, Lease, Goodbye, Chunk, Gone)
+TO_SELECTOR: tuple[type[Message], ...] = (
+    Welcome,
+    Reject,
+    Fenced,
+    Heartbeat,
+    Announce,
+    Lease,
+    Goodbye,
+    Chunk,
+    Gone,
+)

@@ -1,4 +1,6 @@
-"""Ports from settings: finds the keys and the trainer, so that the loops need not. It must not know what the ports are used for."""
+"""Ports from settings: finds the keys and the trainer, so that the loops need not. It must not know what the
+ports are used for.
+"""
 
 from pathlib import Path
 
@@ -14,7 +16,11 @@ def open_trainer_port(link: LinkConfig) -> TrainerPort:
 
 
 def open_selector_port(link: LinkConfig, selector_id: str) -> SelectorPort:
-    """Connect to `link.connect`; keys from `link.keys`, or from where the run directory says they are. NotThereYet: try again."""
+    """Connect to `link.connect`; keys from `link.keys`, or from where the run directory says they are.
+    NotThereYet: try again.
+    """
     connection = locate(link.connect)
     folder = link.keys or connection.keys
-    return SelectorPort(connection.endpoints, selector_id, link, load_keys(Path(folder), "selector") if folder else None)
+    return SelectorPort(
+        connection.endpoints, selector_id, link, load_keys(Path(folder), "selector") if folder else None
+    )

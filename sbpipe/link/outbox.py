@@ -19,7 +19,8 @@ class Bell:
         self._ear, self._rope = socket.socketpair()
         self._ear.setblocking(False)
         self._rope.setblocking(False)
-        # Without the lock, a ring during close could write into a descriptor that was given to someone else meanwhile.
+        # Without the lock, a ring during close could write into a descriptor that was given to someone else
+        # meanwhile.
         self._lock = threading.Lock()
 
     def fileno(self) -> int:

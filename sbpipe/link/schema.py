@@ -1,6 +1,7 @@
 """What a well-formed message is: its fields, their kinds and limits, and what must hold between them.
 
-Pure rules over plain values, the same for what we send and what we receive. It must not know msgpack, frames or sockets.
+Pure rules over plain values, the same for what we send and what we receive. It must not know msgpack, frames
+or sockets.
 """
 
 import math
@@ -120,7 +121,9 @@ class Text:
     def is_legal(self, value: Any) -> bool:
         """A str within the limit that matches the pattern."""
         return (
-            type(value) is str and len(value) <= self.limit and (self.pattern is None or self.pattern.fullmatch(value) is not None)
+            type(value) is str
+            and len(value) <= self.limit
+            and (self.pattern is None or self.pattern.fullmatch(value) is not None)
         )
 
 
@@ -136,7 +139,9 @@ class Texts:
 
     def is_legal(self, value: Any) -> bool:
         """Few entries, short keys, strings within the limit."""
-        return _is_small_map(value) and all(type(inner) is str and len(inner) <= self.limit for inner in value.values())
+        return _is_small_map(value) and all(
+            type(inner) is str and len(inner) <= self.limit for inner in value.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -149,11 +154,17 @@ class Reals:
 
     def is_legal(self, value: Any) -> bool:
         """Few entries, short keys, finite floats."""
-        return _is_small_map(value) and all(type(inner) is float and math.isfinite(inner) for inner in value.values())
+        return _is_small_map(value) and all(
+            type(inner) is float and math.isfinite(inner) for inner in value.values()
+        )
 
 
 def _is_small_map(value: Any) -> bool:
-    return type(value) is dict and len(value) <= MAX_ENTRIES and all(type(name) is str and 0 < len(name) <= 64 for name in value)
+    return (
+        type(value) is dict
+        and len(value) <= MAX_ENTRIES
+        and all(type(name) is str and 0 < len(name) <= 64 for name in value)
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +192,9 @@ def _lease_fault(lease: Lease) -> str:
         return f"the range {lease.start}..{lease.stop} is empty"
     if lease.stop - lease.start > MAX_CANDIDATES:
         return f"{lease.stop - lease.start} candidates are more than {MAX_CANDIDATES}"
-    if lease.history_classes is not None and (lease.history is None or len(lease.history) != len(lease.history_classes)):
+    if lease.history_classes is not None and (
+        lease.history is None or len(lease.history) != len(lease.history_classes)
+    ):
         return "as many classes as scores must be in a history"
     return _fast_fault(lease)
 
@@ -199,7 +212,9 @@ def _selection_fault(selection: Selection) -> str:
     # Comparisons with NaN are false, so NaN is refused too.
     if not ((chances >= 0) & (chances <= 1)).all():
         return "a keep probability is outside [0, 1]"
-    if selection.predicted is not None and ((selection.predicted < 0).any() or selection.predicted.sum() != len(selection.scores)):
+    if selection.predicted is not None and (
+        (selection.predicted < 0).any() or selection.predicted.sum() != len(selection.scores)
+    ):
         return "predictions are not as many as scores"
     if not len(kept):
         return _fast_fault(selection)
@@ -211,7 +226,9 @@ def _selection_fault(selection: Selection) -> str:
 def _chunk_fault(chunk: messages.Chunk) -> str:
     num_bytes = memoryview(chunk.data).nbytes
     return (
-        "" if 0 < num_bytes <= chunk.total_bytes - chunk.offset else f"{num_bytes} bytes at {chunk.offset} of {chunk.total_bytes}"
+        ""
+        if 0 < num_bytes <= chunk.total_bytes - chunk.offset
+        else f"{num_bytes} bytes at {chunk.offset} of {chunk.total_bytes}"
     )
 
 
@@ -278,7 +295,10 @@ SHAPES: dict[int, Shape] = {
         check=_selection_fault,
     ),
     10: Shape(messages.Goodbye, {"reason": _REASON}),
-    11: Shape(messages.Fetch, {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()}),
+    11: Shape(
+        messages.Fetch,
+        {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()},
+    ),
     12: Shape(
         messages.Chunk,
         {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "is_fast": Flag()},

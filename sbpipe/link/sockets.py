@@ -1,12 +1,15 @@
-"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It must not know what a message means beyond the gate's rules.
+"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It must not know what a message means
+beyond the gate's rules.
 
     trainer   ROUTER control, ROUTER bulk   (bind)        selector   DEALER control, DEALER bulk   (connect, routing id = selector_id)
 
-Two pairs, because a heartbeat behind a snapshot waits for the whole snapshot. Flow control: the trainer never waits for a peer. A
-selector is sent leases by credit and pulls snapshot chunks by credit, so a queue that is full means a peer that stopped reading;
-then `send` says False and drops, and the ledger grants the lease again. Nothing a peer sends makes `receive` raise.
+Two pairs, because a heartbeat behind a snapshot waits for the whole snapshot. Flow control: the trainer never
+waits for a peer. A selector is sent leases by credit and pulls snapshot chunks by credit, so a queue that is
+full means a peer that stopped reading; then `send` says False and drops, and the ledger grants the lease
+again. Nothing a peer sends makes `receive` raise.
 
-A port belongs to one thread; `post` and `wake` are for the others. zmq's own threads do the network, one for each pair.
+A port belongs to one thread; `post` and `wake` are for the others. zmq's own threads do the network, one for
+each pair.
 """
 
 import contextlib
@@ -49,7 +52,9 @@ def public_key_of(secret: str) -> str:
     return zmq.curve_public(secret.encode()).decode()
 
 
-def _tuning(thread: int, frame_bytes: int, queue: int, heartbeat_s: float, lost_s: float) -> dict[int, Option]:
+def _tuning(
+    thread: int, frame_bytes: int, queue: int, heartbeat_s: float, lost_s: float
+) -> dict[int, Option]:
     return {
         zmq.AFFINITY: 1 << thread,
         zmq.MAXMSGSIZE: frame_bytes,
@@ -109,8 +114,16 @@ class _SocketPair(Generic[Received]):
 
     def _open(self, kind: int, options: dict[int, Option], control_bytes: int, bulk_bytes: int) -> None:
         """Make both sockets; the numbers are the greatest frame that each may be sent."""
-        control = _tuning(0, control_bytes, limits.CONTROL_QUEUE, self._link.heartbeat_s, self._link.lost_after_s)
-        bulk = _tuning(1, bulk_bytes, limits.bulk_queue(self._link.chunk_mib), limits.BULK_HEARTBEAT_S, limits.BULK_LOST_S)
+        control = _tuning(
+            0, control_bytes, limits.CONTROL_QUEUE, self._link.heartbeat_s, self._link.lost_after_s
+        )
+        bulk = _tuning(
+            1,
+            bulk_bytes,
+            limits.bulk_queue(self._link.chunk_mib),
+            limits.BULK_HEARTBEAT_S,
+            limits.BULK_LOST_S,
+        )
         self._control, self._bulk = self._context.socket(kind), self._context.socket(kind)
         for socket, tuning in ((self._control, control), (self._bulk, bulk)):
             self._poller.register(socket, zmq.POLLIN)
@@ -130,8 +143,11 @@ class _SocketPair(Generic[Received]):
                 parts = socket.recv_multipart(zmq.NOBLOCK, copy=not is_bulk)
             except zmq.Again:
                 break
-            # Chunks stay where zmq received them; control is small, and copying it is cheaper than sharing it.
-            received = self._judge([part if isinstance(part, bytes) else part.buffer for part in parts], is_bulk)
+            # Chunks stay where zmq received them; control is small, and copying it is cheaper than sharing
+            # it.
+            received = self._judge(
+                [part if isinstance(part, bytes) else part.buffer for part in parts], is_bulk
+            )
             came += [] if received is None else [received]
         return came
 
@@ -174,7 +190,11 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
         super().__init__(link)
         self.session = secrets.token_bytes(16)
         self._gate = TrainerGate(self.session, self.dropped)
-        self._options: dict[int, Option] = {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1, zmq.IPV6: int(address.is_ipv6)}
+        self._options: dict[int, Option] = {
+            zmq.ROUTER_MANDATORY: 1,
+            zmq.ROUTER_HANDOVER: 1,
+            zmq.IPV6: int(address.is_ipv6),
+        }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             if keys is not None:
@@ -225,7 +245,9 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
         return Endpoints(control, bulk)
 
     def _admit_only(self, keys: Keys) -> None:
-        """Encrypt, and answer zmq's question (ZAP, RFC 27) whether a key may come in; it is asked by polling, so it needs no thread."""
+        """Encrypt, and answer zmq's question (ZAP, RFC 27) whether a key may come in; it is asked by polling,
+        so it needs no thread.
+        """
         self._options |= {zmq.CURVE_SERVER: 1} | _own_keys(keys)
         door: Socket = self._context.socket(zmq.REP)
         door.bind("inproc://zeromq.zap.01")
@@ -234,7 +256,9 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
             version, request, _domain, _address, _routing_id, mechanism, *credentials = door.recv_multipart()
             is_known = mechanism == b"CURVE" and credentials == [z85.decode(keys.peer)]
             self.dropped.update([] if is_known else ["key"])
-            door.send_multipart([version, request, *((b"200", b"OK") if is_known else (b"400", b"unknown key")), b"", b""])
+            door.send_multipart(
+                [version, request, *((b"200", b"OK") if is_known else (b"400", b"unknown key")), b"", b""]
+            )
 
         self._attend(door, answer)
 
@@ -242,13 +266,18 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
 class SelectorPort(_SocketPair[Message]):
     """The selector's end; see `ports.OnePeerPort`. It sends nothing but Hello while it has no session."""
 
-    def __init__(self, endpoints: Endpoints, selector_id: str, link: LinkConfig, keys: Keys | None = None) -> None:
+    def __init__(
+        self, endpoints: Endpoints, selector_id: str, link: LinkConfig, keys: Keys | None = None
+    ) -> None:
         addresses = [parse("link.connect", endpoint) for endpoint in endpoints]
         require_keys("link.connect", endpoints.control, addresses[0], has_keys=keys is not None)
         require_name(selector_id)
         super().__init__(link)
         self._gate = SelectorGate(self.dropped)
-        options: dict[int, Option] = {zmq.ROUTING_ID: selector_id.encode(), zmq.IPV6: int(addresses[0].is_ipv6)}
+        options: dict[int, Option] = {
+            zmq.ROUTING_ID: selector_id.encode(),
+            zmq.IPV6: int(addresses[0].is_ipv6),
+        }
         options |= {zmq.RECONNECT_IVL: limits.RECONNECT_MS, zmq.RECONNECT_IVL_MAX: limits.MAX_RECONNECT_MS}
         if keys is not None:
             options |= {zmq.CURVE_SERVERKEY: keys.peer.encode()} | _own_keys(keys)
@@ -259,7 +288,9 @@ class SelectorPort(_SocketPair[Message]):
             self._bulk.connect(endpoints.bulk)
         except zmq.ZMQError as error:
             self.close()
-            raise ConfigError("link.connect", endpoints.control, f"cannot be used ({error})", "Check the address") from None
+            raise ConfigError(
+                "link.connect", endpoints.control, f"cannot be used ({error})", "Check the address"
+            ) from None
 
     @property
     def session(self) -> bytes:
@@ -289,7 +320,11 @@ class SelectorPort(_SocketPair[Message]):
 
     def _count_failed_handshakes(self) -> None:
         """A wrong key is silent otherwise: zmq just tries again."""
-        failed = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        failed = (
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        )
         monitor = self._control.get_monitor_socket(failed)
 
         def count() -> None:

@@ -1,6 +1,7 @@
 """The models' room: from a name in the settings to a network with reproducible first weights.
 
-It must not know data sets, devices, losses or optimizers. One file per family, one dict from name to builder (`build.py`).
+It must not know data sets, devices, losses or optimizers. One file per family, one dict from name to builder
+(`build.py`).
 """
 
 from sbpipe.models.build import build_model

@@ -1,11 +1,13 @@
-"""From `model.name`, `model.options` and a seed to a network on the CPU. It must not know what the network is trained for.
+"""From `model.name`, `model.options` and a seed to a network on the CPU. It must not know what the network is
+trained for.
 
-A name is one of `BUILDERS`, a classifier of torchvision (`resnet50`, `vit_b_16`, ...), or `module:function` of the user's own. The
-latter is called as `function(num_classes=..., input_shape=..., **options)`, where `input_shape` is the shape of one input without
-the batch axis, and returns an `nn.Module` in float32; its output may be anything that the loss understands.
+A name is one of `BUILDERS`, a classifier of torchvision (`resnet50`, `vit_b_16`, ...), or `module:function`
+of the user's own. The latter is called as `function(num_classes=..., input_shape=..., **options)`, where
+`input_shape` is the shape of one input without the batch axis, and returns an `nn.Module` in float32; its
+output may be anything that the loss understands.
 
-The first weights are a function of the seed alone, because both roles build the model and a run must be repeatable; the global
-random state is as untouched as if nothing had been built.
+The first weights are a function of the seed alone, because both roles build the model and a run must be
+repeatable; the global random state is as untouched as if nothing had been built.
 """
 
 import difflib
@@ -16,6 +18,7 @@ import torch
 from torch import nn
 
 from sbpipe.config import ModelConfig
+from sbpipe.config.plugins import accepted_keywords, import_plugin, is_plugin
 from sbpipe.errors import ModelError
 from sbpipe.models.densenet import densenet_cifar
 from sbpipe.models.mobilenet import mobilenet_v2_cifar
@@ -24,7 +27,6 @@ from sbpipe.models.resnet import resnet18_cifar, small_resnet
 from sbpipe.models.small_cnn import small_cnn
 from sbpipe.models.torchvision_models import build_torchvision, torchvision_names, torchvision_options
 from sbpipe.models.wide_resnet import wide_resnet
-from sbpipe.plugins import accepted_keywords, import_plugin, is_plugin
 from sbpipe.randomness import key
 
 Options = Mapping[str, Any]
@@ -48,12 +50,20 @@ def build_model(
     seed: int,
     input_dtype: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """The model in training mode, its weights drawn from `seed`, tried on a zero batch of `input_shape` and `input_dtype`."""
+    """The model in training mode, its weights drawn from `seed`, tried on a zero batch of `input_shape` and
+    `input_dtype`.
+    """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would reseed the accelerators too, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(key(seed, "model"))
         model = _build(config.name, num_classes, input_shape, config.options)
-        probe(model, config.name, input_shape, input_dtype, num_outputs=None if is_plugin(config.name) else num_classes)
+        probe(
+            model,
+            config.name,
+            input_shape,
+            input_dtype,
+            num_outputs=None if is_plugin(config.name) else num_classes,
+        )
     return model
 
 
@@ -66,7 +76,9 @@ def _build(name: str, num_classes: int, input_shape: tuple[int, ...], options: O
     if name not in known:
         nearest = difflib.get_close_matches(name.lower(), [*BUILDERS, *known], n=1, cutoff=0.0)[0]
         ours = f"ours are {', '.join(BUILDERS)}; torchvision's classifiers and module:function work too"
-        raise ModelError(f"model.name = {name!r}: unknown model. The nearest known name is {nearest!r}; {ours}")
+        raise ModelError(
+            f"model.name = {name!r}: unknown model. The nearest known name is {nearest!r}; {ours}"
+        )
     _check_names(name, options, torchvision_options(name))
     try:
         return build_torchvision(name, num_classes, options)
@@ -84,10 +96,14 @@ def _build_own(name: str, num_classes: int, input_shape: tuple[int, ...], option
         is_number = isinstance(value, (kinds[option], int)) and not isinstance(value, bool)
         if not is_number or value < (1 if kinds[option] is int else 0):
             limit = "a whole number of at least 1" if kinds[option] is int else "a number of at least 0"
-            raise ModelError(f"model.options.{option} = {value!r}: must be {limit}. {_listing(name, set(kinds))}")
+            raise ModelError(
+                f"model.options.{option} = {value!r}: must be {limit}. {_listing(name, set(kinds))}"
+            )
     if len(input_shape) != 3:
         shape = f"inputs of shape {list(input_shape)}"
-        raise ModelError(f"model.name = {name!r}: takes images [channels, height, width], the data has {shape}")
+        raise ModelError(
+            f"model.name = {name!r}: takes images [channels, height, width], the data has {shape}"
+        )
     try:
         return builder(num_classes, input_shape[0], **options)
     except (ValueError, RuntimeError) as error:
@@ -103,14 +119,18 @@ def _build_plugin(name: str, num_classes: int, input_shape: tuple[int, ...], opt
     _check_names(name, options, (accepted or set(options)) - {"num_classes", "input_shape"})
     model = function(num_classes=num_classes, input_shape=input_shape, **options)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"model.name = {name!r}: returned a {type(model).__name__}. Return a torch.nn.Module")
+        raise ModelError(
+            f"model.name = {name!r}: returned a {type(model).__name__}. Return a torch.nn.Module"
+        )
     return model
 
 
 def _check_names(name: str, options: Options, accepted: set[str]) -> None:
     for option, value in options.items():
         if option not in accepted:
-            raise ModelError(f"model.options.{option} = {value!r}: {name} has no such option. {_listing(name, accepted)}")
+            raise ModelError(
+                f"model.options.{option} = {value!r}: {name} has no such option. {_listing(name, accepted)}"
+            )
 
 
 def _listing(name: str, accepted: set[str]) -> str:

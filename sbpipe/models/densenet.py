@@ -1,4 +1,5 @@
-"""DenseNet-BC (Huang et al., 2016) in the CIFAR form: three dense blocks, bottlenecks, compression. It must not know other families.
+"""DenseNet-BC (Huang et al., 2016) in the CIFAR form: three dense blocks, bottlenecks, compression. It must
+not know other families.
 
 The default is depth 100 with growth 12 (0.77 M parameters for 10 classes).
 """
@@ -40,11 +41,17 @@ def densenet_cifar(
     compression: float = 0.5,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """`depth` counts layers (6n + 4), `growth` the channels each adds, `compression` the share kept between blocks."""
+    """`depth` counts layers (6n + 4), `growth` the channels each adds, `compression` the share kept between
+    blocks.
+    """
     if depth < 10 or depth % 6 != 4:
-        raise ModelError(f"model.options.depth = {depth}: must be 6n + 4. Choose for instance 22, 40, 100 or 190")
+        raise ModelError(
+            f"model.options.depth = {depth}: must be 6n + 4. Choose for instance 22, 40, 100 or 190"
+        )
     if not 0.0 < compression <= 1.0:
-        raise ModelError(f"model.options.compression = {compression}: must be above 0 and at most 1. The paper's is 0.5")
+        raise ModelError(
+            f"model.options.compression = {compression}: must be above 0 and at most 1. The paper's is 0.5"
+        )
     width = 2 * growth
     layers: list[nn.Module] = [conv(channels, width, 3)]
     for block in range(3):

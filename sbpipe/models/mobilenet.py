@@ -1,7 +1,7 @@
 """MobileNetV2 (Sandler et al., 2018) in the CIFAR form. It must not know other families.
 
-The blocks and widths of the original (2.24 M parameters for 10 classes); for 32x32 images the stem and the first two stages that
-would halve the image keep it whole, so the last features are 4x4 and not 1x1.
+The blocks and widths of the original (2.24 M parameters for 10 classes); for 32x32 images the stem and the
+first two stages that would halve the image keep it whole, so the last features are 4x4 and not 1x1.
 """
 
 from torch import Tensor, nn
@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from sbpipe.models.layers import Classifier, conv
 
 # expansion, channels, blocks, stride of the first block
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 STEM_CHANNELS, LAST_CHANNELS = 32, 1280
 
 
@@ -18,7 +26,9 @@ def _activated(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel by 3x3, narrow by 1x1 without activation; a shortcut where the shape is kept."""
+    """Widen by 1x1, filter each channel by 3x3, narrow by 1x1 without activation; a shortcut where the shape
+    is kept.
+    """
 
     def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -34,8 +44,12 @@ class InvertedResidual(nn.Module):
         return out + features_nchw if self.has_shortcut else out
 
 
-def mobilenet_v2_cifar(num_classes: int, channels: int, *, width_mult: float = 1.0, dropout: float = 0.0) -> nn.Module:
-    """`width_mult` scales every layer's channels, which stay multiples of 8; `dropout` is applied before the head."""
+def mobilenet_v2_cifar(
+    num_classes: int, channels: int, *, width_mult: float = 1.0, dropout: float = 0.0
+) -> nn.Module:
+    """`width_mult` scales every layer's channels, which stay multiples of 8; `dropout` is applied before the
+    head.
+    """
     before = _scaled(STEM_CHANNELS, width_mult)
     layers = _activated(conv(channels, before, 3))
     for expansion, width, blocks, stride in STAGES:

@@ -1,4 +1,5 @@
-"""Which part of a model each tensor belongs to, so that small parts can be published more often than the whole.
+"""Which part of a model each tensor belongs to, so that small parts can be published more often than the
+whole.
 
 It must not know how or when weights travel. The parts, in the order in which they are decided:
 
@@ -41,7 +42,9 @@ def _owner_path(name: str) -> str:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """A normalisation layer of torch, or one of another library that is called so and holds nothing but vectors."""
+    """A normalisation layer of torch, or one of another library that is called so and holds nothing but
+    vectors.
+    """
     if isinstance(module, _NORMS):
         return True
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
@@ -50,7 +53,9 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _head_path(model: nn.Module, owners: Mapping[str, str], norms: set[str]) -> str | None:
     weights = [
-        name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.dim() >= 2 and name in owners
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter.dim() >= 2 and name in owners
     ]
     candidates = [owners[name] for name in weights if owners[name] not in norms]
     return candidates[-1] if candidates else None

@@ -1,4 +1,6 @@
-"""Trying a fresh model on a batch of zeros, so that a wrong shape fails before anything is started. It must not know who built it."""
+"""Trying a fresh model on a batch of zeros, so that a wrong shape fails before anything is started. It must
+not know who built it.
+"""
 
 import torch
 from torch import nn
@@ -6,10 +8,13 @@ from torch import nn
 from sbpipe.errors import ModelError
 
 
-def probe(model: nn.Module, name: str, input_shape: tuple[int, ...], dtype: torch.dtype, *, num_outputs: int | None) -> None:
+def probe(
+    model: nn.Module, name: str, input_shape: tuple[int, ...], dtype: torch.dtype, *, num_outputs: int | None
+) -> None:
     """Raise ModelError unless the model answers two zero inputs, with [2, num_outputs] where that is given.
 
-    In evaluation mode, so that no buffer moves; each module's own mode is put back, since a user may have frozen some.
+    In evaluation mode, so that no buffer moves; each module's own mode is put back, since a user may have
+    frozen some.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -17,9 +22,13 @@ def probe(model: nn.Module, name: str, input_shape: tuple[int, ...], dtype: torc
         with torch.no_grad():
             outputs = model(torch.zeros(2, *input_shape, dtype=dtype))
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        way_out = "Choose a model made for this shape (the *_cifar models take small images of any number of channels)"
+        way_out = (
+            "Choose a model made for this shape (the *_cifar models take small images of any number of "
+            "channels)"
+        )
         raise ModelError(
-            f"model.name = {name!r}: cannot take inputs of shape {list(input_shape)} ({_first_line(error)}). {way_out}"
+            f"model.name = {name!r}: cannot take inputs of shape {list(input_shape)} ({_first_line(error)}). "
+            f"{way_out}"
         ) from error
     finally:
         for module, was_training in modes:
@@ -28,7 +37,10 @@ def probe(model: nn.Module, name: str, input_shape: tuple[int, ...], dtype: torc
         return
     got = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if got != [2, num_outputs]:
-        raise ModelError(f"model.name = {name!r}: two inputs gave {got}, not [2, {num_outputs}] as {num_outputs} classes ask for")
+        raise ModelError(
+            f"model.name = {name!r}: two inputs gave {got}, not [2, {num_outputs}] as {num_outputs} classes "
+            "ask for"
+        )
 
 
 def _first_line(error: Exception) -> str:

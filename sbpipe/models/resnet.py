@@ -1,7 +1,9 @@
-"""Residual networks of basic blocks in the CIFAR form (He et al., 2015): a 3x3 stem, no max-pool. It must not know other families.
+"""Residual networks of basic blocks in the CIFAR form (He et al., 2015): a 3x3 stem, no max-pool. It must not
+know other families.
 
-`small_resnet` is the 16-32-64 channel net of their CIFAR section (depth 20: 0.27 M parameters), `resnet18_cifar` the 64-128-256-512
-channel ResNet-18 that the Selective-Backprop paper trains (11.17 M). Shortcuts that change shape are 1x1 convolutions.
+`small_resnet` is the 16-32-64 channel net of their CIFAR section (depth 20: 0.27 M parameters),
+`resnet18_cifar` the 64-128-256-512 channel ResNet-18 that the Selective-Backprop paper trains (11.17 M).
+Shortcuts that change shape are 1x1 convolutions.
 """
 
 from torch import Tensor, nn
@@ -24,7 +26,9 @@ class BasicBlock(nn.Module):
         )
         keeps_shape = stride == 1 and before == after
         self.shortcut = (
-            nn.Identity() if keeps_shape else nn.Sequential(conv(before, after, 1, stride=stride), nn.BatchNorm2d(after))
+            nn.Identity()
+            if keeps_shape
+            else nn.Sequential(conv(before, after, 1, stride=stride), nn.BatchNorm2d(after))
         )
         self.activation = nn.ReLU(inplace=True)
 
@@ -45,9 +49,13 @@ def _resnet(num_classes: int, channels: int, *, widths: tuple[int, ...], blocks:
 
 
 def small_resnet(num_classes: int, channels: int, *, depth: int = 20, width: int = 16) -> nn.Module:
-    """`depth` counts layers (6n + 2: 8, 14, 20, 32, 44, 56); `width` is the number of channels of the first stage."""
+    """`depth` counts layers (6n + 2: 8, 14, 20, 32, 44, 56); `width` is the number of channels of the first
+    stage.
+    """
     if depth < 8 or depth % 6 != 2:
-        raise ModelError(f"model.options.depth = {depth}: must be 6n + 2. Choose for instance 8, 14, 20, 32, 44 or 56")
+        raise ModelError(
+            f"model.options.depth = {depth}: must be 6n + 2. Choose for instance 8, 14, 20, 32, 44 or 56"
+        )
     return _resnet(num_classes, channels, widths=(width, 2 * width, 4 * width), blocks=(depth - 2) // 6)
 
 

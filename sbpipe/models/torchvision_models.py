@@ -1,6 +1,8 @@
-"""Models of torchvision by name: image and video classifiers, untrained. The one file of this room that imports torchvision.
+"""Models of torchvision by name: image and video classifiers, untrained. The one file of this room that
+imports torchvision.
 
-The import is inside a function: it takes a second that our own models need not wait for. It must not know how weights are seeded.
+The import is inside a function: it takes a second that our own models need not wait for. It must not know how
+weights are seeded.
 """
 
 import inspect
@@ -9,14 +11,21 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-# Their auxiliary heads would answer with a tuple while training, and leaving init_weights out makes torchvision warn.
-_DEFAULTS: dict[str, dict[str, Any]] = {name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")}
+# Their auxiliary heads would answer with a tuple while training, and leaving init_weights out makes
+# torchvision warn.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
+}
 # Options that torchvision's functions take beside those of the class.
-_MORE_OPTIONS = {name: {"width_mult", "reduced_tail", "dilated"} for name in ("mobilenet_v3_large", "mobilenet_v3_small")}
+_MORE_OPTIONS = {
+    name: {"width_mult", "reduced_tail", "dilated"} for name in ("mobilenet_v3_large", "mobilenet_v3_small")
+}
 
 
 def torchvision_names() -> list[str]:
-    """Every classifier of the installed torchvision; detection and segmentation models answer in other shapes."""
+    """Every classifier of the installed torchvision; detection and segmentation models answer in other
+    shapes.
+    """
     models = _zoo()
     return [*models.list_models(module=models), *models.list_models(module=models.video)]
 
@@ -24,7 +33,8 @@ def torchvision_names() -> list[str]:
 def torchvision_options(name: str) -> set[str]:
     """The options of a model: what the class that its function returns takes.
 
-    Some of these classes swallow unknown keywords, so that a misspelt option would have no effect; hence we ask before we build.
+    Some of these classes swallow unknown keywords, so that a misspelt option would have no effect; hence we
+    ask before we build.
     """
     built_class = get_type_hints(_zoo().get_model_builder(name))["return"]
     parameters = inspect.signature(built_class).parameters.values()
@@ -34,7 +44,9 @@ def torchvision_options(name: str) -> set[str]:
 
 def build_torchvision(name: str, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
     """A model with fresh weights."""
-    model: nn.Module = _zoo().get_model(name, weights=None, num_classes=num_classes, **{**_DEFAULTS.get(name, {}), **options})
+    model: nn.Module = _zoo().get_model(
+        name, weights=None, num_classes=num_classes, **{**_DEFAULTS.get(name, {}), **options}
+    )
     return model
 
 

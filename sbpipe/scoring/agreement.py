@@ -1,21 +1,27 @@
-"""Whether coarse scores still rank like exact ones, judged from a few candidates that were scored twice. It must not know models."""
+"""Whether coarse scores still rank like exact ones, judged from a few candidates that were scored twice. It
+must not know models.
+"""
 
 from collections import deque
 
 import numpy as np
 
-from sbpipe.fidelity import spearman
 from sbpipe.records import Floats
+from sbpipe.selection.fidelity import spearman
 
 SLICE = 32
 """Candidates scored twice in a check."""
 SPACING = 128 * SLICE
-"""Candidates scored between two checks: a check costs a small share of scoring even where every lease brings new weights."""
+"""Candidates scored between two checks: a check costs a small share of scoring even where every lease brings
+new weights.
+"""
 _LAST = 4
 
 
 def agreement_of(scores: Floats, exact: Floats) -> float:
-    """The rank correlation; 0 if a score is not finite where the exact one is, for such a candidate has lost its place."""
+    """The rank correlation; 0 if a score is not finite where the exact one is, for such a candidate has lost
+    its place.
+    """
     return 0.0 if bool((np.isfinite(exact) & ~np.isfinite(scores)).any()) else spearman(scores, exact)
 
 
@@ -44,7 +50,9 @@ class Agreement:
         return is_due
 
     def note(self, correlation: float) -> None:
-        """Take in a check; one without a result, because losses were equal or not finite, is counted apart."""
+        """Take in a check; one without a result, because losses were equal or not finite, is counted
+        apart.
+        """
         if correlation != correlation:
             self.num_failed += 1
             return

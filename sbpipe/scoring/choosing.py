@@ -1,4 +1,6 @@
-"""`auto`: the precision and the batch size that score fastest here, measured on real candidates. It must not know where they come from."""
+"""`auto`: the precision and the batch size that score fastest here, measured on real candidates. It must not
+know where they come from.
+"""
 
 import logging
 import time
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sbpipe.devices import is_out_of_memory
+from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
 from sbpipe.scoring.precision import supported
@@ -37,7 +39,9 @@ class Measured:
 
 
 def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: float) -> list[Measured]:
-    """Make the scorer use the fastest precision that ranks like fp32, ready to step back to the slower ones; what was measured."""
+    """Make the scorer use the fastest precision that ranks like fp32, ready to step back to the slower ones;
+    what was measured.
+    """
     rows: list[Measured] = []
     exact, least_rate = None, 0.0
     for precision in supported(inputs.device):
@@ -56,12 +60,18 @@ def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: flo
     ladder = ladder_of(rows, least)
     scorer.slower = ladder[:-1]
     scorer.use(ladder[-1])
-    log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], ", ".join(str(row) for row in rows))
+    log.info(
+        "selector.precision = 'auto': scoring in %s; measured %s",
+        ladder[-1],
+        ", ".join(str(row) for row in rows),
+    )
     return rows
 
 
 def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
-    """The precisions worth having, the slowest (fp32, the first row) first: none is slower than it or ranks otherwise."""
+    """The precisions worth having, the slowest (fp32, the first row) first: none is slower than it or ranks
+    otherwise.
+    """
     base, *narrow = rows
     good = [row for row in narrow if row.examples_per_s > base.examples_per_s and row.agreement >= least]
     return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
@@ -75,7 +85,9 @@ def choose_batch_size(score: Score, inputs: Tensor, targets: Tensor) -> int:
     return chosen
 
 
-def _rates(score: Score, inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
+def _rates(
+    score: Score, inputs: Tensor, targets: Tensor, sizes: Sequence[int]
+) -> Iterator[tuple[int, float]]:
     """The rate at each size, up to the largest that there is memory for."""
     for size in sizes:
         try:

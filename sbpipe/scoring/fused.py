@@ -1,4 +1,6 @@
-"""A convolution with all that can be folded into it, in floating point. It must not know graphs or where weights come from."""
+"""A convolution with all that can be folded into it, in floating point. It must not know graphs or where
+weights come from.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +9,12 @@ _CHANNELS = (1, -1, 1, 1)
 
 
 class FusedConv(nn.Module):
-    """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is where the ReLU saturates, None without one.
+    """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is where the ReLU saturates,
+    None without one.
 
-    It reads the modules it was made of, which are overwritten in place when new weights arrive; `refresh` derives its own from them.
-    BatchNorm is y = s x + t per channel. It goes through a max pool as |s| before and the sign behind, since only an increasing map
-    commutes with a maximum.
+    It reads the modules it was made of, which are overwritten in place when new weights arrive; `refresh`
+    derives its own from them. BatchNorm is y = s x + t per channel. It goes through a max pool as |s| before
+    and the sign behind, since only an increasing map commutes with a maximum.
     """
 
     def __init__(
@@ -24,13 +27,21 @@ class FusedConv(nn.Module):
         dtype: torch.dtype,
         keeps_sign: bool = False,
     ) -> None:
-        """`keeps_sign`: a sign behind a max pool is applied even if all are positive, so that what is computed never changes."""
+        """`keeps_sign`: a sign behind a max pool is applied even if all are positive, so that what is
+        computed never changes.
+        """
         super().__init__()
-        # In tuples, so that they are not registered: this module's state is derived, and saved or moved by nobody.
+        # In tuples, so that they are not registered: this module's state is derived, and saved or moved by
+        # nobody.
         self._sources = (conv, norm)
         self.pool = pool
         self.cap = cap
-        self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
+        self.stride, self.padding, self.dilation, self.groups = (
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups,
+        )
         self._dtype = dtype
         self._keeps_sign = keeps_sign
         self._has_kernel = _has_kernel(conv.weight.device, dtype)
@@ -81,9 +92,13 @@ class FusedConv(nn.Module):
         if self._sign is None:
             out = self._compute(inputs, self._bias, other, self.cap)
             return out if self.pool is None else max_pool(out, self.pool)
-        return signed(max_pool(self._compute(inputs, None, None, None), self.pool), self._sign, self._bias, self.cap)
+        return signed(
+            max_pool(self._compute(inputs, None, None, None), self.pool), self._sign, self._bias, self.cap
+        )
 
-    def _compute(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
+    def _compute(
+        self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None
+    ) -> Tensor:
         """Convolution, sum and ReLU: in one kernel where there is one."""
         fits = other is None or other.shape == self.shape_of(inputs)
         if self._has_kernel and fits and not torch.compiler.is_compiling():
@@ -92,20 +107,35 @@ class FusedConv(nn.Module):
         return rectified(out if other is None else out + other, cap)
 
     def shape_of(self, inputs: Tensor) -> tuple[int, ...]:
-        """The shape of the convolution's result: a sum with anything else broadcasts, and no kernel does that."""
+        """The shape of the convolution's result: a sum with anything else broadcasts, and no kernel does
+        that.
+        """
         conv = self.conv
         sides = [
-            (inputs.shape[2 + k] + 2 * int(self.padding[k]) - self.dilation[k] * (conv.kernel_size[k] - 1) - 1) // self.stride[k]
+            (
+                inputs.shape[2 + k]
+                + 2 * int(self.padding[k])
+                - self.dilation[k] * (conv.kernel_size[k] - 1)
+                - 1
+            )
+            // self.stride[k]
             + 1
             for k in range(2)
         ]
         return (inputs.shape[0], conv.out_channels, *sides)
 
-    def _in_one_kernel(self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None) -> Tensor:
+    def _in_one_kernel(
+        self, inputs: Tensor, bias: Tensor | None, other: Tensor | None, cap: float | None
+    ) -> Tensor:
         place = (self.padding, self.stride, self.dilation, self.groups)
         if self._packed is None:
-            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._weight, *place, list(inputs.shape))
-        kernel, limits = torch.ops.mkldnn._convolution_pointwise, [] if cap in (None, torch.inf) else [0.0, cap]
+            self._packed = torch.ops.mkldnn._reorder_convolution_weight(
+                self._weight, *place, list(inputs.shape)
+            )
+        kernel, limits = (
+            torch.ops.mkldnn._convolution_pointwise,
+            [] if cap in (None, torch.inf) else [0.0, cap],
+        )
         activation = "none" if cap is None else "hardtanh" if limits else "relu"
         if other is None:
             out: Tensor = kernel(inputs, self._packed, bias, *place, activation, limits, "")
@@ -118,7 +148,9 @@ class FusedConv(nn.Module):
 
 
 def signed(pooled: Tensor, sign: Tensor, bias: Tensor, cap: float | None) -> Tensor:
-    """What a BatchNorm does behind a max pool of |scale| times the convolution: its sign, its shift, and the ReLU."""
+    """What a BatchNorm does behind a max pool of |scale| times the convolution: its sign, its shift, and the
+    ReLU.
+    """
     return rectified(torch.addcmul(bias.view(_CHANNELS), pooled, sign.view(_CHANNELS)), cap)
 
 
@@ -135,7 +167,8 @@ def is_plain_pool(module: object) -> bool:
 
 
 def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
-    """Max pooling of any type of number, by maxima of shifted views: several times as fast on a CPU as torch's own kernel.
+    """Max pooling of any type of number, by maxima of shifted views: several times as fast on a CPU as
+    torch's own kernel.
 
     Of floating-point numbers on an accelerator it is torch's own.
     """
@@ -174,8 +207,15 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """oneDNN's convolution that adds and rectifies while the result is in registers: on CPUs, in single precision."""
-    return device.type == "cpu" and dtype == torch.float32 and has_onednn() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+    """oneDNN's convolution that adds and rectifies while the result is in registers: on CPUs, in single
+    precision.
+    """
+    return (
+        device.type == "cpu"
+        and dtype == torch.float32
+        and has_onednn()
+        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+    )
 
 
 def has_onednn() -> bool:

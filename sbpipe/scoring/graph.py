@@ -1,7 +1,9 @@
-"""A model's forward pass as a graph in which a convolution and what follows it are one step. It must not know precisions.
+"""A model's forward pass as a graph in which a convolution and what follows it are one step. It must not know
+precisions.
 
-Evaluation makes much of a network redundant: a BatchNorm is a scale and a shift per channel, dropout is nothing, and a ReLU or a residual
-sum can be done while a convolution's result is still in registers. `fused` finds such chains and makes each one `FusedConv`:
+Evaluation makes much of a network redundant: a BatchNorm is a scale and a shift per channel, dropout is
+nothing, and a ReLU or a residual sum can be done while a convolution's result is still in registers. `fused`
+finds such chains and makes each one `FusedConv`:
 
     conv [-> max pool] -> batch norm [-> + other] [-> ReLU]
 
@@ -19,14 +21,22 @@ from sbpipe.scoring.fused import FusedConv, is_plain_pool
 
 Node = fx.Node
 
-_RELUS: dict[Any, float] = {F.relu: torch.inf, torch.relu: torch.inf, "relu": torch.inf, "relu_": torch.inf, F.relu6: 6.0}
+_RELUS: dict[Any, float] = {
+    F.relu: torch.inf,
+    torch.relu: torch.inf,
+    "relu": torch.inf,
+    "relu_": torch.inf,
+    F.relu6: 6.0,
+}
 _RELU_MODULES: dict[type, float] = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}
 _ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _NOTHING_IN_EVALUATION = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def traced(model: nn.Module) -> fx.GraphModule | None:
-    """The graph of a model in evaluation mode, sharing its modules; None if its forward pass cannot be written as one."""
+    """The graph of a model in evaluation mode, sharing its modules; None if its forward pass cannot be
+    written as one.
+    """
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # noqa: BLE001  a user's forward pass may fail in any way when it is given stand-ins for tensors
@@ -35,7 +45,9 @@ def traced(model: nn.Module) -> fx.GraphModule | None:
     return graph.eval() if is_plain else None
 
 
-def fused(graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool = False) -> list[FusedConv]:
+def fused(
+    graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool = False
+) -> list[FusedConv]:
     """Rewrite a graph with fused convolutions in `dtype`, which read the modules of `model`; which ones.
 
     The graph may be of a copy of the model. A fused step remembers the name of the value it ends with.
@@ -60,7 +72,9 @@ def result_of(node: Node) -> str:
     return name
 
 
-def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool) -> FusedConv:
+def _fuse(
+    graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool
+) -> FusedConv:
     last: Node = node
     pool = norm = other = None
     user = _only_user(node)
@@ -74,7 +88,9 @@ def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtyp
         last, user = user, _only_user(user)
     cap = _relu_cap(graph, user)
     last = user if user is not None and cap is not None else last
-    step = FusedConv(module_of(model, node), norm=norm, pool=pool, cap=cap, dtype=dtype, keeps_sign=keeps_sign)
+    step = FusedConv(
+        module_of(model, node), norm=norm, pool=pool, cap=cap, dtype=dtype, keeps_sign=keeps_sign
+    )
     name = f"fused_{node.name}"
     graph.add_submodule(name, step)
     with graph.graph.inserting_after(last):
@@ -85,7 +101,9 @@ def _fuse(graph: fx.GraphModule, node: Node, model: nn.Module, dtype: torch.dtyp
 
 
 def module_of(holder: nn.Module, node: Node | None) -> Any:
-    """The module that a step calls, in the graph or in the model it was traced from; None if it calls something else."""
+    """The module that a step calls, in the graph or in the model it was traced from; None if it calls
+    something else.
+    """
     return holder.get_submodule(str(node.target)) if node is not None and node.op == "call_module" else None
 
 
@@ -107,7 +125,9 @@ def _does_nothing(module: Any) -> bool:
 
 
 def _can_fuse(module: Any) -> bool:
-    plain = type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    plain = (
+        type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    )
     return plain and not _has_hooks(module)
 
 
@@ -122,7 +142,12 @@ def _has_hooks(module: Any) -> bool:
 
 def _is_sum(node: Node) -> bool:
     is_add = node.op in ("call_function", "call_method") and node.target in _ADDS
-    return is_add and not node.kwargs and len(node.args) == 2 and all(isinstance(value, Node) for value in node.args)
+    return (
+        is_add
+        and not node.kwargs
+        and len(node.args) == 2
+        and all(isinstance(value, Node) for value in node.args)
+    )
 
 
 def _relu_cap(graph: fx.GraphModule, node: Node | None) -> float | None:

@@ -1,8 +1,10 @@
-"""Layers that compute in integers, on the oneDNN kernels that PyTorch ships for x86 CPUs. It must not know graphs or candidates.
+"""Layers that compute in integers, on the oneDNN kernels that PyTorch ships for x86 CPUs. It must not know
+graphs or candidates.
 
-An activation is an unsigned byte, x = scale (q - zero), with one scale for all of a value; a weight is a signed byte with a scale for each output
-channel. A BatchNorm is folded into those channel scales and the bias alone, so that new normalisation statistics, which arrive at every
-step, cost some vectors of arithmetic: only new weights are quantised and packed anew.
+An activation is an unsigned byte, x = scale (q - zero), with one scale for all of a value; a weight is a
+signed byte with a scale for each output channel. A BatchNorm is folded into those channel scales and the bias
+alone, so that new normalisation statistics, which arrive at every step, cost some vectors of arithmetic: only
+new weights are quantised and packed anew.
 """
 
 from collections.abc import Callable
@@ -20,13 +22,17 @@ _SMALLEST_STEP = 1e-12
 
 def is_available() -> bool:
     """Whether this build of PyTorch on this CPU has integer kernels."""
-    has_kernels = hasattr(torch.ops.onednn, "qconv2d_pointwise") and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    has_kernels = hasattr(torch.ops.onednn, "qconv2d_pointwise") and hasattr(
+        torch.ops.onednn, "qlinear_pointwise"
+    )
     return has_onednn() and has_kernels and "AVX" in torch.backends.cpu.get_cpu_capability()
 
 
 @lru_cache(maxsize=1)
 def _largest_activation() -> int:
-    """Without VNNI instructions the kernels add two products in 16 bits, which 8-bit activations would overflow."""
+    """Without VNNI instructions the kernels add two products in 16 bits, which 8-bit activations would
+    overflow.
+    """
     return 255 if torch.cpu._is_vnni_supported() else 127
 
 
@@ -44,7 +50,10 @@ class Range:
         is_first = self.low == self.high
         self.low = low if is_first or low < self.low else (self.low + low) / 2
         self.high = high if is_first or high > self.high else (self.high + high) / 2
-        low, high = min(self.low, 0.0), max(self.high, 0.0)  # zero itself must be exact: convolutions pad with it
+        low, high = (
+            min(self.low, 0.0),
+            max(self.high, 0.0),
+        )  # zero itself must be exact: convolutions pad with it
         self.scale = max((high - low) / _largest_activation(), _SMALLEST_STEP)
         self.zero = round(-low / self.scale)
 
@@ -75,9 +84,13 @@ class Dequantise(nn.Module):
 
 
 class Int8Conv(nn.Module):
-    """A fused convolution in integers. `out` is the span of its result; None = the result is floating point."""
+    """A fused convolution in integers. `out` is the span of its result; None = the result is floating
+    point.
+    """
 
-    def __init__(self, fused: FusedConv, source: Range, out: Range | None, other: Range | None, *, owns_other: bool) -> None:
+    def __init__(
+        self, fused: FusedConv, source: Range, out: Range | None, other: Range | None, *, owns_other: bool
+    ) -> None:
         super().__init__()
         self._fused = (fused,)
         self._source, self._out, self._other = source, out, other
@@ -90,7 +103,9 @@ class Int8Conv(nn.Module):
 
     def refresh(self) -> None:
         """Take what the sources hold now; weights that have not moved stay packed."""
-        self._packed.refresh(lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None))
+        self._packed.refresh(
+            lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None)
+        )
         scale, shift = self._fused[0].scale_and_shift()
         self._sign = None
         if scale is not None and self._fused[0].pool is not None and not bool((scale > 0).all()):
@@ -99,7 +114,9 @@ class Int8Conv(nn.Module):
         self._bias = torch.zeros_like(self._packed.step) if shift is None else shift.float()
 
     def forward(self, values: Tensor, other: Tensor | None = None) -> Tensor:
-        """The chain's result; a sum is written into `other`, or into a copy of it where somebody still needs it."""
+        """The chain's result; a sum is written into `other`, or into a copy of it where somebody still needs
+        it.
+        """
         fused = self._fused[0]
         if other is not None:
             if other.shape == fused.shape_of(values):
@@ -118,7 +135,10 @@ class Int8Conv(nn.Module):
 
     def _convolve(self, values: Tensor, out: Range | None, bias: Tensor | None, cap: float | None) -> Tensor:
         result, kind = ((1.0, 0), torch.float32) if out is None else ((out.scale, out.zero), torch.uint8)
-        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._scale, self._zeros)
+        source, weights = (
+            (self._source.scale, self._source.zero),
+            (self._packed.packed, self._scale, self._zeros),
+        )
         activation = "none" if cap is None else "relu" if cap == torch.inf else "hardtanh"
         limits = [0.0, cap] if activation == "hardtanh" else []
         done: Tensor = torch.ops.onednn.qconv2d_pointwise(
@@ -130,7 +150,10 @@ class Int8Conv(nn.Module):
         """Sum and ReLU in the kernel. One that saturates does so because no span reaches beyond its cap."""
         assert self._out is not None, "a sum gives bytes"
         assert self._other is not None, "a sum is of bytes"
-        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._scale, self._zeros)
+        source, weights = (
+            (self._source.scale, self._source.zero),
+            (self._packed.packed, self._scale, self._zeros),
+        )
         activation = "none" if self._fused[0].cap is None else "relu"
         done: Tensor = torch.ops.onednn.qconv2d_pointwise.binary(
             values, *source, *weights, other, self._bias, *self._place, self._out.scale, self._out.zero, torch.uint8,
@@ -155,7 +178,10 @@ class Int8Linear(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """The layer's result in floating point."""
-        source, weights = (self._source.scale, self._source.zero), (self._packed.packed, self._packed.step, self._zeros)
+        source, weights = (
+            (self._source.scale, self._source.zero),
+            (self._packed.packed, self._packed.step, self._zeros),
+        )
         done: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, *source, *weights, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
         )
@@ -163,7 +189,9 @@ class Int8Linear(nn.Module):
 
 
 class PackedWeight:
-    """The weight of a layer in signed bytes as the kernels want them, made anew only when the weight was written into."""
+    """The weight of a layer in signed bytes as the kernels want them, made anew only when the weight was
+    written into.
+    """
 
     def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         self._layer = layer
@@ -171,7 +199,9 @@ class PackedWeight:
         self.step = self.packed = torch.empty(0)
 
     def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Quantise and pack, if need be. A weight that is computed (parametrised, pruned) is another one each time."""
+        """Quantise and pack, if need be. A weight that is computed (parametrised, pruned) is another one each
+        time.
+        """
         weight = self._layer.weight
         written = weight._version if "weight" in self._layer._parameters else None
         if written is None or written != self._written:

@@ -1,7 +1,9 @@
-"""From a graph of fused steps to one that computes in bytes wherever it can. It must not know how the layers do it.
+"""From a graph of fused steps to one that computes in bytes wherever it can. It must not know how the layers
+do it.
 
-Values stay bytes from one integer layer to the next; a value that a floating-point step needs is widened once, and one that an
-integer layer needs is narrowed once. The layer that gives the output stays in floating point: it costs little and decides the ranks.
+Values stay bytes from one integer layer to the next; a value that a floating-point step needs is widened
+once, and one that an integer layer needs is narrowed once. The layer that gives the output stays in floating
+point: it costs little and decides the ranks.
 """
 
 import math
@@ -19,7 +21,9 @@ SMALLEST_LINEAR = 64
 
 
 class Lowered(NamedTuple):
-    """A graph in bytes, the layers it quantised, the spans it needs by the value they are of, and the convolutions that stayed wide."""
+    """A graph in bytes, the layers it quantised, the spans it needs by the value they are of, and the
+    convolutions that stayed wide.
+    """
 
     graph: fx.GraphModule
     layers: list[Int8Conv | Int8Linear]
@@ -82,12 +86,16 @@ class _Lowering:
         module = module_of(self._old, node)
         if node is self._head:
             return False
-        large = isinstance(module, nn.Linear) and min(module.in_features, module.out_features) >= SMALLEST_LINEAR
+        large = (
+            isinstance(module, nn.Linear) and min(module.in_features, module.out_features) >= SMALLEST_LINEAR
+        )
         return isinstance(module, FusedConv) or (type(module) is nn.Linear and large)
 
     def _is_wanted_in_bytes(self, node: fx.Node) -> bool:
         pools = (user for user in node.users if is_plain_pool(module_of(self._old, user)))
-        return any(self._is_layer(user) for user in node.users) or any(self._is_wanted_in_bytes(pool) for pool in pools)
+        return any(self._is_layer(user) for user in node.users) or any(
+            self._is_wanted_in_bytes(pool) for pool in pools
+        )
 
     def _lower_layer(self, node: fx.Node, module: Any) -> None:
         values, span = self._narrowed(node.args[0])
@@ -112,7 +120,9 @@ class _Lowering:
 
     def _is_last_user(self, node: fx.Node, value: Any) -> bool:
         """Whether a value may be overwritten by this step."""
-        return node.args[0] is not value and self._order[node] == max(self._order[user] for user in value.users)
+        return node.args[0] is not value and self._order[node] == max(
+            self._order[user] for user in value.users
+        )
 
     def _narrowed(self, node: Any) -> tuple[fx.Node, Range]:
         if node not in self._bytes:
@@ -152,7 +162,9 @@ def _head_of(graph: fx.GraphModule) -> fx.Node | None:
 
 
 def record(graph: fx.GraphModule, spans: Mapping[str, Range], inputs: torch.Tensor) -> torch.Tensor | None:
-    """Run a traced graph and let each span see its value; the output, or None if a value was not finite, of which no span learns."""
+    """Run a traced graph and let each span see its value; the output, or None if a value was not finite, of
+    which no span learns.
+    """
     recorder = _Recorder(graph, set(spans))
     outputs: torch.Tensor = recorder.run(inputs)
     if not all(-math.inf < low <= high < math.inf for low, high in recorder.seen.values()):

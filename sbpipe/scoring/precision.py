@@ -3,7 +3,7 @@
 import torch
 
 from sbpipe.errors import DeviceError
-from sbpipe.layout import DTYPES
+from sbpipe.machine.layout import DTYPES
 from sbpipe.scoring import int8
 
 PRECISIONS = (*DTYPES, "int8")
@@ -15,7 +15,10 @@ def why_not(precision: str, device: torch.device) -> str | None:
         if device.type != "cpu":
             return f"PyTorch has no integer convolutions for {device.type}"
         if not int8.is_available():
-            return "this build of PyTorch has no integer kernels for this CPU (they come with oneDNN, on x86 with AVX2 or later)"
+            return (
+                "this build of PyTorch has no integer kernels for this CPU (they come with oneDNN, on x86 "
+                "with AVX2 or later)"
+            )
         return None
     try:
         torch.zeros(1, dtype=DTYPES[precision], device=device).add_(1)
@@ -30,7 +33,8 @@ def refuse(precision: str, device: torch.device) -> None:
     if reason is not None:
         instead = "fp16" if device.type != "cpu" else "fp32"
         raise DeviceError(
-            f"selector.precision = {precision!r}: {reason}. Write {instead}, or auto for the fastest that ranks alike"
+            f"selector.precision = {precision!r}: {reason}. Write {instead}, or auto for the fastest that "
+            "ranks alike"
         )
 
 

@@ -1,7 +1,9 @@
-"""What scores: a model's forward pass at some precision, derived from weights that are overwritten in place. It must not know losses.
+"""What scores: a model's forward pass at some precision, derived from weights that are overwritten in place.
+It must not know losses.
 
-A program is made once, of a model on its device in single precision. When new weights have been written into the model, `refresh` derives
-what the program computes with: folded, cast, or quantised and packed. Nothing is traced again.
+A program is made once, of a model on its device in single precision. When new weights have been written into
+the model, `refresh` derives what the program computes with: folded, cast, or quantised and packed. Nothing is
+traced again.
 """
 
 import copy
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from sbpipe.layout import DTYPES
+from sbpipe.machine.layout import DTYPES
 from sbpipe.scoring.fused import FusedConv
 from sbpipe.scoring.graph import fused, traced
 from sbpipe.scoring.lowering import lower, record
@@ -29,7 +31,9 @@ class Program(Protocol):
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
-        """The outputs in single precision, having learned from the values on the way; None if some were not finite."""
+        """The outputs in single precision, having learned from the values on the way; None if some were not
+        finite.
+        """
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -40,11 +44,13 @@ class Program(Protocol):
 class FloatProgram:
     """The model in floating point, with what evaluation makes redundant folded away.
 
-    In single precision the rest of the model is computed with as it is. In half precision the rest is cast when weights arrive, but for
-    normalisation layers, whose statistics would overflow.
+    In single precision the rest of the model is computed with as it is. In half precision the rest is cast
+    when weights arrive, but for normalisation layers, whose statistics would overflow.
     """
 
-    def __init__(self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False
+    ) -> None:
         self._model = model
         self._watched = _Watched(model)
         dtype = DTYPES[precision]
@@ -64,7 +70,9 @@ class FloatProgram:
         for step in self._fused:
             step.refresh()
         if self._copies:
-            torch._foreach_copy_([copied for copied, _ in self._copies], [source for _, source in self._copies])
+            torch._foreach_copy_(
+                [copied for copied, _ in self._copies], [source for _, source in self._copies]
+            )
         return self._watched.is_finite()
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
@@ -95,7 +103,9 @@ class ByteProgram:
         self._wide = [step for step in steps if id(step) in kept]
         wide = lowered.wide
         self._is_blind = True
-        self.notes = [f"{', '.join(wide[:4])}{' and more' if len(wide) > 4 else ''} computes in fp32"] if wide else []
+        self.notes = (
+            [f"{', '.join(wide[:4])}{' and more' if len(wide) > 4 else ''} computes in fp32"] if wide else []
+        )
 
     def refresh(self) -> bool:
         """Quantise and pack the weights that moved; of a new norm alone, only scales and biases."""
@@ -128,10 +138,14 @@ def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class _Watched:
-    """Whether all of a model's numbers are finite; only what was written into since the last look is looked at."""
+    """Whether all of a model's numbers are finite; only what was written into since the last look is looked
+    at.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self._tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+        self._tensors = [
+            tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()
+        ]
         self._seen = [-1] * len(self._tensors)
         self._bad: set[int] = set()
 
@@ -141,13 +155,21 @@ class _Watched:
         if new:
             sums = torch.stack([self._tensors[k].sum(dtype=torch.float32) for k in new])
             fine = torch.isfinite(sums).tolist()
-            self._bad = (self._bad - {*new}) | {k for k, is_fine in zip(new, fine, strict=True) if not is_fine}
+            self._bad = (self._bad - {*new}) | {
+                k for k, is_fine in zip(new, fine, strict=True) if not is_fine
+            }
             self._seen = [tensor._version for tensor in self._tensors]
         return not self._bad
 
 
 def _shared_state(run: nn.Module, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """The tensors of a copy that are still used, each with the one that it is a copy of."""
-    source = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
-    own = {**dict(run.named_parameters(remove_duplicate=False)), **dict(run.named_buffers(remove_duplicate=False))}
+    source = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+    own = {
+        **dict(run.named_parameters(remove_duplicate=False)),
+        **dict(run.named_buffers(remove_duplicate=False)),
+    }
     return [(tensor, source[name]) for name, tensor in own.items() if name in source]

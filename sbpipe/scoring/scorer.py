@@ -1,7 +1,9 @@
-"""The scorer: candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any generator.
+"""The scorer: candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any
+generator.
 
-It keeps the model in single precision, which new weights are written into, and scores with a program derived from it at the
-selector's precision. After new weights a few candidates are scored both ways, and how well the ranks agree is kept.
+It keeps the model in single precision, which new weights are written into, and scores with a program derived
+from it at the selector's precision. After new weights a few candidates are scored both ways, and how well the
+ranks agree is kept.
 """
 
 import logging
@@ -12,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sbpipe.devices import is_out_of_memory
 from sbpipe.errors import DataError, DeviceError, ModelError
-from sbpipe.layout import DTYPES, laid_out
-from sbpipe.losses import PerExampleLoss
+from sbpipe.machine.devices import is_out_of_memory
+from sbpipe.machine.layout import DTYPES, laid_out
+from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
@@ -23,11 +25,15 @@ from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 log = logging.getLogger("sbpipe.scoring")
 
 _SAME, _SIMILAR = 1e-3, 0.5
-"""Largest difference, relative to the outputs, between a program and the model it was made of: in fp32, and narrower."""
+"""Largest difference, relative to the outputs, between a program and the model it was made of: in fp32, and
+narrower.
+"""
 
 
 class Scorer:
-    """Scores with a replica of the model, in evaluation mode, at the selector's precision; the loss itself is always float32."""
+    """Scores with a replica of the model, in evaluation mode, at the selector's precision; the loss itself is
+    always float32.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,9 @@ class Scorer:
         self._is_broken = False
         self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
-        """How well scores rank like those in fp32 at the same size of image, and those like the ones at full size."""
+        """How well scores rank like those in fp32 at the same size of image, and those like the ones at full
+        size.
+        """
         self.num_outputs = 0
         """Classes that predictions are of, once there are some."""
         self.num_overflowed = 0
@@ -74,11 +82,18 @@ class Scorer:
                     raise ValueError("what is traced of its forward pass computes something else")
                 return precision, ByteProgram(self.model)
             return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
-        except Exception as error:  # a user's model may resist being traced, copied or quantised in ways of its own
+        except (
+            Exception
+        ) as error:  # a user's model may resist being traced, copied or quantised in ways of its own
             if precision == "fp32" or is_out_of_memory(error):
                 raise
             kind = "quantised" if precision == "int8" else f"cast to {precision}"
-            log.warning("selector.precision = %r: the model cannot be %s: %s. It is scored in fp32", precision, kind, error)
+            log.warning(
+                "selector.precision = %r: the model cannot be %s: %s. It is scored in fp32",
+                precision,
+                kind,
+                error,
+            )
             return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
 
     @property
@@ -100,16 +115,24 @@ class Scorer:
         self._is_pending = False
         return True
 
-    # --- before the first lease -------------------------------------------------------------------------------------------
+    # --- before the first lease -------------------------------------------------------------------
 
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
-        """Try it on real candidates, and learn what int8 must know: what cannot work shows now, not at some later step."""
+        """Try it on real candidates, and learn what int8 must know: what cannot work shows now, not at some
+        later step.
+        """
         finite = _finite_rows(inputs)
         if self.precision == "int8" and not bool(finite.all()):
             bad = len(inputs) - int(finite.sum())
-            reason = f"{bad} of the first {len(inputs)} candidates hold values that are not finite (NaN or infinite)"
-            raise DataError(f"selector.precision = 'int8': {reason}, so no range can be learned. Repair them, or write fp32")
+            reason = (
+                f"{bad} of the first {len(inputs)} candidates hold values that are not finite (NaN or "
+                "infinite)"
+            )
+            raise DataError(
+                f"selector.precision = 'int8': {reason}, so no range can be learned. Repair them, or write "
+                "fp32"
+            )
         self._refuse_size(inputs[:1])
         self._padded_to = len(inputs)
         if bool(finite.any()):
@@ -124,7 +147,8 @@ class Scorer:
         if inputs.ndim != 4:
             shape = list(inputs.shape[1:])
             raise ModelError(
-                f"selector.scale = {self._scale:g}: only images can be scored smaller, these are inputs of {shape}. Write 1.0"
+                f"selector.scale = {self._scale:g}: only images can be scored smaller, these are inputs of "
+                f"{shape}. Write 1.0"
             )
         small = self._shrunk(inputs)
         try:
@@ -132,10 +156,14 @@ class Scorer:
         except RuntimeError as error:
             size = "x".join(str(side) for side in small.shape[2:])
             reason = f"the model does not take images of {size} ({error})"
-            raise ModelError(f"selector.scale = {self._scale:g}: {reason}. Write a larger scale, or 1.0") from error
+            raise ModelError(
+                f"selector.scale = {self._scale:g}: {reason}. Write a larger scale, or 1.0"
+            ) from error
 
     def _compare(self, inputs: Tensor) -> None:
-        """Hold what was traced to what the model itself computes: a trace may miss what depends on more than its input."""
+        """Hold what was traced to what the model itself computes: a trace may miss what depends on more than
+        its input.
+        """
         wanted = self.model(laid_out(inputs)).float()
         if self._folds:
             exact = self._program
@@ -144,20 +172,29 @@ class Scorer:
                 exact.refresh()
             if not self._is_near(exact, inputs, wanted, _SAME):
                 self._folds = False
-                log.warning("traced, the model computes something else than it does itself: it is scored untraced, which is slower")
+                log.warning(
+                    "traced, the model computes something else than it does itself: it is scored untraced, "
+                    "which is slower"
+                )
                 self.use(self.precision)
         if self.precision == "int8" and self._program.calibrate(laid_out(inputs)) is None:
             raise ModelError(
-                "selector.precision = 'int8': the first candidates give values that are not finite, so their range cannot be measured. "
+                "selector.precision = 'int8': the first candidates give values that are not finite, so their "
+                "range cannot be measured. "
                 "Check the data and the model, or write fp32"
             )
         if self._compiles and self.precision != "int8":
             self._compile(inputs)
         if self.precision != "fp32" and not self._is_near(self._outputs, inputs, wanted, _SIMILAR):
-            log.warning("selector.precision = %r: the outputs are not near those in fp32: it is scored in fp32", self.precision)
+            log.warning(
+                "selector.precision = %r: the outputs are not near those in fp32: it is scored in fp32",
+                self.precision,
+            )
             self.use("fp32")
 
-    def _is_near(self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    def _is_near(
+        self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float
+    ) -> bool:
         try:
             difference = program(laid_out(inputs)).float() - wanted
         except RuntimeError as error:
@@ -173,17 +210,23 @@ class Scorer:
         except Exception as error:  # the compiler, and the compiler that it calls, fail in ways of their own
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             way_out = "A C++ compiler must be installed; or write selector.compile = false"
-            raise DeviceError(f"selector.compile = true: the model cannot be compiled ({reason}). {way_out}") from error
+            raise DeviceError(
+                f"selector.compile = true: the model cannot be compiled ({reason}). {way_out}"
+            ) from error
 
-    # --- every pass -------------------------------------------------------------------------------------------------------
+    # --- every pass -------------------------------------------------------------------------------
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
-        """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps them."""
+        """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps
+        them.
+        """
         return self.score_and_predict(inputs, targets)[0]
 
     @torch.inference_mode()
     def score_and_predict(self, inputs: Tensor, targets: Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
-        """The loss of each candidate, and the class the model takes it for; None where it is no classifier."""
+        """The loss of each candidate, and the class the model takes it for; None where it is no
+        classifier.
+        """
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
         exact = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
@@ -198,20 +241,29 @@ class Scorer:
         return losses, outputs.argmax(dim=1).cpu().numpy()
 
     def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
-        """Neither a fused ReLU nor a byte lets NaN through: what went in as such must come out as such. Counts what is not finite."""
+        """Neither a fused ReLU nor a byte lets NaN through: what went in as such must come out as such.
+        Counts what is not finite.
+        """
         if inputs.is_floating_point() or self._is_broken:
             bad = ~_finite_rows(inputs).cpu().numpy() if not self._is_broken else np.ones(len(losses), bool)
             losses = np.where(bad, np.float32(np.nan), losses) if bad.any() else losses
         count = len(losses) - int(np.isfinite(losses).sum())
         if count and not self.num_overflowed:
-            found = f"{count} of {len(losses)} scores in {self.precision} are not finite: such candidates are not chosen"
-            way_out = "" if self.precision == "fp32" else ". If there are many, set selector.precision = 'fp32'"
+            found = (
+                f"{count} of {len(losses)} scores in {self.precision} are not finite: such candidates "
+                "are not chosen"
+            )
+            way_out = (
+                "" if self.precision == "fp32" else ". If there are many, set selector.precision = 'fp32'"
+            )
             log.warning("%s%s", found, way_out)
         self.num_overflowed += count
         return losses
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
-        """The losses in single precision, learning the ranges of int8 on the way; None if values were not finite."""
+        """The losses in single precision, learning the ranges of int8 on the way; None if values were not
+        finite.
+        """
         outputs = self._program.calibrate(laid_out(self._shrunk(inputs)))
         return None if outputs is None else self._losses(outputs, targets)
 
@@ -236,11 +288,13 @@ class Scorer:
         size = [max(1, round(side * self._scale)) for side in inputs.shape[2:]]
         return nn.functional.interpolate(inputs, size=size, mode="area")
 
-    # --- checks -----------------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _note(self, losses: Floats, exact: Floats | None, inputs: Tensor, targets: Tensor) -> None:
         if exact is not None and self._scale != 1.0:
-            self.scale_agreement.note(agreement_of(exact, self._losses(self.model(laid_out(inputs)), targets)))
+            self.scale_agreement.note(
+                agreement_of(exact, self._losses(self.model(laid_out(inputs)), targets))
+            )
         self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
         if self.agreement.is_low and self.slower:
             found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
@@ -249,10 +303,14 @@ class Scorer:
         elif (self.agreement.is_low or self.scale_agreement.is_low) and not self._has_warned:
             self._has_warned = True
             if self.agreement.is_low:
-                found, knob = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}", "precision"
+                found, knob = (
+                    f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}",
+                    "precision",
+                )
             else:
                 found, knob = (
-                    f"scores at this selector.scale rank like full size only to {self.scale_agreement.recent:.3f}",
+                    "scores at this selector.scale rank like full size only to "
+                    f"{self.scale_agreement.recent:.3f}",
                     "scale",
                 )
             log.warning("%s: choose another selector.%s", found, knob)

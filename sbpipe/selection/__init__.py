@@ -5,18 +5,18 @@ from dataclasses import replace
 from sbpipe.config import SelectionConfig
 from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.floor import is_due
-from sbpipe.selection.infobatch import InfoBatch, TrainedLosses
-from sbpipe.selection.kath18 import Kath18
 from sbpipe.selection.outliers import OutlierGuard
+from sbpipe.selection.policies.infobatch import InfoBatch, TrainedLosses
+from sbpipe.selection.policies.kath18 import Kath18
+from sbpipe.selection.policies.rank import Rank
+from sbpipe.selection.policies.rho import Rho
+from sbpipe.selection.policies.sb import SelectiveBackprop
+from sbpipe.selection.policies.shuffled import Shuffled
+from sbpipe.selection.policies.steady import Steady
+from sbpipe.selection.policies.topk import TopK
+from sbpipe.selection.policies.uniform import Full, Random
 from sbpipe.selection.policy import Policy, choose, coins, drawn
-from sbpipe.selection.rank import Rank
 from sbpipe.selection.reuse import ScoreCache
-from sbpipe.selection.rho import Rho
-from sbpipe.selection.sb import SelectiveBackprop
-from sbpipe.selection.shuffled import Shuffled
-from sbpipe.selection.steady import Steady
-from sbpipe.selection.topk import TopK
-from sbpipe.selection.uniform import Full, Random
 
 POLICIES: dict[str, type[Policy]] = {
     "full": Full,
@@ -33,15 +33,28 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def build_policy(config: SelectionConfig) -> Policy:
-    """The policy the config names, behind a balance of classes and a guard against outliers where it asks for them."""
+    """The policy the config names, behind a balance of classes and a guard against outliers where it asks for
+    them.
+    """
     kind, has_guard = POLICIES[config.policy], config.outliers != "keep"
     if not kind.needs_scores:
         return kind(config)
     ranks_by_class = issubclass(kind, SelectiveBackprop) and not has_guard
     if config.history_by == "all" or ranks_by_class:
         return OutlierGuard(kind(config), config) if has_guard else kind(config)
-    # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole would become its lowest.
+    # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole
+    # would become its lowest.
     return Balanced(build_policy(replace(config, history_by="all")), config)
 
 
-__all__ = ["POLICIES", "Policy", "ScoreCache", "TrainedLosses", "build_policy", "choose", "coins", "drawn", "is_due"]
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "ScoreCache",
+    "TrainedLosses",
+    "build_policy",
+    "choose",
+    "coins",
+    "drawn",
+    "is_due",
+]

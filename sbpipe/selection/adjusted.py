@@ -1,4 +1,6 @@
-"""A policy behind a lens: it sees scores adjusted by the recent ones as they came. Knows neither the policy nor the adjustment."""
+"""A policy behind a lens: it sees scores adjusted by the recent ones as they came. Knows neither the policy
+nor the adjustment.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -27,7 +29,9 @@ class Adjusted(ABC):
     def adjust(self, scores: Floats, classes: Classes | None) -> Floats:
         """What the policy sees in place of these scores, once there is a history."""
 
-    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
         """The policy's, of adjusted scores."""
         seen = self.adjust(scores, classes) if len(self._history.state()) else scores
         return self._policy.keep_probability(seen, classes, strength=strength)

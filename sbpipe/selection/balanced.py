@@ -1,8 +1,10 @@
-"""Class balance for policies that do not rank by class themselves: a score counts as the score of equal rank among all. Wraps any policy.
+"""Class balance for policies that do not rank by class themselves: a score counts as the score of equal rank
+among all. Wraps any policy.
 
-Where a share F of its class's recent scores lies below a score, the policy sees the value below which a share F of all recent scores lies. Every
-class then has the same scores to offer, so whatever the policy makes of them keeps each class at about the rate of all, as long as the window has
-some twenty scores of it: of n scores none is above a share (n - 1) / n.
+Where a share F of its class's recent scores lies below a score, the policy sees the value below which a share
+F of all recent scores lies. Every class then has the same scores to offer, so whatever the policy makes of
+them keeps each class at about the rate of all, as long as the window has some twenty scores of it: of n
+scores none is above a share (n - 1) / n.
 """
 
 import numpy as np
@@ -15,9 +17,11 @@ from sbpipe.selection.policy import Policy
 
 
 class Balanced(Adjusted):
-    """`selection.history_by = "class"` for `rank`, `topk`, `rho` and `kath18`, and for any policy behind a guard against outliers.
+    """`selection.history_by = "class"` for `rank`, `topk`, `rho` and `kath18`, and for any policy behind a
+    guard against outliers.
 
-    Within a class the order stays, but for what the sliding of the window changes between candidates of one pass.
+    Within a class the order stays, but for what the sliding of the window changes between candidates of one
+    pass.
     """
 
     def __init__(self, policy: Policy, config: SelectionConfig) -> None:

@@ -1,7 +1,9 @@
-"""The history of `selection.history_by = "class"`: a score ranks among the scores of its own class in the window.
+"""The history of `selection.history_by = "class"`: a score ranks among the scores of its own class in the
+window.
 
-One class that the model is wrong about then cannot fill the batches: each class keeps about its share. Otherwise it is `History`: every
-candidate enters before it is looked up, and the window of the last `capacity` scores of all classes slides by one.
+One class that the model is wrong about then cannot fill the batches: each class keeps about its share.
+Otherwise it is `History`: every candidate enters before it is looked up, and the window of the last
+`capacity` scores of all classes slides by one.
 """
 
 import numpy as np
@@ -19,7 +21,9 @@ class ClassHistory:
         self._classes: Classes = np.empty(0, np.int64)
 
     def cdf(self, scores: Floats, classes: Classes | None = None) -> Floats:
-        """The share of its class in the window strictly below each score; a score that is not finite ranks lowest. Changes nothing."""
+        """The share of its class in the window strictly below each score; a score that is not finite ranks
+        lowest. Changes nothing.
+        """
         finite = np.isfinite(scores)
         shares = np.zeros(len(scores), np.float32)
         shares[finite] = self._sliding(scores[finite], _known(classes, len(scores))[finite])
@@ -40,7 +44,9 @@ class ClassHistory:
         """Remember these scores as the newest."""
         finite = np.isfinite(scores)
         self._scores = np.concatenate([self._scores, scores[finite]])[-self.capacity :]
-        self._classes = np.concatenate([self._classes, _known(classes, len(scores))[finite]])[-self.capacity :]
+        self._classes = np.concatenate([self._classes, _known(classes, len(scores))[finite]])[
+            -self.capacity :
+        ]
 
     def state(self) -> Floats:
         """The window's scores, oldest first."""

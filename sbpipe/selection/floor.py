@@ -1,4 +1,6 @@
-"""No example starves: each is kept at least once in so many epochs, whatever its scores. A pure function of seed, epoch and example."""
+"""No example starves: each is kept at least once in so many epochs, whatever its scores. A pure function of
+seed, epoch and example.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +10,9 @@ from sbpipe.records import Ids
 
 
 def is_due(seed: int, epoch: int, example_ids: Ids, every: int) -> NDArray[np.bool_]:
-    """Whose turn it is in this epoch: an example has one in `every` epochs, the same one for whoever asks; 0 = nobody has."""
+    """Whose turn it is in this epoch: an example has one in `every` epochs, the same one for whoever asks; 0
+    = nobody has.
+    """
     if not every:
         return np.zeros(len(example_ids), bool)
     turn = (randomness.uniform(example_ids, randomness.key(seed, "floor")) * every).astype(np.int64)

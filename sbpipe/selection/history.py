@@ -1,8 +1,10 @@
-"""The last scores, and the share of them strictly below a new one (the paper's Algorithm 2), without a loop over examples.
+"""The last scores, and the share of them strictly below a new one (the paper's Algorithm 2), without a loop
+over examples.
 
-Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a window that slides by one.
-A block of candidates is ranked at once: against the sorted window before it, plus its own earlier scores, less what has slid
-out. The result equals the one-by-one loop exactly. This file knows nothing of policies.
+Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a
+window that slides by one. A block of candidates is ranked at once: against the sorted window before it, plus
+its own earlier scores, less what has slid out. The result equals the one-by-one loop exactly. This file knows
+nothing of policies.
 """
 
 from functools import lru_cache
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 from sbpipe.records import Classes, Floats
 
 BLOCK = 192
-"""Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet near here."""
+"""Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet
+near here.
+"""
 
 
 class History:
@@ -24,7 +28,8 @@ class History:
         self._scores: Floats = np.empty(0, np.float32)
 
     def cdf(self, scores: Floats, classes: Classes | None = None) -> Floats:
-        """The share of the window strictly below each score, each one added before it is looked up. Changes nothing.
+        """The share of the window strictly below each score, each one added before it is looked up. Changes
+        nothing.
 
         A score that is not finite ranks lowest and takes no place in the window.
         """
@@ -56,7 +61,12 @@ def sliding_cdf(window: Floats, scores: Floats, capacity: int) -> Floats:
     block = min(BLOCK, capacity)
     for first in range(0, len(scores), block):
         now = len(window) + first
-        _count_block(series[max(0, now - capacity) : now], scores[first : first + block], capacity, below[first : first + block])
+        _count_block(
+            series[max(0, now - capacity) : now],
+            scores[first : first + block],
+            capacity,
+            below[first : first + block],
+        )
     size = np.minimum(np.arange(len(window) + 1, len(series) + 1), capacity)
     return (below / size).astype(np.float32)
 
@@ -71,7 +81,9 @@ def _count_block(before: Floats, block: Floats, capacity: int, below: NDArray[np
 
 
 def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]:
-    """For the i-th score of the block, how many of the first i + shift others are strictly below it; counts fit in a byte."""
+    """For the i-th score of the block, how many of the first i + shift others are strictly below it; counts
+    fit in a byte.
+    """
     is_below = np.less.outer(others, block)
     is_below &= _first(len(others), len(block), shift)
     counts: NDArray[np.uint8] = np.add.reduce(is_below.view(np.uint8), axis=0, dtype=np.uint8)

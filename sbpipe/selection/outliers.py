@@ -1,4 +1,6 @@
-"""A guard against wrong labels: scores beyond a quantile of the recent ones count as the quantile, or not at all. Wraps any policy."""
+"""A guard against wrong labels: scores beyond a quantile of the recent ones count as the quantile, or not at
+all. Wraps any policy.
+"""
 
 import numpy as np
 
@@ -10,7 +12,9 @@ from sbpipe.selection.policy import Policy
 
 
 class OutlierGuard(Adjusted):
-    """The highest scores are the most wanted, and the most often wrong: with noisy labels they are the noise."""
+    """The highest scores are the most wanted, and the most often wrong: with noisy labels they are the
+    noise.
+    """
 
     def __init__(self, policy: Policy, config: SelectionConfig) -> None:
         super().__init__(policy, History(config.history))

@@ -1,4 +1,6 @@
-"""What a policy is, and how its probabilities become a choice. Pure; sees neither sockets, models nor devices."""
+"""What a policy is, and how its probabilities become a choice. Pure; sees neither sockets, models nor
+devices.
+"""
 
 from typing import Protocol
 
@@ -20,7 +22,9 @@ class Policy(Protocol):
 
     def __init__(self, config: SelectionConfig) -> None: ...
 
-    def keep_probability(self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0) -> Floats:
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
         """The chance of each of the next candidates, in order, to be kept. Changes nothing.
 
         `classes` where the data set tells them; `strength` as the lease says.
@@ -28,7 +32,9 @@ class Policy(Protocol):
         ...
 
     def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
-        """Who is kept, given the chances of a pass and the coins of its candidates: each with its own chance."""
+        """Who is kept, given the chances of a pass and the coins of its candidates: each with its own
+        chance.
+        """
         ...
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
@@ -50,7 +56,9 @@ def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
 
 
 def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
-    """How many candidates are considered, and the positions of the kept ones: all of them, or up to the `most`-th kept."""
+    """How many candidates are considered, and the positions of the kept ones: all of them, or up to the
+    `most`-th kept.
+    """
     kept = np.flatnonzero(is_kept).astype(np.int32)
     if len(kept) < most:
         return len(is_kept), kept
@@ -58,9 +66,18 @@ def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
 
 
 def drawn(
-    policy: Policy, probability: Floats, example_ids: Ids, *, seed: int, epoch: int, floor: int, keep_all: bool
+    policy: Policy,
+    probability: Floats,
+    example_ids: Ids,
+    *,
+    seed: int,
+    epoch: int,
+    floor: int,
+    keep_all: bool,
 ) -> tuple[Floats, Mask]:
-    """The chances of a pass once turns (`floor`) and stretches without selection count, and who is kept by them."""
+    """The chances of a pass once turns (`floor`) and stretches without selection count, and who is kept by
+    them.
+    """
     if keep_all:
         return np.ones(len(probability), np.float32), np.ones(len(probability), bool)
     due = is_due(seed, epoch, example_ids, floor)

@@ -1,16 +1,19 @@
-"""Predicted scores (the paper's section 3.3): a Gaussian process foresees whose score will cross the threshold. Pure; knows no model and no policy.
+"""Predicted scores (the paper's section 3.3): a Gaussian process foresees whose score will cross the
+threshold. Pure; knows no model and no policy.
 
-Scores of one epoch count by their rank only, so neither the fall of the loss nor its unit or sign matters. With Phi the normal cdf, t the epochs that
-were scored, e the present one, and x_t an example's rank share in epoch t as a normal deviate (Phi(x_t) = share):
+Scores of one epoch count by their rank only, so neither the fall of the loss nor its unit or sign matters.
+With Phi the normal cdf, t the epochs that were scored, e the present one, and x_t an example's rank share in
+epoch t as a normal deviate (Phi(x_t) = share):
 
     x ~ N(0, K),  K(t, t') = (1 - noise) exp(-|t - t'| / length), and 1 on the diagonal
     mean = k' K^-1 x,  deviation^2 = 1 - k' K^-1 k,  k = (1 - noise) exp(-|e - t| / length), over the epochs the example was scored in
     chance to cross the threshold h, Phi(h) = 1 - keep:  Phi((mean - h) / deviation)
 
-All examples are draws of one process, so length and noise are those under which all that is remembered is likeliest, and the sums of x x' are all
-that takes. Policies rank a loss among losses, so what is recalled is the last scored epoch's loss at rank share Phi(h + (mean - h) usual / deviation):
-it grows with the chance, and is the loss at `mean` for whoever has the usual history. No weight in k' K^-1 is negative: a higher score never predicts
-a lower one.
+All examples are draws of one process, so length and noise are those under which all that is remembered is
+likeliest, and the sums of x x' are all that takes. Policies rank a loss among losses, so what is recalled is
+the last scored epoch's loss at rank share Phi(h + (mean - h) usual / deviation): it grows with the chance,
+and is the loss at `mean` for whoever has the usual history. No weight in k' K^-1 is negative: a higher score
+never predicts a lower one.
 
 No sum over examples goes through a threaded BLAS: how many threads a process has must not change a bit.
 """
@@ -24,11 +27,15 @@ from numpy.typing import NDArray
 from sbpipe.records import Floats, Ids
 
 SPAN = 8
-"""Scored epochs that are remembered: each is a bit of the byte that says in which of them an example was scored."""
+"""Scored epochs that are remembered: each is a bit of the byte that says in which of them an example was
+scored.
+"""
 LENGTHS = 2.0 ** np.arange(10, -2, -1)
 """Epochs after which the correlation of scores has fallen to 1/e, and ..."""
 NOISES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
-"""... the share of their variance that is gone at once: those that are tried, the ones that trust the last score first."""
+"""... the share of their variance that is gone at once: those that are tried, the ones that trust the last
+score first.
+"""
 _EQUAL = 1e-6
 """Log-likelihoods per example that are nearer than this are equal: one epoch alone tells nothing of time."""
 _DEVIATES = np.linspace(-6.0, 6.0, 1201)
@@ -38,7 +45,9 @@ Doubles = NDArray[np.float64]
 
 
 class Ranked(NamedTuple):
-    """The scores of one epoch as normal deviates of their rank shares (NaN = not scored), and the way back: the score at each of `_DEVIATES`."""
+    """The scores of one epoch as normal deviates of their rank shares (NaN = not scored), and the way back:
+    the score at each of `_DEVIATES`.
+    """
 
     deviates: Floats
     scores: Doubles
@@ -85,8 +94,12 @@ def gram(epochs: Doubles, length: Doubles, noise: Doubles) -> Doubles:
 
 
 def _only(matrices: Doubles, masks: Doubles) -> Doubles:
-    """With the rows and columns of missing epochs as in the identity: determinant and inverse are then those of what is left."""
-    return matrices * masks[..., :, None] * masks[..., None, :] + np.eye(masks.shape[-1]) * (1.0 - masks[..., None, :])
+    """With the rows and columns of missing epochs as in the identity: determinant and inverse are then those
+    of what is left.
+    """
+    return matrices * masks[..., :, None] * masks[..., None, :] + np.eye(masks.shape[-1]) * (
+        1.0 - masks[..., None, :]
+    )
 
 
 def log_likelihood(histories: Histories, length: Doubles, noise: Doubles) -> Doubles:
@@ -94,7 +107,9 @@ def log_likelihood(histories: Histories, length: Doubles, noise: Doubles) -> Dou
     grams, total = gram(histories.epochs, length, noise), np.zeros(len(length))
     for mask, count, moment in zip(histories.masks, histories.counts, histories.moments(), strict=True):
         matrices = _only(grams, mask)
-        total -= 0.5 * (count * np.linalg.slogdet(matrices)[1] + (np.linalg.inv(matrices) * moment).sum((1, 2)))
+        total -= 0.5 * (
+            count * np.linalg.slogdet(matrices)[1] + (np.linalg.inv(matrices) * moment).sum((1, 2))
+        )
     return total
 
 
@@ -123,7 +138,9 @@ def predict(histories: Histories, epoch: int, length: float, noise: float, thres
 
 
 class GaussianProcess:
-    """Remembers the scores of the last `SPAN` scored epochs, and predicts those of the present one when it begins."""
+    """Remembers the scores of the last `SPAN` scored epochs, and predicts those of the present one when it
+    begins.
+    """
 
     def __init__(self, num_examples: int, keep: float) -> None:
         self._threshold = float(np.interp(1.0 - keep, _SHARES, _DEVIATES))

@@ -1,4 +1,6 @@
-"""What policies that judge a score by recent ones have in common: a history, and how it is kept and handed over. Knows no rule."""
+"""What policies that judge a score by recent ones have in common: a history, and how it is kept and handed
+over. Knows no rule.
+"""
 
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.by_class import ClassHistory

@@ -1,7 +1,8 @@
-"""Score reuse (the paper's Stale-SB): a scoring pass every n-th epoch, remembered scores in between. Pure; knows no model.
+"""Score reuse (the paper's Stale-SB): a scoring pass every n-th epoch, remembered scores in between. Pure;
+knows no model.
 
-In a reuse epoch a candidate is judged by what is remembered of it, and still trained with a fresh forward pass. Who is not remembered, because
-another selector scored it or this one is new, is scored.
+In a reuse epoch a candidate is judged by what is remembered of it, and still trained with a fresh forward
+pass. Who is not remembered, because another selector scored it or this one is new, is scored.
 """
 
 from typing import Protocol

@@ -1,4 +1,6 @@
-"""Choosing a fixed number within one scoring pass: ranks, chances that sum to that number, and a draw that meets it. Knows no policy."""
+"""Choosing a fixed number within one scoring pass: ranks, chances that sum to that number, and a draw that
+meets it. Knows no policy.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,8 @@ def independent(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
 
 
 def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
-    """As many as the chances sum to, up to rounding, each with its own chance exactly: every whole number that the running sum passes.
+    """As many as the chances sum to, up to rounding, each with its own chance exactly: every whole number
+    that the running sum passes.
 
     One coin, the first candidate's, decides where counting starts.
     """
@@ -31,7 +34,9 @@ def share_of(keep: float, count: int) -> int:
 
 
 def ranks_within(scores: Floats) -> NDArray[np.intp]:
-    """Ranks from 0, the highest score last; what is not finite ranks lowest, and of equal scores the earlier one ranks higher."""
+    """Ranks from 0, the highest score last; what is not finite ranks lowest, and of equal scores the earlier
+    one ranks higher.
+    """
     filled = np.where(np.isfinite(scores), scores, -np.inf)
     order = np.argsort(filled[::-1], kind="stable")
     ranks = np.empty(len(scores), np.intp)
@@ -40,12 +45,16 @@ def ranks_within(scores: Floats) -> NDArray[np.intp]:
 
 
 def inclusion(weights: NDArray[np.float64], total: float) -> Floats:
-    """Chances in proportion to weights that sum to `total`, none above 1: what one would have too much is shared by the others."""
+    """Chances in proportion to weights that sum to `total`, none above 1: what one would have too much is
+    shared by the others.
+    """
     chances = np.zeros(len(weights))
     open_: Mask = weights > 0
     total = min(total, float(open_.sum()))
     while open_.any():
-        chances[open_] = weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()
+        chances[open_] = (
+            weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()
+        )
         above = open_ & (chances >= 1.0)
         if not above.any():
             break

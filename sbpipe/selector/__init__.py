@@ -1,1 +1,3 @@
-"""The selector: disposable, holds a replica of the weights and a history of scores, and nothing that must survive."""
+"""The selector: disposable, holds a replica of the weights and a history of scores, and nothing that must
+survive.
+"""

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from sbpipe.config import SelectorConfig
 from sbpipe.data import Order, Split
-from sbpipe.metrics import EventLog, Spans
 from sbpipe.records import Floats, Ids, Lease, Selection
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer, choosing
 from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
 from sbpipe.selection.within import Mask
@@ -119,10 +120,13 @@ class Selector:
             )
             count, kept = choose(is_kept, most)
             self._policy.consider(judged[:count], None if classes is None else classes[:count])
-            # What is behind the last considered one is leased and scored again in this epoch: it must not be remembered twice.
+            # What is behind the last considered one is leased and scored again in this epoch: it must not be
+            # remembered twice.
             new = np.flatnonzero(is_new[:count])
             self._cache.remember(example_ids[new], scores[new], lease.epoch)
-        return _Considered(scores[:count], kept, probability[:count], None if predictions is None else predictions[:count])
+        return _Considered(
+            scores[:count], kept, probability[:count], None if predictions is None else predictions[:count]
+        )
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
         needs_scores = self._policy.needs_scores
@@ -132,7 +136,9 @@ class Selector:
             lease_id=lease.lease_id,
             version=self._replica.version if needs_scores else lease.version,
             scores=np.concatenate([chunk.scores for chunk in chunks]),
-            kept=np.concatenate([chunk.kept + np.int32(first) for chunk, first in zip(chunks, firsts, strict=True)]),
+            kept=np.concatenate(
+                [chunk.kept + np.int32(first) for chunk, first in zip(chunks, firsts, strict=True)]
+            ),
             keep_probability=np.concatenate([chunk.keep_probability for chunk in chunks]),
             stats=self.stats(),
             predicted=self._count(np.concatenate(predictions)) if predictions else None,
@@ -143,11 +149,15 @@ class Selector:
         return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
 
     def rehearse(self, own: SelectorConfig) -> None:
-        """Score one batch with whatever weights there are, and choose what is left to be measured: what cannot work shows now."""
+        """Score one batch with whatever weights there are, and choose what is left to be measured: what
+        cannot work shows now.
+        """
         if not self._policy.needs_scores:
             return
         wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
-        inputs, targets = self._candidates.batch(self._order.ids(0, 0, min(wanted, self._candidates.num_examples)), 0)
+        inputs, targets = self._candidates.batch(
+            self._order.ids(0, 0, min(wanted, self._candidates.num_examples)), 0
+        )
         some = (inputs[: self._batch_size], targets[: self._batch_size])
         if own.precision == "auto":
             choosing.choose_precision(self._scorer, *some, own.min_agreement)
@@ -177,7 +187,9 @@ class Selector:
             self._spans.add("refresh", begin, time.perf_counter() - begin)
 
     def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None, Mask]:
-        """Their scores, fresh or remembered, the class the model takes each for, where all are fresh, and which ones are."""
+        """Their scores, fresh or remembered, the class the model takes each for, where all are fresh, and
+        which ones are.
+        """
         nobody = np.zeros(len(example_ids), bool)
         if self._trained is not None:
             return self._trained.of(example_ids), None, nobody
@@ -197,7 +209,9 @@ class Selector:
         with self._spans.span("score"):
             scores, predictions = self._scorer.score_and_predict(inputs, targets)
         if self._scorer.agreement.num_checks > num_checks:
-            self._events.write("check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest)
+            self._events.write(
+                "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
+            )
         self.slowest_chunk_s = max(self.slowest_chunk_s, time.perf_counter() - begin)
         self.num_scored += len(scores)
         return scores, predictions
@@ -221,6 +235,8 @@ class Selector:
             "checks": float(agreement.num_checks),
             "failed_checks": float(agreement.num_failed),
             "agreement": agreement.mean if agreement.num_checks else 0.0,
-            "scale_agreement": self._scorer.scale_agreement.mean if self._scorer.scale_agreement.num_checks else 0.0,
+            "scale_agreement": self._scorer.scale_agreement.mean
+            if self._scorer.scale_agreement.num_checks
+            else 0.0,
             "slowest_chunk_s": self.slowest_chunk_s,
         }

@@ -1,4 +1,6 @@
-"""From a welcome to a selector: the trainer's settings, this side's own device and paths, and weights by the shortest way."""
+"""From a welcome to a selector: the trainer's settings, this side's own device and paths, and weights by the
+shortest way.
+"""
 
 import json
 import logging
@@ -9,22 +11,24 @@ from typing import Any
 
 import torch
 
-from sbpipe import devices, scorefile
 from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data
+from sbpipe.data import score_file as scorefile
 from sbpipe.errors import DeviceError, PeerRejected
 from sbpipe.link.messages import Welcome
-from sbpipe.losses import build_score
-from sbpipe.metrics import EventLog, Spans, Teller
+from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
+from sbpipe.models.losses import build_score
 from sbpipe.records import Manifest
-from sbpipe.run_dir import SELECTOR_EVENTS
+from sbpipe.runs.directory import SELECTOR_EVENTS
+from sbpipe.runs.events import EventLog, Teller
+from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.service import Built
-from sbpipe.weights import layout
+from sbpipe.weights import manifest as layout
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource, WeightsSource
 from sbpipe.weights.slots import Slots
 
@@ -32,7 +36,9 @@ log = logging.getLogger("sbpipe.selector")
 
 
 def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
-    """The trainer's settings with this side's own device, link and paths; anything else that was given must agree."""
+    """The trainer's settings with this side's own device, link and paths; anything else that was given must
+    agree.
+    """
     ours, checked = flatten(to_dict(theirs)), flatten(to_dict(resolve(given)))
     for key in given:
         value = checked[key]
@@ -40,7 +46,8 @@ def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
             ours[key] = value
         elif ours[key] != value:
             raise PeerRejected(
-                f"{key}: the trainer has {ours[key]!r}, this selector was given {value!r}. Leave it out, or start both alike"
+                f"{key}: the trainer has {ours[key]!r}, this selector was given {value!r}. Leave it out, or "
+                "start both alike"
             )
     return resolve(ours)
 
@@ -60,11 +67,15 @@ def assemble(
     """
     own = config.selector
     refuse(own.precision, device)
-    model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
+    model = build_model(
+        config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+    )
     manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
     irreducible = None
     if config.selection.policy == "rho":
-        irreducible = data.scores_in(config.selection.irreducible, key="selection.irreducible", kind="irreducible")
+        irreducible = data.scores_in(
+            config.selection.irreducible, key="selection.irreducible", kind="irreducible"
+        )
     scorer = Scorer(
         model,
         build_score(config.loss, config.selection.score),
@@ -103,7 +114,9 @@ def assemble(
 class Builder:
     """Turns each welcome into a selector; data that a restarted trainer still wants is not loaded again."""
 
-    def __init__(self, selector_id: str, given: Mapping[str, Any], device: torch.device, spans: Spans) -> None:
+    def __init__(
+        self, selector_id: str, given: Mapping[str, Any], device: torch.device, spans: Spans
+    ) -> None:
         self._selector_id = selector_id
         self._given = given
         self._device = device
@@ -126,28 +139,51 @@ class Builder:
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
-            reason = f"out of memory with model.name = {config.model.name!r}. Lower selector.batch_size or selector.precision"
+            reason = (
+                f"out of memory with model.name = {config.model.name!r}. Lower selector.batch_size or "
+                "selector.precision"
+            )
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
-        fingerprints = {"data": data.fingerprint, "model": manifest.digest, "weights": "pulled" if slots is None else "shared"}
+        fingerprints = {
+            "data": data.fingerprint,
+            "model": manifest.digest,
+            "weights": "pulled" if slots is None else "shared",
+        }
         fingerprints["precision"] = selector.precision
         if selector.irreducible is not None:
             fingerprints["irreducible"] = scorefile.digest(selector.irreducible)
-        self.events.write("built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints)
+        self.events.write(
+            "built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints
+        )
         fast = layout.fast_part(manifest) if config.fast_interval else None
-        return Built(selector, fingerprints, pulled if slots is None else None, manifest.num_bytes, fast.num_bytes if fast else 0)
+        return Built(
+            selector,
+            fingerprints,
+            pulled if slots is None else None,
+            manifest.num_bytes,
+            fast.num_bytes if fast else 0,
+        )
 
     def _open_events(self, run: Path) -> None:
         """Events go beside the trainer's where its run directory can be seen from here."""
         self.events.close()
         visible = run.is_dir() and os.access(run, os.W_OK)
-        self.events = EventLog(run / SELECTOR_EVENTS.format(self._selector_id) if visible else None, "selector")
+        self.events = EventLog(
+            run / SELECTOR_EVENTS.format(self._selector_id) if visible else None, "selector"
+        )
         self._teller.events = self.events
 
     def _load(self, config: Config) -> Data:
         wanted = (config.data, config.view, config.seed)
         if self._loaded is None or self._loaded[0] != wanted:
             self.close()
-            data = load_data(config.data, config.view, seed=config.seed, device=self._device, batch_size=config.train.batch_size)
+            data = load_data(
+                config.data,
+                config.view,
+                seed=config.seed,
+                device=self._device,
+                batch_size=config.train.batch_size,
+            )
             self._loaded = (wanted, data)
         return self._loaded[1]
 

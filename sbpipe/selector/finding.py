@@ -1,4 +1,6 @@
-"""Where the trainer is, and where it is now: a run directory tells, also after its trainer was started again elsewhere."""
+"""Where the trainer is, and where it is now: a run directory tells, also after its trainer was started again
+elsewhere.
+"""
 
 import contextlib
 import logging
@@ -24,7 +26,9 @@ class Finder:
         self._connection: Connection | None = None
 
     def find(self, is_stopped: threading.Event) -> OnePeerPort | None:
-        """The first port; a run directory whose trainer has not started yet is waited for. None if stopped meanwhile."""
+        """The first port; a run directory whose trainer has not started yet is waited for. None if stopped
+        meanwhile.
+        """
         give_up = time.monotonic() + self._link.wait_s
         is_said = False
         while not is_stopped.is_set():
@@ -35,7 +39,12 @@ class Finder:
                     raise PeerLost(f"{error} (waited {self._link.wait_s:.0f} s, link.wait_s)") from None
             if not is_said:
                 there = "" if Path(self._link.connect).is_dir() else ", which does not exist yet"
-                log.info("waiting up to %.0f s for a trainer in %s%s (link.wait_s)", self._link.wait_s, self._link.connect, there)
+                log.info(
+                    "waiting up to %.0f s for a trainer in %s%s (link.wait_s)",
+                    self._link.wait_s,
+                    self._link.connect,
+                    there,
+                )
                 is_said = True
             is_stopped.wait(0.1)
         return None

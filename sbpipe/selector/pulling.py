@@ -1,11 +1,13 @@
-"""Weights over the wire, as the selector's link thread sees them: one pull of the whole, one of the fast parts. Knows no port."""
+"""Weights over the wire, as the selector's link thread sees them: one pull of the whole, one of the fast
+parts. Knows no port.
+"""
 
 import time
 from collections.abc import Callable
 
 from sbpipe.link.messages import Announce, Chunk, Fetch, Gone
-from sbpipe.metrics import Spans
 from sbpipe.records import Lease
+from sbpipe.runs.spans import Spans
 from sbpipe.weights.replica import PulledSource
 from sbpipe.weights.transfer import Pull
 
@@ -16,7 +18,13 @@ class Puller:
     """Keeps the pieces of one kind of snapshot coming, and offers it once it is whole."""
 
     def __init__(
-        self, pull: Pull, source: PulledSource, send: Callable[[Fetch], object], spans: Spans, *, is_fast: bool = False
+        self,
+        pull: Pull,
+        source: PulledSource,
+        send: Callable[[Fetch], object],
+        spans: Spans,
+        *,
+        is_fast: bool = False,
     ) -> None:
         self._pull = pull
         self._source = source
@@ -61,6 +69,8 @@ class Puller:
         began = self._began
         pieces, whole = self._pull.receive(chunk.version, chunk.offset, memoryview(chunk.data))
         if whole is not None:
-            self._spans.add("transfer_fast" if self._is_fast else "transfer", began, time.perf_counter() - began)
+            self._spans.add(
+                "transfer_fast" if self._is_fast else "transfer", began, time.perf_counter() - began
+            )
             self._source.offer(chunk.version, whole, is_fast=self._is_fast)
         self._ask(pieces)

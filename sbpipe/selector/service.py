@@ -1,4 +1,5 @@
-"""The selector's process: a thread that talks and a loop that scores. It waits for a lost trainer and outlives a restarted one.
+"""The selector's process: a thread that talks and a loop that scores. It waits for a lost trainer and
+outlives a restarted one.
 
 link thread   hello, heartbeats with progress, leases into the inbox, weights pulled piece by piece, selections out
 main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
@@ -33,8 +34,8 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import OnePeerPort
-from sbpipe.metrics import Spans
 from sbpipe.records import Lease
+from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.pulling import Puller
 from sbpipe.version import __version__
@@ -93,7 +94,7 @@ class SelectorService:
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._talk, name="link", daemon=True)
 
-    # --- the main loop ------------------------------------------------------------------------------------------------------
+    # --- the main loop ----------------------------------------------------------------------------
 
     def run(self, is_stopped: threading.Event) -> str:
         """Answer leases until the end; the reason of the trainer's goodbye, or "stopped"."""
@@ -156,7 +157,7 @@ class SelectorService:
         built = self._built
         return built.selector.stats() | {"version": float(built.selector.version)} if built else {}
 
-    # --- the link thread ----------------------------------------------------------------------------------------------------
+    # --- the link thread --------------------------------------------------------------------------
 
     def _talk(self) -> None:
         try:
@@ -242,7 +243,9 @@ class SelectorService:
 
 
 class _Bug(SbpipeError):
-    """Carries an unexpected error from the link thread to the main loop, with its own traceback as the cause."""
+    """Carries an unexpected error from the link thread to the main loop, with its own traceback as the
+    cause.
+    """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the link thread failed: {error!r}")

@@ -1,4 +1,6 @@
-"""Checkpoints: written beside the loop, whole or not at all; the last good one is kept. Knows nothing of what is in them."""
+"""Checkpoints: written beside the loop, whole or not at all; the last good one is kept. Knows nothing of what
+is in them.
+"""
 
 import logging
 import os
@@ -28,9 +30,13 @@ class Checkpoints:
         self.num_failed = 0
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint on a thread; `state` must not change meanwhile. A failed write is said and survived."""
+        """Write a checkpoint on a thread; `state` must not change meanwhile. A failed write is said and
+        survived.
+        """
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(step, _to_tensors(state)), name="checkpoint", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, args=(step, _to_tensors(state)), name="checkpoint", daemon=True
+        )
         self._thread.start()
 
     def wait(self) -> None:
@@ -51,7 +57,11 @@ class Checkpoints:
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             self.num_failed += 1
             partial.unlink(missing_ok=True)
-            log.warning("checkpoint at step %d not written (%s); the last good one is kept and training goes on", step, error)
+            log.warning(
+                "checkpoint at step %d not written (%s); the last good one is kept and training goes on",
+                step,
+                error,
+            )
             return
         for old in self._steps()[: -self._keep]:
             (self._folder / f"step-{old}.pt").unlink(missing_ok=True)
@@ -71,7 +81,8 @@ class Checkpoints:
                 continue
             if state.get("format") != FORMAT:
                 raise RunDirError(
-                    f"{path} has format {state.get('format')}, this version reads {FORMAT}. Resume it with the version that wrote it"
+                    f"{path} has format {state.get('format')}, this version reads {FORMAT}. Resume it with "
+                    "the version that wrote it"
                 )
             return dict(_to_arrays(state))
         return None
@@ -90,4 +101,8 @@ def _to_tensors(value: Any) -> Any:
 def _to_arrays(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return value[_MARK].numpy() if set(value) == {_MARK} else {name: _to_arrays(inner) for name, inner in value.items()}
+    return (
+        value[_MARK].numpy()
+        if set(value) == {_MARK}
+        else {name: _to_arrays(inner) for name, inner in value.items()}
+    )

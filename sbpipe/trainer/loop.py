@@ -1,4 +1,6 @@
-"""The trainer's loop: receive, train step, publish, log. It is handed everything it uses and knows neither sockets nor selectors."""
+"""The trainer's loop: receive, train step, publish, log. It is handed everything it uses and knows neither
+sockets nor selectors.
+"""
 
 import logging
 import math
@@ -11,16 +13,16 @@ import torch
 
 from sbpipe.config import Config, digest
 from sbpipe.errors import UserError
-from sbpipe.metrics import Spans
 from sbpipe.records import TrainBatch
+from sbpipe.runs.spans import Spans
 from sbpipe.selection import POLICIES
 from sbpipe.trainer.checkpoint import Checkpoints
-from sbpipe.trainer.dispatch import Dispatcher
-from sbpipe.trainer.evaluate import Evaluation
-from sbpipe.trainer.feed import Feed, Prepared
-from sbpipe.trainer.steering import Steering
+from sbpipe.trainer.evaluation import Evaluation
+from sbpipe.trainer.record.telemetry import Telemetry
+from sbpipe.trainer.serving.dispatch import Dispatcher
+from sbpipe.trainer.serving.feed import Feed, Prepared
+from sbpipe.trainer.steering.steering import Steering
 from sbpipe.trainer.step import TrainStep
-from sbpipe.trainer.telemetry import Telemetry
 from sbpipe.weights.publisher import Publisher
 
 log = logging.getLogger("sbpipe.trainer")
@@ -71,7 +73,9 @@ class Loop:
                 is_first = False
             batch = prepared.batch
             share = self._progress(batch)
-            losses = self.train_step(step, share, prepared.inputs, prepared.targets, self.steering.weigher(batch))
+            losses = self.train_step(
+                step, share, prepared.inputs, prepared.targets, self.steering.weigher(batch)
+            )
             step += 1
             self._check_loss(step, losses)
             with self.spans.span("steer"):
@@ -82,7 +86,9 @@ class Loop:
             self._publish(step)
             self.dispatcher.step_done(self.steering.proposal)
             with self.spans.span("log"):
-                self.telemetry.step(batch, losses, prepared.targets, self.train_step.rate, self.steering.reading)
+                self.telemetry.step(
+                    batch, losses, prepared.targets, self.train_step.rate, self.steering.reading
+                )
                 self.telemetry.progress(share)
             self._checkpoint_if_due(step)
             if self._is_over_budget():
@@ -128,12 +134,15 @@ class Loop:
             self.fast.publish(step, must=self.config.is_clocked)
 
     def _check_loss(self, step: int, losses: torch.Tensor | None = None) -> None:
-        """Stop before bad weights go anywhere. On the CPU this step's losses are at hand; an accelerator's are known a step later."""
+        """Stop before bad weights go anywhere. On the CPU this step's losses are at hand; an accelerator's
+        are known a step later.
+        """
         is_known = losses is not None and losses.device.type == "cpu"
         loss = float(losses.mean()) if losses is not None and is_known else self.telemetry.last_loss
         if loss is not None and not math.isfinite(loss):
             raise DivergedError(
-                f"the training loss is {loss} at step {step - 1 if is_known else step - 2}: the run has diverged. {_WAY_OUT}"
+                f"the training loss is {loss} at step {step - 1 if is_known else step - 2}: the run has "
+                f"diverged. {_WAY_OUT}"
             )
 
     def _evaluate_if_due(self, step: int, candidates: int) -> None:
@@ -143,7 +152,8 @@ class Loop:
             self.run_evaluation(step, candidates)
 
     def run_evaluation(self, step: int, candidates: int) -> None:
-        """Measure the test error now, while nobody selects: this time is not counted, so it must not be worth anything.
+        """Measure the test error now, while nobody selects: this time is not counted, so it must not be worth
+        anything.
 
         What is out is waited for on the clock, as the loop would have had to without measuring.
         """
@@ -160,20 +170,28 @@ class Loop:
                 self.save_checkpoint(step)
 
     def save_checkpoint(self, step: int) -> None:
-        """Everything a resume needs, taken at a step boundary; weights that are not finite never replace good ones."""
+        """Everything a resume needs, taken at a step boundary; weights that are not finite never replace good
+        ones.
+        """
         try:
             state = self.state(step)
         except TimeoutError as error:
             log.warning("no checkpoint at step %d (%s); the last good one is kept", step, error)
             return
-        if not all(bool(tensor.isfinite().all()) for tensor in state["model"].values() if tensor.is_floating_point()):
-            raise DivergedError(f"the weights are not finite at step {step}: the run has diverged. {_WAY_OUT}")
+        if not all(
+            bool(tensor.isfinite().all()) for tensor in state["model"].values() if tensor.is_floating_point()
+        ):
+            raise DivergedError(
+                f"the weights are not finite at step {step}: the run has diverged. {_WAY_OUT}"
+            )
         self.checkpoints.save(step, state)
 
     def state(self, step: int) -> dict[str, Any]:
         """A copy of the run's state."""
         self.telemetry.flush()
-        model = {name: tensor.detach().cpu().clone() for name, tensor in self.train_step.model.state_dict().items()}
+        model = {
+            name: tensor.detach().cpu().clone() for name, tensor in self.train_step.model.state_dict().items()
+        }
         state = {
             "digest": digest(self.config),
             "model": model,

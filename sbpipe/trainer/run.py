@@ -14,24 +14,25 @@ from sbpipe.config import Config, digest, to_json, warnings_of
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
-from sbpipe.metrics import EventLog, Spans
-from sbpipe.run_dir import TRAINER_EVENTS, RunDir
+from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
-from sbpipe.trainer.accounts import Accounts
-from sbpipe.trainer.census import Census
 from sbpipe.trainer.checkpoint import Checkpoints
-from sbpipe.trainer.dispatch import Dispatcher
-from sbpipe.trainer.evaluate import Evaluation, evaluate
-from sbpipe.trainer.feed import Examples, Feed
+from sbpipe.trainer.evaluation import Evaluation, evaluate
 from sbpipe.trainer.loop import Loop
-from sbpipe.trainer.peers import Roster
-from sbpipe.trainer.reception import Reception
+from sbpipe.trainer.record.accounts import Accounts
+from sbpipe.trainer.record.census import Census
+from sbpipe.trainer.record.telemetry import Telemetry
+from sbpipe.trainer.record.thumbnails import leave_examples
+from sbpipe.trainer.serving.dispatch import Dispatcher
+from sbpipe.trainer.serving.feed import Examples, Feed
+from sbpipe.trainer.serving.peers import Roster
+from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.setup import Setup
-from sbpipe.trainer.steering import Steering
-from sbpipe.trainer.stream import Stream
-from sbpipe.trainer.telemetry import Telemetry
-from sbpipe.trainer.thumbnails import leave_examples
-from sbpipe.weights import layout
+from sbpipe.trainer.steering.steering import Steering
+from sbpipe.trainer.stream.stream import Stream
+from sbpipe.weights import manifest as layout
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.slots import Slots
@@ -42,7 +43,8 @@ log = logging.getLogger("sbpipe.trainer")
 def make_slots(setup: Setup, session: bytes, *, shared: bool) -> Slots:
     """Slots for snapshots: in shared memory where there is some, else private, and selectors pull.
 
-    Under a logical clock a selector may still need the version of `lag` steps ago, so there are as many more slots.
+    Under a logical clock a selector may still need the version of `lag` steps ago, so there are as many more
+    slots.
     """
     num_slots = 3 + setup.config.lag
     num_bytes = setup.manifest.num_bytes
@@ -62,7 +64,14 @@ class TrainerRun:
     """A trainer from the first lease to the summary."""
 
     def __init__(
-        self, setup: Setup, run_dir: RunDir, slots: Slots, port: Port, *, began: float, examples: Examples | None = None
+        self,
+        setup: Setup,
+        run_dir: RunDir,
+        slots: Slots,
+        port: Port,
+        *,
+        began: float,
+        examples: Examples | None = None,
     ) -> None:
         config = setup.config
         self._setup = setup
@@ -73,11 +82,17 @@ class TrainerRun:
         self.events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
         self._classes = setup.data.train.targets_of(np.arange(setup.data.train.num_examples))
         num_examples, has_fast_part = setup.data.train.num_examples, slots.fast is not None
-        self.stream = Stream(config, num_examples, self._classes, irreducible=setup.irreducible, has_fast_part=has_fast_part)
+        self.stream = Stream(
+            config, num_examples, self._classes, irreducible=setup.irreducible, has_fast_part=has_fast_part
+        )
         is_inline = config.is_one_process
         patience_s = math.inf if is_inline else config.link.lost_after_s
-        self.roster = Roster(lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s)
-        self._publisher = Publisher(setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit)
+        self.roster = Roster(
+            lost_after_s=patience_s, hung_after_s=math.inf if is_inline else config.link.hung_after_s
+        )
+        self._publisher = Publisher(
+            setup.train_step.model, setup.manifest, slots, setup.spans, self._on_commit
+        )
         self._fast = self._fast_publisher()
         self.reception = self._reception()
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
@@ -88,7 +103,13 @@ class TrainerRun:
         self.stream.begin(self._steering.proposal)
         batch_size = config.train.batch_size
         self._telemetry = Telemetry(
-            self.events, setup.spans, self.stream, self.roster, census, batch_size=batch_size, process_began=began
+            self.events,
+            setup.spans,
+            self.stream,
+            self.roster,
+            census,
+            batch_size=batch_size,
+            process_began=began,
         )
         self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
         self._accounts = self._open_accounts(began)
@@ -172,7 +193,9 @@ class TrainerRun:
         self.dispatcher.version_published(version)
 
     def _on_fast_commit(self, version: int) -> None:
-        self.dispatcher.fast_version_published(version, is_late=self._fast is not None and self._fast.commits_late)
+        self.dispatcher.fast_version_published(
+            version, is_late=self._fast is not None and self._fast.commits_late
+        )
 
     def run(self, *, resume: bool) -> dict[str, Any]:
         """Train to the end and leave a summary; a stop leaves a checkpoint too."""
@@ -221,7 +244,10 @@ class TrainerRun:
         for warning in warnings_of(config):
             self.events.write("warning", text=warning)
         if config.selection.history_by == "class" and self._classes is None:
-            text = "selection.history_by = 'class' has no effect: this data set does not tell classes before it is loaded"
+            text = (
+                "selection.history_by = 'class' has no effect: this data set does not tell classes before "
+                "it is loaded"
+            )
             log.warning("%s", text)
             self.events.write("warning", text=text)
 
@@ -239,7 +265,8 @@ class TrainerRun:
             return self._begin()
         if state["digest"] != digest(self._setup.config):
             raise RunDirError(
-                f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without changing them"
+                f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without "
+                "changing them"
             )
         self.stream.restore(state["stream"])
         self._telemetry.census.count_from_here()
@@ -259,7 +286,10 @@ class TrainerRun:
         step = self.stream.steps_done
         if step == 0 and ending == "finished":
             raise ConfigError(
-                "train.epochs", self._setup.config.train.epochs, "the candidates kept did not fill one batch", "Train longer"
+                "train.epochs",
+                self._setup.config.train.epochs,
+                "the candidates kept did not fill one batch",
+                "Train longer",
             )
         if ending == "finished" and not self.loop.is_stopped.is_set():
             self.loop.run_evaluation(step, self.stream.ledger.num_considered)

@@ -1,4 +1,6 @@
-"""The learning rate as a function of progress, so that every run ends decayed whatever its budget. It must not know what progress counts."""
+"""The learning rate as a function of progress, so that every run ends decayed whatever its budget. It must
+not know what progress counts.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,7 +21,9 @@ def cosine(config: ScheduleConfig, progress: float) -> float:
     """Linear from 0 to the peak over `warmup`, then half a cosine down to `final`."""
     if progress < config.warmup:
         return progress / config.warmup
-    return config.final + (1.0 - config.final) * 0.5 * (1.0 + math.cos(math.pi * _after_warmup(config, progress)))
+    return config.final + (1.0 - config.final) * 0.5 * (
+        1.0 + math.cos(math.pi * _after_warmup(config, progress))
+    )
 
 
 def step(config: ScheduleConfig, progress: float) -> float:

@@ -1,4 +1,6 @@
-"""Everything a run needs that can be wrong, built and tried before anything is written or any selector is let in."""
+"""Everything a run needs that can be wrong, built and tried before anything is written or any selector is let
+in.
+"""
 
 import gc
 from dataclasses import dataclass
@@ -6,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sbpipe import devices, scorefile
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
+from sbpipe.data import score_file as scorefile
 from sbpipe.errors import ConfigError, DeviceError
-from sbpipe.layout import laid_out
-from sbpipe.losses import PerExampleLoss, build_loss
-from sbpipe.metrics import Spans
+from sbpipe.machine import devices
+from sbpipe.machine.layout import laid_out
 from sbpipe.models import build_model, parts_of
+from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.records import Floats, Manifest
-from sbpipe.trainer.optim import build_optimizer
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.step import TrainStep
-from sbpipe.weights import layout
+from sbpipe.weights import manifest as layout
 
 
 @dataclass(frozen=True)
@@ -41,30 +44,45 @@ class Setup:
 
 
 def prepare(config: Config, device_name: str | None = None) -> Setup:
-    """Build data, model, loss and optimizer on the trainer's device, or on the one named, and rehearse one step."""
-    device = devices.resolve("train.device", device_name or devices.plan(config.train.device, config.selector.device)[0])
+    """Build data, model, loss and optimizer on the trainer's device, or on the one named, and rehearse one
+    step.
+    """
+    device = devices.resolve(
+        "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
+    )
     devices.use(device)
     spans = Spans()
-    data = load_data(config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size)
+    data = load_data(
+        config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
+    )
     irreducible = None
     if config.selection.policy == "rho":
-        irreducible = data.scores_in(config.selection.irreducible, key="selection.irreducible", kind="irreducible")
+        irreducible = data.scores_in(
+            config.selection.irreducible, key="selection.irreducible", kind="irreducible"
+        )
     try:
-        model = build_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed)
+        model = build_model(
+            config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+        )
         manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
         loss = build_loss(config.loss)
         model = model.to(device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
-            model.eval()(laid_out(data.test.batch(np.arange(min(config.eval.batch_size, data.test.num_examples)), 0).inputs))
+            model.eval()(
+                laid_out(
+                    data.test.batch(np.arange(min(config.eval.batch_size, data.test.num_examples)), 0).inputs
+                )
+            )
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
             raise
         gc.collect()
         raise DeviceError(
-            f"train.device = '{device}': out of memory with train.batch_size = {config.train.batch_size} and model.name = "
+            f"train.device = '{device}': out of memory with train.batch_size = {config.train.batch_size} and "
+            "model.name = "
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
@@ -77,5 +95,10 @@ def _check_length(config: Config, num_examples: int) -> None:
         return
     keep = 1.0 if config.selection.policy == "full" else config.selection.keep
     if config.train.epochs * num_examples * keep < config.train.batch_size:
-        reason = f"keeping {keep:.3g} of {num_examples} examples does not fill one batch of {config.train.batch_size} in that time"
-        raise ConfigError("train.epochs", config.train.epochs, reason, "Train longer, keep more, or lower train.batch_size")
+        reason = (
+            f"keeping {keep:.3g} of {num_examples} examples does not fill one batch of "
+            f"{config.train.batch_size} in that time"
+        )
+        raise ConfigError(
+            "train.epochs", config.train.epochs, reason, "Train longer, keep more, or lower train.batch_size"
+        )

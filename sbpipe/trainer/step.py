@@ -1,4 +1,6 @@
-"""One optimizer step, and the trial of everything it needs before the run begins. Knows nothing of where batches come from."""
+"""One optimizer step, and the trial of everything it needs before the run begins. Knows nothing of where
+batches come from.
+"""
 
 from collections.abc import Callable
 
@@ -7,9 +9,9 @@ from torch import nn
 
 from sbpipe import randomness
 from sbpipe.config import Config
-from sbpipe.layout import laid_out
-from sbpipe.losses import PerExampleLoss, check_loss
-from sbpipe.metrics import Spans
+from sbpipe.machine.layout import laid_out
+from sbpipe.models.losses import PerExampleLoss, check_loss
+from sbpipe.runs.spans import Spans
 from sbpipe.trainer.schedule import rate_factor, set_rate
 
 Weigh = Callable[[torch.Tensor], torch.Tensor]
@@ -22,7 +24,12 @@ class TrainStep:
     """Forward, backward, optimizer; returns the fresh loss of each example."""
 
     def __init__(
-        self, config: Config, model: nn.Module, loss: PerExampleLoss, optimizer: torch.optim.Optimizer, spans: Spans
+        self,
+        config: Config,
+        model: nn.Module,
+        loss: PerExampleLoss,
+        optimizer: torch.optim.Optimizer,
+        spans: Spans,
     ) -> None:
         self._config = config
         self.model = model
@@ -38,9 +45,16 @@ class TrainStep:
         self.scaler = torch.amp.GradScaler(self._device.type, enabled=config.train.amp == "fp16")
 
     def __call__(
-        self, step: int, progress: float, inputs: torch.Tensor, targets: torch.Tensor, weigh: Weigh | None = None
+        self,
+        step: int,
+        progress: float,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        weigh: Weigh | None = None,
     ) -> torch.Tensor:
-        """Train on one batch; dropout draws from a generator seeded by the step, so a resumed run repeats it."""
+        """Train on one batch; dropout draws from a generator seeded by the step, so a resumed run repeats
+        it.
+        """
         factor = rate_factor(self._config.schedule, progress)
         self.rate = self._config.optim.lr * factor
         set_rate(self.optimizer, self._config.optim.lr, factor)
@@ -64,7 +78,9 @@ class TrainStep:
         return self._loss(outputs, targets)
 
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before the run, not in it."""
+        """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before
+        the run, not in it.
+        """
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         devices = [] if self._device.type == "cpu" else [self._device]
         self.model.train()

@@ -1,4 +1,6 @@
-"""The trainer's side: a snapshot taken at a step boundary, costing the loop one copy. Knows no socket and no selector."""
+"""The trainer's side: a snapshot taken at a step boundary, costing the loop one copy. Knows no socket and no
+selector.
+"""
 
 import threading
 from collections.abc import Callable
@@ -6,17 +8,18 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from sbpipe.metrics import Spans
 from sbpipe.records import Manifest
-from sbpipe.weights.layout import LiveTensors, copy, tensors_in
+from sbpipe.runs.spans import Spans
+from sbpipe.weights.manifest import LiveTensors, copy, tensors_in
 from sbpipe.weights.slots import Slots
 
 
 class Publisher:
     """Copies the live parameters and buffers into a free slot; never hands out live storage.
 
-    On the CPU the copy into the slot is the whole cost. On an accelerator the loop pays for one copy on the device; a side stream
-    brings it to pinned memory and a thread from there into the slot, and a publish that finds the last one still on its way is skipped.
+    On the CPU the copy into the slot is the whole cost. On an accelerator the loop pays for one copy on the
+    device; a side stream brings it to pinned memory and a thread from there into the slot, and a publish that
+    finds the last one still on its way is skipped.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class Publisher:
     def publish(self, version: int, *, must: bool = False) -> bool:
         """Offer the weights as they are now as `version`; whether it was done.
 
-        It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot and begins again.
+        It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot
+        and begins again.
         """
         with self._spans.span(self._stage_name):
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):

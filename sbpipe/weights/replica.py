@@ -1,4 +1,6 @@
-"""The selector's side: where its weights come from, and applying them whole, between leases. Knows no socket and no policy."""
+"""The selector's side: where its weights come from, and applying them whole, between leases. Knows no socket
+and no policy.
+"""
 
 import sys
 import threading
@@ -11,17 +13,21 @@ from torch import nn
 
 from sbpipe.errors import PeerLost
 from sbpipe.records import Manifest
-from sbpipe.weights.layout import copy, fast_part, tensors_in, tensors_of
+from sbpipe.weights.manifest import copy, fast_part, tensors_in, tensors_of
 from sbpipe.weights.slots import Slots
 
 
 class Replica:
-    """A model that is overwritten with snapshots, parameters and buffers, and knows its version (-1 = none yet).
+    """A model that is overwritten with snapshots, parameters and buffers, and knows its version (-1 = none
+    yet).
 
-    The fast parts may be newer than the rest: `fast_version` is theirs, and a snapshot of the whole brings its own.
+    The fast parts may be newer than the rest: `fast_version` is theirs, and a snapshot of the whole brings
+    its own.
     """
 
-    def __init__(self, model: nn.Module, manifest: Manifest, on_load: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, model: nn.Module, manifest: Manifest, on_load: Callable[[], None] = lambda: None
+    ) -> None:
         """`on_load` is told of every overwriting."""
         self.manifest = manifest
         self._on_load = on_load
@@ -40,7 +46,9 @@ class Replica:
         self._loads.append(("apply", begin, time.perf_counter() - begin))
 
     def load_fast(self, flat: torch.Tensor) -> None:
-        """Overwrite the fast parts; the caller sets `fast_version` once it knows that the bytes were whole."""
+        """Overwrite the fast parts; the caller sets `fast_version` once it knows that the bytes were
+        whole.
+        """
         assert self._fast is not None, "only a model that has fast parts is sent them"
         self.fast_version = -1
         begin = time.perf_counter()
@@ -61,10 +69,13 @@ class Replica:
 class WeightsSource(Protocol):
     """Where snapshots come from."""
 
-    def refresh(self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1) -> bool:
+    def refresh(
+        self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
+    ) -> bool:
         """Bring the replica to `version` exactly, or to the newest that is not older; whether it changed.
 
-        The same for its fast parts with `fast_version`, unless that is -1. Where the whole is as new, its own fast parts count.
+        The same for its fast parts with `fast_version`, unless that is -1. Where the whole is as new, its own
+        fast parts count.
         """
         ...
 
@@ -75,7 +86,9 @@ class SlotSource:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
 
-    def refresh(self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1) -> bool:
+    def refresh(
+        self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
+    ) -> bool:
         """Copy the slot out; read again if the trainer wrote into it meanwhile."""
         give_up = time.monotonic() + deadline_s
         newest_fast = max(version, fast_version) if exact else sys.maxsize
@@ -83,7 +96,9 @@ class SlotSource:
         fast_has_changed = fast_version >= 0 and self._refresh_fast(replica, fast_version, exact, give_up)
         return has_changed or fast_has_changed
 
-    def _refresh_whole(self, replica: Replica, version: int, exact: bool, newest_fast: int, give_up: float) -> bool:
+    def _refresh_whole(
+        self, replica: Replica, version: int, exact: bool, newest_fast: int, give_up: float
+    ) -> bool:
         while True:
             index = self._slots.find(version, exact=exact)
             if index is not None:
@@ -118,7 +133,9 @@ def _wait(give_up: float, complaint: str) -> None:
 
 
 class PulledSource:
-    """Snapshots that arrived over the wire; `offer` is called by the link's thread, `refresh` by the scoring loop."""
+    """Snapshots that arrived over the wire; `offer` is called by the link's thread, `refresh` by the scoring
+    loop.
+    """
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
@@ -135,13 +152,20 @@ class PulledSource:
                 self._version, self._flat = version, flat
             self._arrived.notify_all()
 
-    def refresh(self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1) -> bool:
+    def refresh(
+        self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
+    ) -> bool:
         """Wait until fitting snapshots are there, then load them."""
 
         def fits() -> bool:
             if not exact:
-                return self._version >= max(version, 0) and max(self._version, self._fast_version) >= fast_version
-            return self._version == version and (fast_version <= version or self._fast_version == fast_version)
+                return (
+                    self._version >= max(version, 0)
+                    and max(self._version, self._fast_version) >= fast_version
+                )
+            return self._version == version and (
+                fast_version <= version or self._fast_version == fast_version
+            )
 
         with self._arrived:
             if not self._arrived.wait_for(fits, deadline_s):
@@ -149,7 +173,9 @@ class PulledSource:
                 raise PeerLost(f"weights version {version}{apart} did not arrive within {deadline_s:.0f} s")
             newest_fast = max(version, fast_version) if exact else sys.maxsize
             has_changed = False
-            if self._flat is not None and (self._version != replica.version or replica.fast_version > newest_fast):
+            if self._flat is not None and (
+                self._version != replica.version or replica.fast_version > newest_fast
+            ):
                 replica.load(self._flat)
                 replica.became(self._version)
                 has_changed = True

@@ -1,12 +1,14 @@
-"""Slots of memory through which snapshots pass: one writer (the trainer), any number of readers, no lock between processes.
+"""Slots of memory through which snapshots pass: one writer (the trainer), any number of readers, no lock
+between processes.
 
     header   magic, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
     slots    slot 0 | slot 1 | slot 2 ...
 
-The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even, and only then names it
-the newest. A reader copies a slot out and looks at its sequence again: if it moved, the copy is torn and is read anew. So a reader
-never delays the writer, and a snapshot is seen whole or not at all. In a file under /dev/shm both roles of a host map the same slots;
-the writer holds a lock on that file, so whoever finds it unlocked knows that its owner is gone and removes it.
+The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even,
+and only then names it the newest. A reader copies a slot out and looks at its sequence again: if it moved,
+the copy is torn and is read anew. So a reader never delays the writer, and a snapshot is seen whole or not at
+all. In a file under /dev/shm both roles of a host map the same slots; the writer holds a lock on that file,
+so whoever finds it unlocked knows that its owner is gone and removes it.
 """
 
 import contextlib
@@ -31,7 +33,9 @@ _FIRST = 8
 class Slots:
     """The mapped memory: header and slots. `Slots.create` is the writer's, `Slots.attach` a reader's."""
 
-    def __init__(self, memory: mmap.mmap, num_slots: int, slot_bytes: int, path: Path | None, lock_fd: int | None) -> None:
+    def __init__(
+        self, memory: mmap.mmap, num_slots: int, slot_bytes: int, path: Path | None, lock_fd: int | None
+    ) -> None:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self.path = path
@@ -46,7 +50,8 @@ class Slots:
 
     @classmethod
     def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "", fast_bytes: int = 0) -> "Slots":
-        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is short.
+        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is
+        short.
 
         With `fast_bytes` there are as many small ones beside them, for the fast parts.
         """
@@ -68,7 +73,9 @@ class Slots:
 
     @classmethod
     def attach(cls, name: str, fast_name: str = "") -> "Slots":
-        """Map slots that another process made, and those of the fast parts. Raises OSError when they are not there, or are not slots."""
+        """Map slots that another process made, and those of the fast parts. Raises OSError when they are not
+        there, or are not slots.
+        """
         path = SHARED_MEMORY / name
         if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
             raise OSError(f"{name} is not a name of sbpipe's slots")
@@ -120,7 +127,9 @@ class Slots:
         self._header[_NEWEST] = index
 
     def _barrier(self) -> None:
-        """Nothing is read or written across it: between the release of a lock and its next acquire lies a full barrier, on ARM too."""
+        """Nothing is read or written across it: between the release of a lock and its next acquire lies a
+        full barrier, on ARM too.
+        """
         for _ in range(2):
             with self._fence:
                 pass

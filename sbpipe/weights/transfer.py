@@ -1,7 +1,9 @@
-"""Pulling a snapshot in pieces, by credit: a pure state machine that says what to ask for next. Knows no socket.
+"""Pulling a snapshot in pieces, by credit: a pure state machine that says what to ask for next. Knows no
+socket.
 
-The puller asks for `CREDIT` pieces ahead, so the sender never has more than that on its way and heartbeats never wait behind a model.
-The newest version announced wins, but a pull that has begun is finished first: half a model is worth nothing.
+The puller asks for `CREDIT` pieces ahead, so the sender never has more than that on its way and heartbeats
+never wait behind a model. The newest version announced wins, but a pull that has begun is finished first:
+half a model is worth nothing.
 """
 
 import torch
@@ -38,14 +40,23 @@ class Pull:
         return self._start()
 
     def gone(self) -> list[tuple[int, int, int]]:
-        """The trainer no longer has the version being pulled: go for a newer one, now or when it is announced."""
+        """The trainer no longer has the version being pulled: go for a newer one, now or when it is
+        announced.
+        """
         self._flat = None
         self.done = max(self.done, self.version)
         return self._start()
 
-    def receive(self, version: int, offset: int, data: memoryview) -> tuple[list[tuple[int, int, int]], torch.Tensor | None]:
+    def receive(
+        self, version: int, offset: int, data: memoryview
+    ) -> tuple[list[tuple[int, int, int]], torch.Tensor | None]:
         """A piece arrived; what to ask for next, and the whole snapshot if this was its last piece."""
-        if self._flat is None or version != self.version or offset not in self._missing or len(data) != self._size(offset):
+        if (
+            self._flat is None
+            or version != self.version
+            or offset not in self._missing
+            or len(data) != self._size(offset)
+        ):
             return [], None
         self._flat[offset : offset + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._missing.discard(offset)

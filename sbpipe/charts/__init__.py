@@ -1,6 +1,0 @@
-"""Charts as data: Vega-Lite specifications made by pure functions, and their one renderer. Knows neither runs nor pages."""
-
-from sbpipe.charts.chart import Chart
-from sbpipe.charts.render import javascript, png_of_svg, to_png, to_svg
-
-__all__ = ["Chart", "javascript", "png_of_svg", "to_png", "to_svg"]

@@ -1,0 +1,3 @@
+"""The machine underneath: cores, devices, how numbers lie in memory, and the doctor that looks at all of it.
+Knows no run.
+"""

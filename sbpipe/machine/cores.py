@@ -1,0 +1,75 @@
+"""Which CPU cores each role computes on. Runs before torch is imported, because OpenMP reads its environment
+once.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_ACCELERATOR_FILES = ("nvidiactl", "kfd", "dxg", "accel", "davinci_manager")
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 30
+
+
+def share(role: str, threads: int, available: list[int] | None = None) -> list[int]:
+    """The cores of one role: the trainer's from the front, the selector's from the back, half of them unless
+    told.
+
+    Inline runs on the trainer's share too, so that it computes with as many threads, and so the same bits, as
+    lockstep does.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if available is None else available
+    count = min(len(cores), threads or max(1, len(cores) // 2))
+    return cores[-count:] if role == "selector" else cores[:count]
+
+
+def pin(cores: list[int]) -> None:
+    """Compute on these cores only, with one thread each."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(len(cores))
+    os.sched_setaffinity(0, cores)
+
+
+def pin_role(
+    role: str, device: str, threads: int, own: Callable[[list[int], int], list[int]] | None = None
+) -> None:
+    """Pin a role that will compute on the CPU, and one whose threads were set; a role on an accelerator keeps
+    all cores.
+
+    `own` chooses from the available cores where a role's usual share is not meant.
+    """
+    is_on_cpu = computes_on_cpu(device)
+    if is_on_cpu:
+        keep_memory()
+    if is_on_cpu or threads:
+        pin(own(sorted(os.sched_getaffinity(0)), threads) if own else share(role, threads))
+
+
+def computes_on_cpu(device: str) -> bool:
+    """Whether this device name will mean the CPU."""
+    return device == "cpu" or (device == "auto" and not may_have_accelerator())
+
+
+def keep_memory() -> None:
+    """Let memory that tensors free stay with this process, unless the environment tells glibc otherwise.
+
+    By default large blocks go back to the kernel and are mapped and cleared anew in the next step: about a
+    tenth of a train step on the CPU (`sbpipe bench memory`).
+    """
+    libc = ctypes.CDLL(None)
+    is_told = {
+        "MALLOC_TRIM_THRESHOLD_",
+        "MALLOC_MMAP_THRESHOLD_",
+    } & os.environ.keys() or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if is_told or not hasattr(libc, "mallopt"):
+        return
+    # Setting either one stops glibc from moving the other, so trimming is touched only where mapping could
+    # be; older ones refuse more than 32 MiB.
+    if any(libc.mallopt(_M_MMAP_THRESHOLD, most) for most in (_KEPT_BYTES, 1 << 25)):
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def may_have_accelerator() -> bool:
+    """Whether the machine shows a driver of one; torch, asked later, has the last word."""
+    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES)

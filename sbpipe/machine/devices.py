@@ -1,0 +1,88 @@
+"""Devices by name, device-generic: what is there, what `auto` means, and errors a person can act on. Knows no
+model and no data.
+"""
+
+import os
+
+import torch
+
+from sbpipe.errors import DeviceError
+
+
+def accelerators() -> list[torch.device]:
+    """The accelerators of this machine, in order."""
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    return (
+        [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())] if kind else []
+    )
+
+
+def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
+    """The devices of trainer and selector on this machine: two accelerators, one and the CPU, or the CPU for
+    both.
+    """
+    found = [str(device) for device in accelerators()]
+    if trainer == "auto":
+        trainer = next((name for name in found if name != selector), "cpu")
+    if selector == "auto":
+        selector = next((name for name in found if name != trainer), "cpu")
+    return trainer, selector
+
+
+def of_replica(trainer: str, rank: int) -> str:
+    """The device of one replica of a data-parallel run: one accelerator each, from the one that is named on,
+    or the CPU for all.
+    """
+    found = [str(device) for device in accelerators()]
+    if trainer == "cpu" or (trainer == "auto" and not found):
+        return "cpu"
+    place = rank + (0 if trainer == "auto" else resolve("train.device", trainer).index)
+    if place >= len(found):
+        raise DeviceError(
+            f"train.replicas: replica {rank} has no accelerator, this machine has {len(found)}. Lower "
+            "train.replicas"
+        )
+    return found[place]
+
+
+def resolve(key: str, name: str) -> torch.device:
+    """The device a config key names, or a DeviceError that lists what there is."""
+    there = ["cpu", *map(str, accelerators())]
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(
+            f"{key} = {name!r}: not a device name. This machine has {', '.join(there)}"
+        ) from None
+    if device.type != "cpu" and device.index is None:
+        device = torch.device(device.type, 0)
+    if str(torch.device(device.type) if device.type == "cpu" else device) not in there:
+        raise DeviceError(f"{key} = {name!r}: no such device here. This machine has {', '.join(there)}")
+    return torch.device("cpu") if device.type == "cpu" else device
+
+
+def describe(device: torch.device) -> str:
+    """A device as a person would name it."""
+    if device.type == "cpu":
+        return f"cpu ({torch.get_num_threads()} threads)"
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+def use(device: torch.device) -> None:
+    """Make the device current and let this process's CPU work keep to the threads it was given."""
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads):
+        torch.set_num_threads(int(threads))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that a device has too little memory."""
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )

@@ -1,0 +1,116 @@
+"""`sbpipe run`: which processes a run needs, started and supervised. Knows no torch."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import Config, flatten, to_dict, toml_value
+from sbpipe.link.connection import FILE_NAME as CONNECTION
+from sbpipe.machine.place import Place
+from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
+from sbpipe.process.supervisor import show_events, supervise
+from sbpipe.runs.directory import CONFIG, LOGS, refuse_if_in_use
+from sbpipe.show.terminal import Display
+from sbpipe.show.trackers import check_installed, wanted
+
+__all__ = [
+    "SAYS",
+    "SUPERVISED",
+    "Child",
+    "ChildFailed",
+    "assignments",
+    "role_command",
+    "run_processes",
+    "show_events",
+]
+
+
+def run_processes(
+    config: Config, given: Mapping[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool
+) -> bool:
+    """Start and supervise all processes of one run; whether it finished. A run that never began leaves
+    nothing behind.
+    """
+    is_new = not path.exists()
+    refuse_if_in_use(path)
+    check_installed(wanted(config))
+    (path / CONNECTION).unlink(missing_ok=True)
+    if overwrite:
+        shutil.rmtree(path / LOGS, ignore_errors=True)
+    where = [
+        "--run-dir",
+        str(path),
+        *(["--resume"] if resume else []),
+        *(["--overwrite"] if overwrite else []),
+    ]
+    command = role_command("trainer", *assignments(given), "--bind", "tcp://127.0.0.1:0", *where)
+    try:
+        with tempfile.TemporaryDirectory(prefix="sbpipe-") as meeting:
+            trainer, *replicas = _replicas(config, command, path / LOGS, Path(meeting) / "replicas")
+            others = replicas or _selectors(config, path, num_selectors)
+            return supervise(trainer, [*others, *_trackers(config, path)], path, Display())
+    except ChildFailed:
+        if is_new and not (path / CONFIG).exists():
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _replicas(config: Config, command: list[str], logs: Path, meeting: Path) -> list[Child]:
+    """The trainer, and the further replicas of a data-parallel run, which differ by their place alone."""
+    if config.mode != "data-parallel":
+        return [Child("trainer", command, logs / "trainer.log")]
+    places = [Place(rank, config.train.replicas, meeting) for rank in range(config.train.replicas)]
+    names = ["trainer", *(f"replica-{place.rank}" for place in places[1:])]
+    return [
+        Child(name, command, logs / f"{name}.log", place.environment())
+        for name, place in zip(names, places, strict=True)
+    ]
+
+
+def _selectors(config: Config, path: Path, count: int) -> list[Child]:
+    if config.is_one_process:
+        return []
+    own = assignments(selector_settings(config))
+    return [
+        Child(
+            f"selector {k}",
+            role_command("selector", *own, "--connect", str(path)),
+            path / LOGS / f"selector-{k}.log",
+            upkeep="restart",
+        )
+        for k in range(count)
+    ]
+
+
+def _trackers(config: Config, path: Path) -> list[Child]:
+    names = wanted(config)
+    if not names:
+        return []
+    since = f"{time.time():.3f}"  # a run that lay here before is not this one
+    command = role_command("track", str(path), "--follow", "--since", since, *(f"--{name}" for name in names))
+    return [Child("tracker", command, path / LOGS / "tracker.log", upkeep="optional")]
+
+
+def selector_settings(config: Config) -> dict[str, Any]:
+    """What a selector does not learn from its trainer: its own device and link, and where they differ from
+    the defaults only.
+    """
+    settings, defaults = flatten(to_dict(config)), flatten(to_dict(Config()))
+    own = [
+        key
+        for key in settings
+        if key.startswith(("selector.", "link.")) or key in ("data.workers", "train.device")
+    ]
+    return {
+        key: settings[key]
+        for key in own
+        if settings[key] != defaults[key] and key not in ("link.bind", "link.connect")
+    }
+
+
+def assignments(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as arguments of the command line."""
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={toml_value(value)}")]

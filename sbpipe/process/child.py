@@ -1,0 +1,108 @@
+"""One child process: started with a log of its own, stopped by its handle, gone when we are. Knows no
+role.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbpipe.errors import SbpipeError
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_LINES = 12
+SAYS = "sbpipe: "
+"""How an error that is not a bug begins on the terminal."""
+SUPERVISED = "SBPIPE_SUPERVISED"
+"""In a child's environment: the supervisor shows its progress and keeps its log."""
+
+
+class ChildFailed(SbpipeError):
+    """A role ended badly; its exit code becomes ours."""
+
+    def __init__(self, child: "Child") -> None:
+        code, said = child.code or 0, child.said()
+        word = said[-1].removeprefix(SAYS) if said and said[-1].startswith(SAYS) else ""
+        tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:]) or "  (nothing)"
+        super().__init__(word or f"the {child.role} ended with code {code}; the end of {child.log}:\n{tail}")
+        self.exit_code = code if code > 0 else 128 - code
+
+
+@dataclass
+class Child:
+    """One role's process.
+
+    `upkeep` says what its death means: `restart` it, end the run because it is `vital`, or go on because it
+    is `optional`.
+    """
+
+    role: str
+    command: list[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    upkeep: str = "vital"
+    process: subprocess.Popen[bytes] | None = None
+    num_restarts: int = 0
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    is_given_up: bool = False
+    log_begins: int = 0
+    """Where this process's words begin in its log; before it are those of earlier ones."""
+
+    def start(self) -> None:
+        """Start the process, its output into its log."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.started_at = time.monotonic()
+        with self.log.open("ab") as log:
+            self.log_begins = log.tell()
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                env={**os.environ, SUPERVISED: "1", **self.environment},
+            )
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self.process.poll() if self.process is not None else None
+
+    def said(self) -> list[str]:
+        """The lines of its log, without those of earlier processes."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self.log_begins)
+                return log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end; kill it when the time is up."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def role_command(role: str, *arguments: str) -> list[str]:
+    """The command line of one role, with this interpreter."""
+    return [sys.executable, "-m", "sbpipe", role, *arguments]

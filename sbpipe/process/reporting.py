@@ -1,0 +1,21 @@
+"""A report made in a process of its own: what it is about is done, and nothing that goes wrong here may say
+otherwise.
+"""
+
+import subprocess
+from pathlib import Path
+
+from sbpipe.process.child import SAYS, role_command
+
+REPORT = "report.html"
+
+
+def report_apart(path: Path, *flags: str) -> str:
+    """Make the report of a run or a study; where it is, or why there is none."""
+    done = subprocess.run(
+        role_command("report", str(path), *flags), capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return str(path / REPORT)
+    reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1].removeprefix(SAYS)
+    return f"none: {reason}"

@@ -1,0 +1,202 @@
+"""What a process becomes: trainer, selector, or both in one. Wires the rooms together; the only place that
+knows all of them.
+"""
+
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import Config, warnings_of
+from sbpipe.errors import RunDirError
+from sbpipe.link.connection import connection_of, remove_connection, write_connection
+from sbpipe.link.inline import InlinePort
+from sbpipe.link.messages import Message
+from sbpipe.link.opening import open_trainer_port
+from sbpipe.machine import devices
+from sbpipe.machine.place import Place
+from sbpipe.records import Lease
+from sbpipe.runs.directory import RunDir, claim
+from sbpipe.runs.spans import Spans
+from sbpipe.selector.answer import Selector
+from sbpipe.selector.build import Builder, assemble
+from sbpipe.selector.finding import Finder
+from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
+from sbpipe.trainer.parallel.group import Group
+from sbpipe.trainer.parallel.step import ParallelStep, SharedSplit
+from sbpipe.trainer.parallel.worker import work
+from sbpipe.trainer.run import TrainerRun, make_slots
+from sbpipe.trainer.serving.feed import Examples
+from sbpipe.trainer.setup import Setup, prepare
+from sbpipe.weights.leftovers import sweep
+from sbpipe.weights.replica import SlotSource
+
+log = logging.getLogger("sbpipe")
+
+
+def run_trainer(
+    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+) -> dict[str, Any]:
+    """Train with selectors that connect; returns the summary."""
+    began = time.perf_counter()
+    claim(path, resume=resume, overwrite=overwrite)
+    setup = prepare(config)
+    port = open_trainer_port(config.link)
+    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
+    run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
+    connection = connection_of(port.endpoints, port.session, config.link.keys)
+    write_connection(run_dir.path, connection)
+    where = (
+        f"tcp://HOST:PORT --keys DIR, or --connect {run_dir.path}" if config.link.keys else str(run_dir.path)
+    )
+    log.info(
+        "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s",
+        port.endpoints.control,
+        config.link.wait_s,
+        where,
+    )
+    run = TrainerRun(setup, run_dir, make_slots(setup, port.session, shared=True), port, began=began)
+    try:
+        return run.run(resume=resume)
+    finally:
+        remove_connection(run_dir.path, connection)
+
+
+def run_inline(
+    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+) -> dict[str, Any]:
+    """Both roles in this process, over the in-process port; returns the summary."""
+    began = time.perf_counter()
+    claim(path, resume=resume, overwrite=overwrite)
+    setup = prepare(config)
+    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
+    run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": "inline"})
+    return _run_here(config, setup, run_dir, began=began, resume=resume)
+
+
+def in_place(place: Place) -> Callable[..., dict[str, Any] | None]:
+    """The role of one replica of a data-parallel run, with the arguments of the other roles."""
+    return partial(_run_replica, place)
+
+
+def _run_replica(
+    place: Place,
+    config: Config,
+    path: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    on_open: Callable[[RunDir], None],
+) -> dict[str, Any] | None:
+    """The first replica owns the run and returns its summary, the others follow it."""
+    began = time.perf_counter()
+    if place.rank == 0:
+        claim(path, resume=resume, overwrite=overwrite)
+    setup = prepare(config, devices.of_replica(config.train.device, place.rank))
+    group = Group(place, setup.device, config.train.batch_size)
+    if place.rank:
+        work(setup, group, path / "checkpoints" if resume else None)
+        return None
+    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
+    run_dir.write_environment(
+        {"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"}
+    )
+    step = setup.train_step
+    shared = replace(
+        setup, train_step=ParallelStep(config, step.model, setup.loss, step.optimizer, setup.spans, group)
+    )
+    summary = _run_here(
+        config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group)
+    )
+    group.tell(
+        -1, 1.0
+    )  # not after an error: the others may be in the middle of a step, and see that we are gone
+    return summary
+
+
+def _run_here(
+    config: Config,
+    setup: Setup,
+    run_dir: RunDir,
+    *,
+    began: float,
+    resume: bool,
+    examples: Examples | None = None,
+) -> dict[str, Any]:
+    slots = make_slots(setup, secrets.token_bytes(16), shared=False)
+    answer: list[Selector] = []
+
+    def handle(message: Message) -> list[Message]:
+        return [answer[0].answer(message)] if isinstance(message, Lease) else []
+
+    run = TrainerRun(setup, run_dir, slots, InlinePort(handle, "inline"), began=began, examples=examples)
+    answer.append(
+        assemble(
+            config, setup.data, SlotSource(slots), setup.device, Spans(), run.events, run.trained_losses
+        )[0]
+    )
+    run.reception.admit("inline", devices.describe(setup.device), time.monotonic())
+    return run.run(resume=resume)
+
+
+def _open_run_dir(
+    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+) -> RunDir:
+    run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
+    try:
+        if not resume:
+            run_dir.write_config(config)
+    except OSError as error:
+        raise RunDirError(
+            f"{run_dir.path} cannot be written ({error.strerror}). Choose another place with --run-dir"
+        ) from None
+    on_open(run_dir)
+    for warning in warnings_of(config):
+        log.warning("%s", warning)
+    return run_dir
+
+
+def run_selector(
+    config: Config, given: Mapping[str, Any], show: Callable[[dict[str, float]], None] | None = None
+) -> str:
+    """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
+    second.
+    """
+    device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
+    devices.use(device)
+    selector_id = new_selector_id()
+    is_stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: is_stopped.set())
+    finder = Finder(config.link, selector_id)
+    port = finder.find(is_stopped)
+    if port is None:
+        return "stopped"
+    spans = Spans()
+    builder = Builder(selector_id, given, device, spans)
+    hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
+    service = SelectorService(port, hello, config.link, builder, spans, finder.moved)
+    is_over = threading.Event()
+    if show is not None:
+        threading.Thread(
+            target=_show_status, args=(service, show, is_over), name="progress", daemon=True
+        ).start()
+    try:
+        return service.run(is_stopped)
+    finally:
+        is_over.set()
+        builder.close()
+        sweep()
+
+
+def _show_status(
+    service: SelectorService, show: Callable[[dict[str, float]], None], is_over: threading.Event
+) -> None:
+    while not is_over.wait(0.5):
+        show(service.status())

@@ -1,0 +1,98 @@
+"""A run's test error over honest time, when it reached a target, and which points nobody beats. Pure but for
+the record it reads.
+
+Time counts from the moment the run's process was started, so start-up is included: importing, loading data,
+building both roles. Seconds spent measuring the test error are not, because how often one looks is no part of
+training. Time is seen at evaluations only: what is reached between two of them counts from the later one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sbpipe.runs.numbers import number
+from sbpipe.runs.reader import Run
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement of the test error."""
+
+    time_s: float
+    error: float
+    """Share of the test set that was classified wrongly."""
+    trained: float = 0
+    """Examples backpropagated so far."""
+    candidates: float = 0
+
+
+def curve_of(run: Run, started: float | None = None) -> tuple[list[Point], list[str]]:
+    """A run's evaluations, and what must be said of them; `started` is the wall clock when its process was
+    started, if known.
+
+    Without it, or after a resume (whose pause is not training), time is start-up plus the trainer's own
+    clock.
+    """
+    evals = [event for event in run.of("eval") if number(event, "error") is not None]
+    if not evals:
+        return [], ["has no evaluation (is eval.every 0, or has it only begun?)"]
+    notes = (
+        []
+        if all("evaluate_s" in event for event in evals)
+        else ["does not say how long measuring took: it is in its times"]
+    )
+    startup_s, note = _startup_s(run, evals[0])
+    notes += [note] if note and started is None else []
+    if run.of("resumed"):
+        started = None
+    return [_point(run, event, startup_s, started) for event in evals], notes
+
+
+def time_to_target(curve: Iterable[Point], error: float) -> float | None:
+    """Seconds until the first evaluation at or below an error; None if there is none."""
+    return next((point.time_s for point in curve if point.error <= error), None)
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Whether each (time, error) is Pareto-optimal: no other is at most as late and at most as wrong, and
+    better in one of them.
+    """
+    optimal = [False] * len(points)
+    lowest = float("inf")
+    last: tuple[float, float] | None = None
+    for index in sorted(range(len(points)), key=lambda index: points[index]):
+        if points[index][1] < lowest or points[index] == last:
+            optimal[index] = True
+            lowest, last = points[index][1], points[index]
+    return optimal
+
+
+def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | None) -> Point:
+    began = number(event, "startup_s")
+    own_clock = (startup_s if began is None else began) + (number(event, "elapsed_s") or 0.0)
+    since_start = own_clock if started is None else event["t"] - started
+    trained = number(event, "trained")
+    return Point(
+        time_s=round(max(0.0, since_start - (number(event, "evaluate_s") or 0.0)), 4),
+        error=event["error"],
+        trained=trained if trained is not None else event.get("step", 0) * run.setting("train.batch_size", 0),
+        candidates=number(event, "candidates") or 0.0,
+    )
+
+
+def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
+    """Seconds from the start of the trainer's process to its first step, and a note if they are not all
+    known.
+    """
+    stated = number(run.summary, "startup_s")
+    if stated is not None:
+        return stated, ""
+    first_step = first["t"] - (number(first, "elapsed_s") or 0.0)
+    wall_s = number(run.summary, "wall_s")
+    if wall_s is not None and run.of("summary") and not run.of("resumed"):
+        return max(0.0, first_step - (run.of("summary")[-1]["t"] - wall_s)), ""
+    if run.of("start"):
+        return max(0.0, first_step - run.of("start")[0]["t"]), (
+            "does not say when its process began: imports are not in its times"
+        )
+    return 0.0, "does not say when it began: start-up is not in its times"

@@ -1,0 +1,232 @@
+"""The run directory: who may write into it, and what every run leaves there. No torch at import; knows no
+role.
+
+config.json        the resolved settings            connection.json    where to reach the trainer
+environment.json   versions, devices, git commit    summary.json       the numbers of the run
+events-*.jsonl     what happened, one file a role   logs/              what was said, one file a role
+checkpoints/       what a resume needs              trainer.lock       held while a trainer works here
+"""
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve, to_dict, to_json
+from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.runs.events import plain
+
+log = logging.getLogger("sbpipe")
+
+CONFIG = "config.json"
+LOGS = "logs"
+LOCK = "trainer.lock"
+"""Logs and lock are there before a run has begun, so they alone do not make a directory used."""
+SUMMARY = "summary.json"
+TRAINER_EVENTS = "events-trainer.jsonl"
+SELECTOR_EVENTS = "events-selector-{}.jsonl"
+_LOCKS = Path("/proc/locks")
+
+
+def default_path(mode: str) -> Path:
+    """A new directory under runs/, named by the time."""
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{mode}"
+    return next(
+        path
+        for k in range(1000)
+        if not (path := base if k == 0 else base.with_name(f"{base.name}-{k}")).exists()
+    )
+
+
+def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
+    """Check that a run may be written here. Changes nothing."""
+    if path.exists() and not path.is_dir():
+        raise RunDirError(f"{path} is a file. Name a directory with --run-dir")
+    is_run = (path / CONFIG).exists()
+    if resume and not is_run:
+        raise RunDirError(
+            f"{path} holds no run to resume ({CONFIG} is missing). Check --run-dir, or leave out --resume"
+        )
+    if path.is_dir() and any(entry.name not in (LOGS, LOCK) for entry in path.iterdir()) and not resume:
+        if not overwrite:
+            raise RunDirError(
+                f"{path} is not empty. Use --resume to go on with the run there, --overwrite to replace it, "
+                "or another --run-dir"
+            )
+        if not is_run:
+            raise RunDirError(
+                f"{path} is not empty and is no run directory ({CONFIG} is missing); "
+                "--overwrite only replaces runs"
+            )
+    for parent in [path, *path.parents]:
+        if parent.exists():
+            if not parent.is_dir():
+                raise RunDirError(f"{parent} is a file, not a folder. Choose another place with --run-dir")
+            if not os.access(parent, os.W_OK):
+                raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
+            break
+
+
+def resumed(path: Path, given: Mapping[str, Any]) -> Config:
+    """The settings of the run in a directory; only what does not change the training may be given anew."""
+    claim(path, resume=True, overwrite=False)
+    if is_finished(path):
+        raise RunDirError(
+            f"the run in {path} is finished: there is nothing to resume. Use --overwrite to run it again"
+        )
+    before = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    after = resolve(flatten(to_dict(before)), given)
+    if digest(before) != digest(after):
+        old, new = flatten(to_dict(before)), flatten(to_dict(after))
+        key = next(key for key in given if old[key] != new[key] and not is_local(key))
+        raise ConfigError(
+            key,
+            new[key],
+            f"the run in {path} was started with {old[key]!r}",
+            "Leave it out, or start a new run",
+        )
+    return after
+
+
+def is_finished(path: Path) -> bool:
+    """Whether the run in a directory has come to its end."""
+    try:
+        return bool(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["status"] == "finished")
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def refuse_if_in_use(path: Path) -> None:
+    """A trainer holds the lock of the directory it works in."""
+    if (path / LOCK).exists():
+        with (path / LOCK).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunDirError(
+                    f"another trainer is working in {path}. Stop it, or choose another --run-dir"
+                ) from None
+
+
+def is_held(run: Path) -> bool:
+    """Whether a process of this host holds a run's lock; also True where that cannot be known.
+
+    The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in
+    which a trainer that starts would be turned away.
+    """
+    try:
+        inode, table = (run / LOCK).stat().st_ino, _LOCKS.read_text(encoding="ascii")
+    except FileNotFoundError as missing:
+        return bool(missing.filename == os.fspath(_LOCKS))
+    except OSError:
+        return True
+    locks = [line.split() for line in table.splitlines()]
+    return any(
+        lock[1] == "FLOCK" and any(word.endswith(f":{inode}") for word in lock)
+        for lock in locks
+        if len(lock) > 1
+    )
+
+
+class RunDir:
+    """A claimed run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool, overwrite: bool) -> "RunDir":
+        """Claim the directory, make or clear it, and lock it against a second trainer."""
+        claim(path, resume=resume, overwrite=overwrite)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            run_dir = cls(path)
+            run_dir._lock()
+        except OSError as error:
+            raise RunDirError(
+                f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir"
+            ) from None
+        if overwrite and not resume:
+            for entry in path.iterdir():
+                if entry.name not in (LOCK, LOGS):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        return run_dir
+
+    def _lock(self) -> None:
+        self._lock_file = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock_file.close()
+            raise RunDirError(
+                f"another trainer is working in {self.path}. Stop it, or choose another --run-dir"
+            ) from None
+
+    def close(self) -> None:
+        """Let another trainer in."""
+        self._lock_file.close()
+
+    def write_config(self, config: Config) -> None:
+        """Leave the resolved settings."""
+        write_atomically(self.path / CONFIG, to_json(config))
+
+    def write_environment(self, devices: dict[str, str]) -> None:
+        """Leave versions, devices and the git commit, if any."""
+        names = ("sbpipe", "torch", "torchvision", "numpy", "pyzmq", "msgpack")
+        facts = {
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in names}},
+            "devices": devices,
+            "host": platform.node(),
+            "platform": platform.platform(),
+            "cores": len(os.sched_getaffinity(0)),
+            "git_commit": _git_commit(),
+            "command": sys.argv,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        write_atomically(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Leave the numbers of the run; a full disk is said, not raised, for the run itself is done."""
+        try:
+            write_atomically(
+                self.path / SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n"
+            )
+        except OSError as error:
+            log.warning("%s could not be written (%s)", self.path / SUMMARY, error.strerror)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.rename(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,134 @@
+"""One run directory as a record: whatever is there is read, whatever is missing or cut is said in `notes`."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+
+Event = dict[str, Any]
+SAME_HOST_S = 0.5
+"""Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run directory holds."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    events: dict[str, list[Event]]
+    """The trainer's events by kind, in order, without steps that a resume took back."""
+    selections: dict[str, list[Event]]
+    """Each selector's `selection` events."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What a legend calls it."""
+        return self.path.name
+
+    def of(self, kind: str) -> list[Event]:
+        """The trainer's events of one kind."""
+        return self.events.get(kind, [])
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """A setting by its dotted key."""
+        section, _, name = key.rpartition(".")
+        return (self.config.get(section, {}) if section else self.config).get(name, default)
+
+
+def read_run(path: Path) -> Run:
+    """Read a run directory; a file that is missing, empty or damaged becomes a note, not an error."""
+    notes: list[str] = []
+    all_events = events_in(path / TRAINER_EVENTS, notes)
+    selections = {
+        file.stem.removeprefix("events-selector-"): [event for event in events_in(file, notes) if event.get("kind") == "selection"]
+        for file in sorted(path.glob("events-selector-*.jsonl"))
+    }
+    inline = [event for event in all_events if event.get("kind") == "selection"]
+    if inline:
+        selections["inline"] = inline
+    turns = [event["kind"] for event in all_events if event["kind"] in ("start", "summary")]
+    is_going_on = "summary" in turns and turns[-1] == "start"
+    if is_going_on:
+        notes.append(f"{SUMMARY} is older than the run's last start, and left out")
+    return Run(
+        path=path,
+        config=_read_json(path / CONFIG, notes),
+        environment=_read_json(path / "environment.json", notes),
+        summary={} if is_going_on else _read_json(path / SUMMARY, notes),
+        events=_by_kind(all_events),
+        selections=selections,
+        notes=notes,
+    )
+
+
+def events_in(path: Path, notes: list[str]) -> list[Event]:
+    """The whole events of a file, in order."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        notes.append(f"{path.name} is missing: the run has not begun, or its files were moved")
+        return []
+    if not data:
+        notes.append(f"{path.name} is empty: nothing has happened yet")
+        return []
+    *lines, tail = data.split(b"\n")
+    events, num_damaged = [], 0
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            num_damaged += 1
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            events.append(event)
+        else:
+            num_damaged += 1
+    if num_damaged:
+        notes.append(f"{path.name}: {num_damaged} damaged lines were left out")
+    if tail:
+        notes.append(f"{path.name}: the last line is cut (a write in progress, or a kill)")
+    return events
+
+
+def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
+    """Whether a resume from a checkpoint of so many steps does an event's work anew, or has mended it.
+
+    A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps
+    done.
+    """
+    kind, at = event.get("kind"), event.get("step") or 0
+    if kind == "step":
+        return bool(at >= step)
+    return kind == "failed" or (kind in ("progress", "eval", "scores") and at > step)
+
+
+def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
+    """Events by kind, without those that a resume takes back."""
+    kinds: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event["kind"] == "resumed":
+            step = event.get("step", 0)
+            kinds = defaultdict(list, {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()})
+        kinds[event["kind"]].append(event)
+    return dict(kinds)
+
+
+def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if path.name != SUMMARY:
+            notes.append(f"{path.name} is missing")
+        return {}
+    except (OSError, ValueError):
+        notes.append(f"{path.name} cannot be read")
+        return {}
+    return found if isinstance(found, dict) else {}

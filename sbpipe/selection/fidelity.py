@@ -1,0 +1,34 @@
+"""How well late or coarse scores agree with fresh, exact losses: pure functions of two arrays."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Floats
+
+
+def ranks(values: Floats) -> NDArray[np.float64]:
+    """Ranks from 0, ties sharing their mean rank."""
+    ordered, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2.0)[inverse] if len(ordered) < len(values) else inverse.astype(np.float64)
+
+
+def spearman(scores: Floats, losses: Floats) -> float:
+    """Rank correlation of the pairs that are finite on both sides; NaN when there is nothing to correlate."""
+    finite = np.isfinite(scores) & np.isfinite(losses)
+    if finite.sum() < 3:
+        return float("nan")
+    a, b = ranks(scores[finite]), ranks(losses[finite])
+    a -= a.mean()
+    b -= b.mean()
+    scale = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / scale if scale > 0 else float("nan")
+
+
+def mean_error(scores: Floats, losses: Floats) -> float:
+    """Mean absolute difference of score and fresh loss over the pairs that are finite; NaN when there are
+    none.
+    """
+    difference = np.abs(scores - losses)
+    finite = np.isfinite(difference)
+    return float(difference[finite].mean()) if finite.any() else float("nan")

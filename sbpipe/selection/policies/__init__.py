@@ -1,0 +1,1 @@
+"""One file per policy: the rule from scores to keep probabilities."""

@@ -1,0 +1,68 @@
+"""`infobatch`: no scoring pass at all. Whom training left with a low loss last time is dropped at random, the
+others count for them.
+
+Qin et al., *InfoBatch* (2024). Its scores are the losses of each example's last training step, which only the
+trainer's process knows, so both roles must be one (mode `inline`).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Classes, Floats, Ids
+from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
+from sbpipe.selection.within import independent
+
+_LEAST_CHANCE = 0.05
+
+
+class TrainedLosses:
+    """The loss of each example when it was last trained; NaN = never."""
+
+    def __init__(self, num_examples: int) -> None:
+        self._losses: Floats = np.full(num_examples, np.nan, np.float32)
+
+    def see(self, example_ids: Ids, losses: Floats) -> None:
+        """Take in the losses of a train batch; an example that is in it twice has its last one."""
+        self._losses[example_ids] = losses
+
+    def of(self, example_ids: Ids) -> Floats:
+        """What is known of these examples."""
+        return self._losses[example_ids]
+
+    def state(self) -> NDArray[np.float32]:
+        """For the checkpoint."""
+        return self._losses.copy()
+
+    def restore(self, state: NDArray[np.float32]) -> None:
+        """Go on from a checkpoint."""
+        self._losses[:] = state
+
+
+class InfoBatch(Remembering):
+    """Below the mean loss an example is kept with one chance for all, at or above it, or unknown, for sure.
+
+    The chance is such that a share `keep` of all is kept, as far as those below the mean can be dropped. A
+    kept example weighs 1 / chance, so that the mean gradient is that of all.
+    """
+
+    needs_scores = False
+    draw = staticmethod(independent)
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._keep = config.keep
+        self._history = History(config.history)
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """1, or the chance of those below the mean of the recent losses."""
+        probability: Floats = np.ones(len(scores), np.float32)
+        known = self._history.state()
+        if len(known):
+            mean = known.mean()
+            share = float((known < mean).mean())
+            chance = max(_LEAST_CHANCE, 1.0 - (1.0 - self._keep) / share) if share > 0 else 1.0
+            probability[scores < mean] = chance
+        return probability

@@ -1,0 +1,49 @@
+"""`kath18`: importance sampling by loss or gradient norm (Katharopoulos and Fleuret 2018), which waits until
+it pays.
+"""
+
+import numpy as np
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
+from sbpipe.selection.within import inclusion, systematic
+
+
+class Kath18(Remembering):
+    """A fixed number of each pass, drawn in proportion to the score; uniformly while the variance it would
+    save does not pay.
+
+    With g the scores divided by their sum, tau = sqrt(n sum g^2) says how many times the batch uniform
+    sampling would need for the same variance. A step costs a forward pass of every candidate and three
+    forward passes' worth of every trained one, so it pays from tau > (1 + 3 keep) / (3 keep) on. tau is that
+    of the last `selection.history` scores.
+    """
+
+    needs_scores = True
+    draw = staticmethod(systematic)
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._keep = config.keep
+        self._history = History(config.history)
+        self._threshold = (1.0 + 3.0 * config.keep) / (3.0 * config.keep)
+
+    @property
+    def tau(self) -> float:
+        """How many times larger a uniform batch of the same variance would be; 1.0 before there are
+        scores.
+        """
+        known = self._history.state().astype(np.float64)
+        total = known.sum()
+        return float(np.sqrt(len(known) * ((known / total) ** 2).sum())) if total > 0 else 1.0
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """In proportion to the score once it pays, `keep` before; a score that is not finite is never
+        kept.
+        """
+        finite = np.isfinite(scores)
+        weights = np.where(finite, np.maximum(scores, 0.0) if self.tau > self._threshold else 1.0, 0.0)
+        return inclusion(weights, self._keep * float(finite.sum()))

@@ -1,0 +1,33 @@
+"""`sb`: Selective-Backprop as in the paper (equation 1, Algorithm 2): keep probability = cdf(score)^beta."""
+
+import numpy as np
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.history import History
+from sbpipe.selection.remembering import Remembering
+from sbpipe.selection.within import independent
+
+
+class SelectiveBackprop(Remembering):
+    """High scores are kept more often.
+
+    With scores spread evenly over the cdf the mean of cdf^beta is 1 / (beta + 1), so beta = 1/keep - 1 keeps
+    a share `keep`.
+    """
+
+    needs_scores = True
+    draw = staticmethod(independent)
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._beta = np.float32(1.0 / config.keep - 1.0)
+        self._history = (ClassHistory if config.history_by == "class" else History)(config.history)
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """cdf^beta; a score that is not finite is never kept."""
+        probability: Floats = self._history.cdf(scores, classes) ** self._beta
+        probability[~np.isfinite(scores)] = 0.0
+        return probability

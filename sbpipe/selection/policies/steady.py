@@ -1,0 +1,29 @@
+"""`steady`: Selective-Backprop for scores that come late. Its proposal; the trainer decides with fresh losses
+(see the method card).
+"""
+
+import numpy as np
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.policies.sb import SelectiveBackprop
+
+
+class Steady(SelectiveBackprop):
+    """Keep probability = strength * cdf^beta + (1 - strength) * keep: the same keep rate at every strength.
+
+    The strength comes with each lease from the trainer, who alone knows how far training is and how calm.
+    """
+
+    def __init__(self, config: SelectionConfig) -> None:
+        super().__init__(config)
+        self._keep = np.float32(config.keep)
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """Between uniform (strength 0) and `sb` (strength 1); a score that is not finite is never kept."""
+        sharp = super().keep_probability(scores, classes)
+        probability: Floats = np.float32(strength) * sharp + np.float32(1.0 - strength) * self._keep
+        probability[~np.isfinite(scores)] = 0.0
+        return probability

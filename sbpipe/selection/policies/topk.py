@@ -1,0 +1,22 @@
+"""`topk`: the highest scores of each scoring pass, no others. What users of small scripts come from."""
+
+import numpy as np
+
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.policies.uniform import Random
+from sbpipe.selection.within import ranks_within, share_of
+
+
+class TopK(Random):
+    """The `keep` share of a pass with the highest scores is kept for sure, the rest not at all; of equal
+    scores the earlier one.
+    """
+
+    needs_scores = True
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """1 or 0; a score that is not finite is never kept."""
+        count = share_of(self._keep, int(np.isfinite(scores).sum()))
+        return (ranks_within(scores) >= len(scores) - count).astype(np.float32)

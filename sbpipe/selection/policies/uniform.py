@@ -1,0 +1,44 @@
+"""Policies that do not look at scores: `full` (the paper's Traditional) and `random` (the same keep rate,
+blindly).
+"""
+
+import numpy as np
+
+from sbpipe.config import SelectionConfig
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.within import independent
+
+_NOTHING: Floats = np.empty(0, np.float32)
+
+
+class Random:
+    """Every candidate is kept with the same probability."""
+
+    needs_scores = False
+    draw = staticmethod(independent)
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._keep = config.keep
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """`keep`, for everyone."""
+        return np.full(len(scores), self._keep, np.float32)
+
+    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
+        """Nothing to remember."""
+
+    def state(self) -> Floats:
+        """Nothing to hand over."""
+        return _NOTHING
+
+    def restore(self, state: Floats, classes: Classes | None = None) -> None:
+        """Nothing to take over."""
+
+
+class Full(Random):
+    """Every candidate is kept."""
+
+    def __init__(self, config: SelectionConfig) -> None:
+        self._keep = 1.0

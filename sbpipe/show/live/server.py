@@ -1,0 +1,188 @@
+"""The live page over HTTP: the only file that knows the web server. Reads from `Watch`; no request names a
+file.
+
+GET /               the page                     GET /api/state    every run's line, and the curves of ?show=NAME
+GET /events         changes, as they happen      GET /api/charts   how to draw them
+GET /metrics        for Prometheus               GET /healthz      200, or 503 with reasons
+"""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sbpipe.show.charts import javascript, theme
+from sbpipe.show.live import charts
+from sbpipe.show.live.metrics_text import CONTENT_TYPE, metrics_text
+from sbpipe.show.live.status import complaints
+from sbpipe.show.live.watching import Sent, Watch
+
+TELL_EVERY_S = 0.25
+PING_EVERY_S = 3.0
+PAGE_FILES = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "drawing.js": "text/javascript",
+    "listing.js": "text/javascript",
+    "address.js": "text/javascript",
+}
+"""Everything the page is made of. Requests choose among these names, so no path of theirs is ever opened."""
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+        "img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+
+
+def build_app(
+    watch: Watch, trusted_hosts: list[str], is_over: Callable[[], bool] = lambda: False
+) -> Starlette:
+    """The page of one watch, which is started and stopped with it. `is_over` ends the streams, for a server
+    waits for them.
+    """
+    server = _Routes(watch, is_over)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        watch.start()
+        threading.Thread(
+            target=server.script, name="vega", daemon=True
+        ).start()  # takes a second or two: begin before a page asks
+        try:
+            yield
+        finally:
+            watch.stop()
+
+    routes = [
+        *(Route("/" if name == "index.html" else f"/{name}", server.page_file(name)) for name in PAGE_FILES),
+        Route("/vega.js", server.vega),
+        Route("/events", server.events),
+        Route("/api/state", server.state),
+        Route("/api/charts", server.charts),
+        Route("/metrics", server.metrics),
+        Route("/healthz", server.healthz),
+    ]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=trusted_hosts, www_redirect=False)
+    return Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
+
+
+def serve(watch: Watch, listener: socket.socket, trusted_hosts: list[str]) -> None:
+    """Serve on a bound socket until a signal ends it."""
+    app = build_app(watch, trusted_hosts, lambda: server.should_exit)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
+    )
+    server.run(sockets=[listener])
+
+
+class _Routes:
+    def __init__(self, watch: Watch, is_over: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._is_over = is_over
+        self._script = ""
+        self._script_lock = threading.Lock()
+
+    def page_file(self, name: str) -> Callable[[Request], Response]:
+        """A route that answers with one file of the page."""
+        content = resources.files("sbpipe.show.live").joinpath("page", name).read_bytes()
+
+        def answer(_: Request) -> Response:
+            return Response(content, media_type=PAGE_FILES[name], headers=HEADERS)
+
+        return answer
+
+    def script(self) -> str:
+        """The library that draws, made once; whoever comes meanwhile waits for it."""
+        with self._script_lock:
+            self._script = self._script or javascript()
+            return self._script
+
+    def vega(self, _: Request) -> Response:
+        """The library that draws."""
+        return Response(
+            self.script(), media_type="text/javascript", headers={"Cache-Control": "max-age=3600"}
+        )
+
+    async def events(self, request: Request) -> Response:
+        """A stream of changes; the first message is everything."""
+        stream = self._changes(request.query_params.getlist("show")[: charts.MAX_SHOWN])
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    async def _changes(self, shown: list[str]) -> AsyncIterator[str]:
+        sent, last_s = Sent(), 0.0
+        yield "retry: 1000\n\n"
+        while not self._is_over():
+            change = self._watch.news(shown, sent)
+            if (
+                change or time.monotonic() - last_s > PING_EVERY_S
+            ):  # silence means that the connection is lost
+                last_s = time.monotonic()
+                yield f"data: {json.dumps(change, separators=(',', ':'), allow_nan=False)}\n\n"
+            await asyncio.sleep(TELL_EVERY_S)
+
+    def state(self, request: Request) -> Response:
+        """What a new page is told first."""
+        return _answer(self._watch.news(request.query_params.getlist("show")[: charts.MAX_SHOWN], Sent()))
+
+    def charts(self, request: Request) -> Response:
+        """Specifications and theme for what a page shows: ?show=NAME&colour=0 (pairs), x, shade, narrow."""
+        given = request.query_params
+        names = given.getlist("show")[: charts.MAX_SHOWN]
+        colours = [_colour(text) for text in given.getlist("colour")]
+        x, shade = given.get("x", "time"), given.get("shade", "light")
+        if x not in charts.AXES or shade not in theme.INK or len(colours) != len(given.getlist("show")):
+            return _answer({"error": "x, shade or the number of colours is wrong"}, status_code=400)
+        is_narrow = given.get("narrow") == "1"
+        return _answer(
+            {
+                "curves": charts.pictures(names, colours[: len(names)], x=x, is_narrow=is_narrow),
+                "timeline": {**charts.TIMELINE, "spec": charts.timeline_spec(shade, is_narrow=is_narrow)},
+                "config": charts.config(shade),
+                "palette": theme.CATEGORY,
+                "data": charts.DATA,
+            }
+        )
+
+    def metrics(self, _: Request) -> Response:
+        """Gauges for Prometheus."""
+        return Response(
+            metrics_text(self._watch.overview()["heads"], self._watch.now()),
+            headers={"Content-Type": CONTENT_TYPE},
+        )
+
+    def healthz(self, _: Request) -> Response:
+        """Whether everything followed goes well."""
+        overview = self._watch.overview()
+        reasons = complaints(overview["heads"], overview["problems"], self._watch.now())
+        return _answer(
+            {"status": "failing", "reasons": reasons} if reasons else {"status": "ok"},
+            503 if reasons else 200,
+        )
+
+
+def _answer(content: Any, status_code: int = 200) -> Response:
+    return JSONResponse(content, status_code=status_code, headers={"Cache-Control": "no-store"})
+
+
+def _colour(text: str) -> str:
+    return theme.CATEGORY[int(text) % len(theme.CATEGORY)] if text.isdecimal() else theme.CATEGORY[0]

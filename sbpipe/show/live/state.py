@@ -1,0 +1,246 @@
+"""One run as the page knows it: events folded into a few latest numbers and thinned curves. Pure; reads no
+file and no clock.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sbpipe.runs.numbers import is_number, number
+from sbpipe.show.live.series import Rule, Series
+from sbpipe.show.live.timeline import Timeline
+
+Event = Mapping[str, Any]
+
+NUM_WARNINGS = 50
+NUM_SELECTORS = 50
+ENDINGS = ("finished", "stopped", "failed")
+_X: dict[str, Rule] = {"step": "last", "candidates": "last", "time": "last"}
+COLUMNS: dict[str, dict[str, Rule]] = {
+    "steps": _X
+    | {"loss": "mean", "staleness_mean": "mean", "staleness_max": "max", "spearman": "mean"}
+    | {"swing": "mean", "prediction_swing": "mean", "ess": "mean", "strength": "mean", "guard": "mean"},
+    "evals": _X | {"error": "mean"},
+    "progress": _X
+    | {
+        "idle": "mean",
+        "selector_idle": "mean",
+        "keep_rate": "mean",
+        "queue": "mean",
+        "candidates_per_s": "mean",
+        "selectors": "mean",
+    },
+}
+"""The curves kept of a run, each by step, candidates and seconds of training."""
+_LATEST = (
+    *(
+        "share",
+        "step",
+        "candidates",
+        "loss",
+        "error",
+        "keep_rate",
+        "staleness",
+        "idle",
+        "selector_idle",
+        "selectors",
+        "queue",
+    ),
+    *("candidates_per_s", "elapsed_s", "left_s", "swing", "ess", "strength", "guard"),
+)
+_SUMMARY = {
+    "eval.error": "error",
+    "steps": "step",
+    "candidates": "candidates",
+    "keep_rate": "keep_rate",
+    "staleness.mean": "staleness",
+    "trainer.idle_ratio": "idle",
+    "selector.idle_ratio": "selector_idle",
+    "candidates_per_s": "candidates_per_s",
+    "train_s": "elapsed_s",
+    "selection.swing": "swing",
+    "selection.ess": "ess",
+    "selection.strength": "strength",
+    "selection.guard": "guard",
+}
+
+
+class RunState:
+    """What is known of a run after so many events."""
+
+    def __init__(self) -> None:
+        self.num_events = 0
+        self.last_t: float | None = None
+        self.ending: str | None = None
+        self.start: dict[str, Any] = {}
+        self.latest: dict[str, float | None] = {}
+        self.series = {name: Series(columns) for name, columns in COLUMNS.items()}
+        self.timeline = Timeline()
+        self.selectors: dict[str, dict[str, Any]] = {}
+        self.warnings: deque[dict[str, Any]] = deque(maxlen=NUM_WARNINGS)
+        self._time_offset: float | None = None
+        self._last_step = -1.0
+        self._fold: dict[str, Callable[[Event], None]] = {
+            "start": self._on_start,
+            "resumed": self._on_resumed,
+            "progress": self._on_progress,
+            "step": self._on_step,
+            "eval": self._on_eval,
+            "selector": self._on_selector,
+            "built": self._on_built,
+            "selection": self._on_selection,
+            "warning": lambda event: self._warn(event, event.get("text")),
+            "failed": self._on_failed,
+            "summary": self._on_summary,
+        }
+
+    def fold(self, event: Event) -> None:
+        """Take in one event; kinds the page does not show only count as a sign of life."""
+        self.num_events += 1
+        t = number(event, "t")
+        if t is not None:
+            self.last_t = t if self.last_t is None else max(t, self.last_t)
+        handle = self._fold.get(str(event.get("kind")))
+        if handle is not None:
+            handle(event)
+
+    # --- the course of the run --------------------------------------------------------------------
+
+    def _on_start(self, event: Event) -> None:
+        told = {name: event.get(name) for name in ("mode", "policy", "seed", "keep", "batch_size", "devices")}
+        self.start = {
+            name: value for name, value in told.items() if isinstance(value, str) or is_number(value)
+        }
+        self.ending = None
+        t = number(event, "t")
+        if t is not None:
+            self._time_offset = (self.latest.get("elapsed_s") or 0.0) - t
+
+    def _on_resumed(self, event: Event) -> None:
+        step = number(event, "step")
+        self.ending = None
+        if step is not None:
+            self._take_back(step)
+            self.latest["step"] = step
+            self.latest["candidates"] = None
+        self._warn(event, f"resumed at step {step:.0f}" if step is not None else "resumed", level="note")
+
+    def _on_failed(self, event: Event) -> None:
+        self.ending = "failed"
+        self._warn(event, event.get("error"), level="error")
+
+    def _on_summary(self, event: Event) -> None:
+        status = event.get("status")
+        self.ending = status if status in ENDINGS else "finished"
+        self.latest |= {
+            name: number(event, key) for key, name in _SUMMARY.items() if number(event, key) is not None
+        }
+        self.latest["left_s"] = None
+        if self.ending == "finished":
+            self.latest["share"] = 1.0
+        for selector in self.selectors.values():
+            if selector["state"] in ("connected", "ready"):
+                selector["state"] = "done"  # the goodbye that ends a run is not an event
+
+    # --- curves -----------------------------------------------------------------------------------
+
+    def _on_progress(self, event: Event) -> None:
+        row = {name: number(event, name) for name in _LATEST}
+        t, elapsed_s = number(event, "t"), row["elapsed_s"]
+        if t is not None and elapsed_s is not None:
+            self._time_offset = elapsed_s - t
+        self.latest |= row
+        self.series["progress"].add(row | {"time": elapsed_s})
+
+    def _on_step(self, event: Event) -> None:
+        step = number(event, "step")
+        if step is None:
+            return
+        if step <= self._last_step:
+            self._take_back(step)
+        self._last_step = step
+        row = {name: number(event, name) for name in self.series["steps"].columns}
+        row["step"] = step + 1  # steps done, as in `progress` and `eval`
+        self.series["steps"].add(row | {"time": self._time(event, _late_s(event))})
+        self.timeline.add_step(event)
+        self.latest["loss"] = row["loss"]
+        for name in ("step", "candidates"):
+            self.latest[name] = max(row[name] or 0, self.latest.get(name) or 0)
+
+    def _on_eval(self, event: Event) -> None:
+        error = number(event, "error")
+        if error is None:
+            self._warn(event, "the test error is not a number: the training has probably diverged")
+            return
+        row = {name: number(event, name) for name in ("step", "candidates", "error")}
+        time_s = number(event, "elapsed_s")
+        self.series["evals"].add(row | {"time": self._time(event) if time_s is None else time_s})
+        self.latest["error"] = error
+
+    def _time(self, event: Event, late_s: float = 0.0) -> float | None:
+        """Seconds of training at an event that was written `late_s` after it happened, by the last event that
+        told them.
+        """
+        t = number(event, "t")
+        return (
+            None
+            if t is None or self._time_offset is None
+            else round(max(0.0, t - late_s + self._time_offset), 3)
+        )
+
+    def _take_back(self, step: float) -> None:
+        """The run goes on from a checkpoint: what came after it is done anew."""
+        self._last_step = step - 1
+        for series in self.series.values():
+            series.cut("step", step + 1)
+
+    # --- the other role ---------------------------------------------------------------------------
+
+    def _on_selector(self, event: Event) -> None:
+        name = str(event.get("selector"))
+        before = self.selectors.pop(name, {})
+        told = {key: str(event[key]) for key in ("state", "device", "reason") if event.get(key) is not None}
+        self.selectors[name] = {
+            "state": "unknown",
+            "device": "",
+            **before,
+            "reason": "",
+            **told,
+            "t": number(event, "t"),
+        }
+        while len(self.selectors) > NUM_SELECTORS:
+            del self.selectors[next(iter(self.selectors))]
+        if told.get("state") in ("lost", "rejected"):
+            self._warn(event, f"selector {name} {told['state']}: {told.get('reason', 'no reason given')}")
+
+    def _on_built(self, event: Event) -> None:
+        name = str(event.get("selector"))
+        if name not in self.selectors and event.get("selector") is not None:
+            self.selectors[name] = {
+                "state": "built",
+                "device": str(event.get("device", "")),
+                "reason": "",
+                "t": number(event, "t"),
+            }
+
+    def _on_selection(self, event: Event) -> None:
+        self.timeline.add_selection(str(event.get("selector", "selector")), event)
+
+    def _warn(self, event: Event, text: object, level: str = "warning") -> None:
+        self.warnings.append(
+            {"t": number(event, "t"), "level": level, "text": str(text or "no reason given")[:500]}
+        )
+
+
+def _late_s(event: Event) -> float:
+    """How long after its end a step was written: its losses are read a step late."""
+    spans, clock = event.get("spans"), number(event, "clock")
+    ends = spans.get("optimizer") if isinstance(spans, dict) else None
+    if (
+        clock is None
+        or not isinstance(ends, list)
+        or len(ends) < 2
+        or not (is_number(ends[-2]) and is_number(ends[-1]))
+    ):
+        return 0.0
+    return max(0.0, clock - ends[-2] - ends[-1])

@@ -1,0 +1,195 @@
+"""The last few steps of both roles as bars on one time axis: where they overlap, and where one waits.
+Pure.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbpipe.runs.numbers import is_number, number
+from sbpipe.runs.reader import SAME_HOST_S
+
+Event = Mapping[str, Any]
+
+NUM_STEPS = 10
+NUM_SELECTORS = 4
+SIDE_STAGES = ("receive", "view")
+"""Stages of the trainer's side thread: they run beside the loop, so they get a lane of their own."""
+SIDE_LANE = "side thread"
+LOOP_STAGES = (
+    "wait",
+    "forward",
+    "backward",
+    "weigh",
+    "optimizer",
+    "steer",
+    "publish",
+    "publish_fast",
+    "log",
+    "evaluate",
+    "checkpoint",
+)
+SELECTOR_STAGES = (
+    "idle",
+    "await",
+    "transfer",
+    "transfer_fast",
+    "apply",
+    "apply_fast",
+    "view",
+    "score",
+    "select",
+    "send",
+)
+"""`apply` and `transfer` happen within `await`, so they come after it and are drawn over it."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event with spans, as far as it could be read."""
+
+    clock: float
+    wall_offset: float
+    """What to add to this host's clock to get wall time."""
+    step: float | None
+    spans: Mapping[str, list[tuple[float, float]]]
+    """Beginning and end of every stage, by its name."""
+
+    @property
+    def begin(self) -> float:
+        """When its first stage began."""
+        return min((begin for times in self.spans.values() for begin, _ in times), default=self.clock)
+
+    @property
+    def end(self) -> float:
+        """When its last stage ended: the event itself is written a step later."""
+        return max((end for times in self.spans.values() for _, end in times), default=self.clock)
+
+
+def moment_of(event: Event) -> Moment | None:
+    """The times of an event; None if it has none that can be used."""
+    clock, wall, step, spans = (
+        number(event, "clock"),
+        number(event, "t"),
+        number(event, "step"),
+        event.get("spans"),
+    )
+    if clock is None or wall is None or not isinstance(spans, dict):
+        return None
+    return Moment(clock, wall - clock, step, {str(name): _times(numbers) for name, numbers in spans.items()})
+
+
+def _times(numbers: object) -> list[tuple[float, float]]:
+    """From start, duration, start, duration, ... to (begin, end); nothing from anything else."""
+    if not isinstance(numbers, list) or not all(map(is_number, numbers)):
+        return []
+    return [(begin, begin + lasted) for begin, lasted in zip(numbers[::2], numbers[1::2], strict=False)]
+
+
+@dataclass
+class Timeline:
+    """The newest events with spans, of the trainer and of each selector; they are read only when drawn, for
+    most never are.
+    """
+
+    steps: deque[Event] = field(default_factory=lambda: deque(maxlen=NUM_STEPS + 1))
+    selections: dict[str, deque[Event]] = field(default_factory=dict)
+
+    def add_step(self, event: Event) -> None:
+        """A `step` event."""
+        self.steps.append(event)
+
+    def add_selection(self, selector: str, event: Event) -> None:
+        """A `selection` event; of more selectors than fit, those that answered last are kept."""
+        selections = self.selections.pop(selector, deque(maxlen=4 * NUM_STEPS))
+        selections.append(event)
+        self.selections[selector] = selections
+        if len(self.selections) > NUM_SELECTORS:
+            del self.selections[next(iter(self.selections))]
+
+
+def drawing(timeline: Timeline) -> dict[str, Any]:
+    """Bars (lane, stage, begin and end in seconds before the end of the window) and the share of the window
+    each role waited.
+    """
+    steps = _moments(timeline.steps)
+    if not steps:
+        return {"bars": [], "waited": {}}
+    selectors = {
+        name: found for name, events in sorted(timeline.selections.items()) if (found := _moments(events))
+    }
+    begin = steps[0].end if len(steps) > 1 else steps[0].begin
+    end = _end(steps, selectors.values(), begin)
+    bars = [*_trainer_bars(steps[1:] or steps, begin, end)]
+    for place, (name, selections) in enumerate(selectors.items()):
+        shift = _shift(selections[-1], steps[-1])
+        lane = "selector" if len(selectors) == 1 else f"selector {place + 1}"
+        bars += _bars(
+            f"{lane} (other host)" if shift else lane, selections, SELECTOR_STAGES, begin, end, shift, name
+        )
+    return {"bars": bars, "waited": _waited(bars, end - begin)}
+
+
+def _moments(events: Iterable[Event]) -> list[Moment]:
+    return [moment for event in events if (moment := moment_of(event)) is not None]
+
+
+def _shift(selection: Moment, step: Moment) -> float:
+    """What to add to a selector's times to put them on the trainer's clock."""
+    shift = selection.wall_offset - step.wall_offset
+    return shift if abs(shift) > SAME_HOST_S else 0.0
+
+
+def _end(steps: Sequence[Moment], selectors: Iterable[Sequence[Moment]], begin: float) -> float:
+    """The end of the last step, or of the last answer of a selector at work: what it does now is not told yet
+    and must not look idle.
+    """
+    last = steps[-1].end
+    told = [selections[-1].end + _shift(selections[-1], steps[-1]) for selections in selectors]
+    return min([last, *(end for end in told if end > (begin + last) / 2)])
+
+
+def _trainer_bars(moments: Sequence[Moment], begin: float, end: float) -> Iterator[dict[str, Any]]:
+    yield from _bars("trainer", moments, LOOP_STAGES, begin, end)
+    yield from _bars(SIDE_LANE, moments, SIDE_STAGES, begin, end)
+
+
+def _bars(
+    lane: str,
+    moments: Sequence[Moment],
+    stages: Sequence[str],
+    begin: float,
+    end: float,
+    shift: float = 0.0,
+    selector: str = "",
+) -> Iterator[dict[str, Any]]:
+    extra = {"selector": selector} if selector else {}
+    for moment in moments:
+        told = extra if moment.step is None else extra | {"step": moment.step}
+        for stage in stages:
+            for start, stop in moment.spans.get(stage, []):
+                if stop + shift > begin and start + shift < end:
+                    times = {"begin": max(start + shift, begin) - end, "end": min(stop + shift, end) - end}
+                    yield {
+                        "lane": lane,
+                        "stage": stage,
+                        **{name: round(time, 6) for name, time in times.items()},
+                        **told,
+                    }
+
+
+def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, float]:
+    """Share of the window that each lane had nothing to do; the side thread is not a device and is left
+    out.
+    """
+    shares: dict[str, float] = {}
+    for bar in bars:
+        if bar["lane"] != SIDE_LANE:
+            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1, "apply_fast": -1}.get(
+                bar["stage"], 0
+            )  # to apply is work within `await`
+            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + counts * (bar["end"] - bar["begin"]) / max(
+                1e-9, window_s
+            )
+    return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

@@ -1,0 +1,3 @@
+"""Pages, pictures and traces of runs that are over or still going, made from their files. Never imports a
+role or torch.
+"""

@@ -1,0 +1,203 @@
+"""Test error over time, over examples trained and over candidates: a line per arm with its band of seeds.
+Knows no page.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+from sbpipe.show.charts import Chart
+from sbpipe.show.report.grouping import Arm, Group
+from sbpipe.show.report.scales import arm_colour, error_axis, legend, target_layers, without_data
+from sbpipe.show.report.thinning import thin
+from sbpipe.show.report.trials import Trial
+
+MOST = 150
+"""Places at which a mean curve is drawn."""
+Series = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an error is drawn against."""
+
+    field: str
+    name: str
+    title: str
+    label: str
+
+
+AXES = (
+    Axis(
+        "time_s",
+        "error-over-time",
+        "Test error over time",
+        "wall-clock time, start-up included, measuring excluded (s)",
+    ),
+    Axis(
+        "trained",
+        "error-over-trained",
+        "Test error over examples trained",
+        "examples trained (backpropagated)",
+    ),
+    Axis(
+        "candidates",
+        "error-over-candidates",
+        "Test error over candidates",
+        "candidates considered (examples)",
+    ),
+)
+
+
+def band(curves: list[Series]) -> list[dict[str, float]]:
+    """Mean, lowest and highest of the curves of finished runs (x ascending) at every x where one was
+    measured, once all have begun.
+
+    Between two evaluations a curve is taken as straight; after its last one it stays, for a run that has
+    ended keeps its model.
+    """
+    if not curves or any(not curve for curve in curves):
+        return []
+    begin = max(curve[0][0] for curve in curves)
+    places = sorted({x for curve in curves for x, _ in curve if begin <= x})
+    rows = []
+    for x in thin(places, MOST):
+        values = [_read(curve, x) for curve in curves]
+        rows.append({"x": x, "mean": sum(values) / len(values), "low": min(values), "high": max(values)})
+    return rows
+
+
+def curve_charts(group: Group) -> list[Chart]:
+    """One chart per axis; one that says so if no trial was ever evaluated."""
+    if not any(trial.curve for arm in group.arms for trial in arm.trials):
+        return [without_data(AXES[0].name, AXES[0].title, "No test error has been measured.", group.notes)]
+    return [_chart(group, axis) for axis in AXES]
+
+
+def _chart(group: Group, axis: Axis) -> Chart:
+    means = [row for arm in group.arms for row in _mean_rows(arm, axis)]
+    lines = [row for arm in group.arms for row in _run_rows(arm, axis)]
+    ends = [row for arm in group.arms for row in _end_rows(arm, axis)]
+    errors = [point.error for arm in group.arms for trial in arm.trials for point in trial.curve]
+    meaning = ["Lower and further left is better."]
+    if means:
+        meaning.append(
+            "A bold line is the mean over an arm's finished runs, its band reaches from their lowest to "
+            "their highest; thin lines are runs. "
+            "Between two evaluations a run is taken as straight, after its end as staying there; a mean "
+            "begins where all runs were measured."
+        )
+    else:
+        meaning.append("A line is one run, straight between its evaluations.")
+    meaning.append("Dots are ends of runs; dashed runs did not finish.")
+    if group.targets:
+        meaning.append(
+            f"Level lines are multiples of the final error of {group.reference} ({group.reference_is})."
+        )
+    return Chart(
+        axis.name, axis.title, " ".join(meaning), _spec(group, axis, means, lines, ends, errors), group.notes
+    )
+
+
+def _mean_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
+    """The mean curve of an arm with several finished runs."""
+    curves = [_series(trial, axis) for trial in arm.finished if trial.curve]
+    rows = band(curves) if len(curves) > 1 else []
+    return [{"arm": arm.name, "n": len(curves), "x": row["x"], **_in_percent(row)} for row in rows]
+
+
+def _run_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
+    """Every run's own curve: thin where a mean stands for it."""
+    is_averaged = len([trial for trial in arm.finished if trial.curve]) > 1
+    return [
+        {
+            "arm": arm.name,
+            "run": trial.name,
+            "finished": trial.is_finished,
+            "thin": is_averaged,
+            "x": x,
+            "error": round(100 * error, 4),
+        }
+        for trial in arm.trials
+        for x, error in thin(_series(trial, axis), MOST)
+    ]
+
+
+def _end_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": arm.name,
+            "run": trial.name,
+            "x": getattr(trial.curve[-1], axis.field),
+            "error": round(100 * trial.curve[-1].error, 4),
+        }
+        for trial in arm.finished
+        if trial.curve
+    ]
+
+
+def _spec(
+    group: Group, axis: Axis, means: list[Any], lines: list[Any], ends: list[Any], errors: list[float]
+) -> dict[str, Any]:
+    names, y = group.names, error_axis(errors)
+    colour = {"field": "arm", "type": "nominal", "scale": arm_colour(names), "legend": legend("arm", names)}
+    x = {"field": "x", "type": "quantitative", "title": axis.label, "scale": {"zero": True}}
+    shared = {"x": x, "y": {"field": "error", **y}, "color": colour}
+    where = {"field": "x", "title": axis.label, "format": ",.2f" if axis.field == "time_s" else ",.0f"}
+    arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}
+    of_run = [arm, run, where, {"field": "error", "title": "test error (%)", "format": ".3f"}]
+    dash = {"condition": {"test": "datum.finished", "value": [1, 0]}, "value": [5, 3]}
+    curve = {"type": "line", "point": "transparent"}
+    alone, averaged = ([row for row in lines if row["thin"] is is_thin] for is_thin in (False, True))
+    of_one = {**shared, "detail": {"field": "run"}, "strokeDash": dash, "tooltip": of_run}
+    layers = [
+        _layer(
+            means,
+            {"type": "area", "opacity": 0.18 if len(names) <= 4 else 0.08},
+            {**shared, "y": {"field": "low", **y}, "y2": {"field": "high"}},
+        ),
+        _layer(averaged, {"type": "line", "strokeWidth": 0.8, "opacity": 0.55}, of_one),
+        _layer(alone, curve, of_one),
+        _layer(
+            means,
+            {**curve, "strokeWidth": 2.4},
+            {**shared, "y": {"field": "mean", **y}, "tooltip": [arm, where, *_of_band()]},
+        ),
+        _layer(
+            ends, {"type": "point", "filled": True, "size": 34, "opacity": 0.9}, {**shared, "tooltip": of_run}
+        ),
+    ]
+    drawn = [layer for layer in layers if layer["data"]["values"]]
+    return {"width": "container", "height": 300, "layer": [*target_layers(group), *drawn]}
+
+
+def _layer(rows: list[Any], mark: dict[str, Any], encoding: dict[str, Any]) -> dict[str, Any]:
+    return {"data": {"values": rows}, "mark": mark, "encoding": encoding}
+
+
+def _of_band() -> list[dict[str, Any]]:
+    return [
+        {"field": "mean", "title": "mean error (%)", "format": ".3f"},
+        {"field": "low", "title": "lowest (%)", "format": ".3f"},
+        {"field": "high", "title": "highest (%)", "format": ".3f"},
+        {"field": "n", "title": "runs"},
+    ]
+
+
+def _series(trial: Trial, axis: Axis) -> Series:
+    """A trial's curve with ascending x; of two evaluations at one place the later counts."""
+    return sorted({getattr(point, axis.field): point.error for point in trial.curve}.items())
+
+
+def _read(curve: Series, x: float) -> float:
+    """A curve's value at an x from its beginning on."""
+    after = bisect_right(curve, x, key=lambda point: point[0])
+    x_before, y_before = curve[after - 1]
+    if after == len(curve) or x == x_before:
+        return y_before
+    x_after, y_after = curve[after]
+    return y_before + (y_after - y_before) * (x - x_before) / (x_after - x_before)
+
+
+def _in_percent(row: dict[str, float]) -> dict[str, float]:
+    return {name: round(100 * row[name], 4) for name in ("mean", "low", "high")}

@@ -1,0 +1,162 @@
+"""Contact sheets of the examples a run found easiest and hardest, kept most and never (the paper's Figure 2),
+from `examples.npz`.
+"""
+
+import base64
+import io
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.show.charts import Chart
+from sbpipe.show.charts.chart import Spec
+
+FILE_NAME = "examples.npz"
+COLUMNS = 6
+SIDE = 84
+"""Pixels of a thumbnail, at least; small images are enlarged to it without smoothing."""
+ROW = 132
+SHEETS = {
+    "easiest": (
+        "Easiest examples",
+        "The training examples with the lowest last score: the network has nothing left to learn from them.",
+    ),
+    "hardest": (
+        "Hardest examples",
+        "The training examples with the highest last score. Look for wrong labels and freaks: selection "
+        "trains on these again and again.",
+    ),
+    "most_kept": ("Examples kept most often", "The training examples that selection chose most often."),
+    "never_kept": (
+        "Examples never kept",
+        "Training examples that were considered most often and never chosen.",
+    ),
+}
+Arrays = dict[str, NDArray[Any]]
+
+
+def read_examples(folder: Path, notes: list[str]) -> Arrays:
+    """The arrays of a run's `examples.npz`; {} with a note if it is not there or cannot be read."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        notes.append(f"{FILE_NAME} is not there (it is written when a run ends), so no examples are shown.")
+        return {}
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        notes.append(f"{FILE_NAME} cannot be read ({error}), so no examples are shown.")
+        return {}
+
+
+def example_charts(arrays: Arrays) -> list[Chart]:
+    """A contact sheet for each group that has pictures."""
+    return [_sheet(group, arrays) for group in SHEETS if len(arrays.get(f"{group}_images", ()))]
+
+
+def _sheet(group: str, arrays: Arrays) -> Chart:
+    title, meaning = SHEETS[group]
+    images, captions = arrays[f"{group}_images"], captions_of(group, arrays)
+    rows = [
+        {
+            "column": k % COLUMNS + 0.5,
+            "row": k // COLUMNS,
+            "image": data_uri(image),
+            "caption": caption.split("\n"),
+            "id": int(example_id),
+        }
+        for k, (image, caption, example_id) in enumerate(
+            zip(images, captions, arrays[f"{group}_ids"], strict=True)
+        )
+    ]
+    return Chart(
+        name=f"examples-{group.replace('_', '-')}",
+        title=title,
+        meaning=f"{meaning} Under each: the true class, the class the network gives at the end, and the last "
+        "score or the times kept.",
+        spec=_grid(rows),
+    )
+
+
+def _grid(rows: list[dict[str, Any]]) -> Spec:
+    """Pictures in columns that shrink with the page, three lines of text under each."""
+    num_rows = math.ceil(len(rows) / COLUMNS)
+    side = f"max(1, min({SIDE}, width / {COLUMNS} - 5))"
+    place = {"axis": None, "type": "quantitative"}
+    tooltip = [
+        {"field": "id", "type": "quantitative", "title": "example"},
+        {"field": "caption", "title": "what it is"},
+    ]
+    picture = {
+        "type": "image",
+        "aria": False,
+        "baseline": "top",
+        "width": {"expr": side},
+        "height": {"expr": side},
+    }
+    size = {"expr": "min(11, max(8, width / 45))"}
+    return {
+        "width": "container",
+        "height": num_rows * ROW,
+        "data": {"values": rows},
+        "encoding": {
+            "x": {"field": "column", **place, "scale": {"domain": [0, COLUMNS], "nice": False}},
+            "y": {
+                "field": "row",
+                **place,
+                "scale": {"domain": [0, num_rows], "nice": False, "reverse": True},
+            },
+        },
+        "layer": [
+            {"mark": picture, "encoding": {"url": {"field": "image"}, "tooltip": tooltip}},
+            {
+                "mark": {
+                    "type": "text",
+                    "baseline": "top",
+                    "yOffset": {"expr": f"{side} + 4"},
+                    "fontSize": size,
+                },
+                "encoding": {"text": {"field": "caption"}},
+            },
+        ],
+    }
+
+
+def captions_of(group: str, arrays: Arrays) -> list[str]:
+    """Three short lines for each example of a group; a class of -1 is none."""
+    last = (
+        [f"kept {count}×" for count in arrays[f"{group}_kept"]]
+        if group == "most_kept"
+        else [f"score {_short(score)}" for score in arrays[f"{group}_scores"]]
+    )
+    classes = zip(arrays[f"{group}_targets"], arrays[f"{group}_predictions"], last, strict=True)
+    return [f"true {_class(target)}\nsaid {_class(prediction)}\n{end}" for target, prediction, end in classes]
+
+
+def data_uri(image: NDArray[np.uint8]) -> str:
+    """One image (height, width, channels) as a PNG inside an address."""
+    from PIL import Image
+
+    picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+    times = max(1, math.ceil(SIDE / max(picture.size)))
+    if times > 1:
+        picture = picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
+    elif max(picture.size) > 2 * SIDE:
+        picture.thumbnail((2 * SIDE, 2 * SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _short(score: float) -> str:
+    if not math.isfinite(score):
+        return "–"
+    return f"{score:.2f}" if abs(score) >= 0.005 else f"{score:.0e}" if abs(score) > 1e-9 else "0"
+
+
+def _class(number: int) -> str:
+    return "–" if number < 0 else str(number)

@@ -1,0 +1,22 @@
+"""What a section of a report is: tiles, tables and charts under one heading. Knows neither runs nor HTML."""
+
+from dataclasses import dataclass, field
+
+from sbpipe.show.charts import Chart
+from sbpipe.show.report.table import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page; a folded one is drawn when it is opened."""
+
+    name: str
+    """Its anchor: lower case, words joined by dashes."""
+    title: str
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    tiles: list[tuple[str, str]] = field(default_factory=list)
+    """Numbers a reader asks for first: (label, value)."""
+    notes: list[str] = field(default_factory=list)
+    """What is missing, damaged or worth a warning."""
+    is_folded: bool = False

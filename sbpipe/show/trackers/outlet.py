@@ -1,0 +1,64 @@
+"""One tracker at the end of a feed: gets what is new to it, and may fail without harm to the others."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sbpipe.show.trackers.memory import Memory
+from sbpipe.show.trackers.scalars import scalars_of
+from sbpipe.show.trackers.tracker import Tracked, Tracker
+
+log = logging.getLogger("sbpipe")
+
+
+class Outlet:
+    """One tracker: feeds it what is new to it, and leaves it for good at its first error."""
+
+    def __init__(self, tracker: Tracker, run: Tracked) -> None:
+        self._tracker = tracker
+        self._run = run
+        self._memory = Memory.read(run.path, tracker.name) if tracker.remembers else Memory()
+        self.has_given_up = False
+
+    def start(self) -> None:
+        """Open the tracker."""
+        known = Tracked(self._run.path, self._run.project, self._run.settings, self._memory.known_as)
+        try:
+            self._memory.known_as = self._tracker.start(known)
+        except self._tracker.errors as error:
+            self._give_up(error)
+
+    def take(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Feed events, and remember that they were."""
+        if self.has_given_up or not events:
+            return
+        try:
+            for event in events:
+                values, step = scalars_of(event), event.get("step")
+                if values and isinstance(step, int) and self._memory.is_new(event["kind"], step):
+                    self._tracker.scalars(values, step, float(event["t"]))
+            self._tracker.flush()
+            self._remember()
+        except self._tracker.errors as error:
+            self._give_up(error)
+
+    def finish(self, summary: Mapping[str, Any], ending: str) -> None:
+        """Close the tracker."""
+        if self.has_given_up:
+            return
+        try:
+            is_new = bool(summary) and self._memory.is_new("summary", summary.get("steps", 0))
+            self._tracker.finish(summary if is_new else {}, ending)
+            self._remember()
+        except self._tracker.errors as error:
+            self._give_up(error)
+
+    def _remember(self) -> None:
+        if self._tracker.remembers:
+            self._memory.write(self._run.path, self._tracker.name)
+
+    def _give_up(self, error: Exception) -> None:
+        self.has_given_up = True
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        later = f"`sbpipe track {self._run.path} --{self._tracker.name}` copies the rest later"
+        log.warning("%s gave up (%s). The run itself goes on; %s", self._tracker.name, reason, later)

@@ -1,0 +1,61 @@
+"""Weights & Biases: a run of the project, files in RUN/wandb, online or not as WANDB_MODE says. The one file
+that knows the library.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from sbpipe.errors import MissingExtra
+from sbpipe.show.trackers.tracker import Tracked
+
+STEP = "step"
+"""The x axis. W&B's own step may only grow, and events of one step come at several moments, so ours is a
+value like any other.
+"""
+
+
+class WeightsAndBiases:
+    """Every event is one row of the run's history, with its step and its own time; the summary's numbers are
+    the run's summary.
+    """
+
+    name = "wandb"
+    purpose = "W&B runs"
+    remembers = True
+
+    def __init__(self) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra(self.name, self.name, self.purpose) from None
+        self._wandb = wandb
+        self.errors: tuple[type[Exception], ...] = (wandb.Error, OSError)
+
+    def start(self, run: Tracked) -> str:
+        """Begin a run, or go on with the one of before."""
+        known_as = run.known_as or uuid.uuid4().hex[:12]
+        self._run = self._wandb.init(
+            project=run.project,
+            name=run.name,
+            id=known_as,
+            resume="allow" if run.known_as else None,
+            dir=str(run.path),
+            config=dict(run.settings),
+            settings=self._wandb.Settings(console="off"),
+        )
+        self._run.define_metric(STEP, hidden=True)
+        self._run.define_metric("*", step_metric=STEP)
+        return known_as
+
+    def scalars(self, values: Mapping[str, float], step: int, wall_time: float) -> None:
+        """One row."""
+        self._run.log({**values, STEP: step, "_timestamp": wall_time})
+
+    def flush(self) -> None:
+        """Nothing is held back here: the library sends from a process of its own."""
+
+    def finish(self, summary: Mapping[str, Any], ending: str) -> None:
+        """Hand over the rest; waits until it is sent."""
+        self._run.summary.update({**summary, "status": ending})
+        self._run.finish(exit_code=1 if ending in ("failed", "killed") else 0)

@@ -1,0 +1,116 @@
+"""One cell as a process of its own: start, watch, stop. It knows the command line of a run and what a run
+leaves, nothing of plans.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sbpipe import process as launch
+from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
+from sbpipe.show.terminal import Follower
+from sbpipe.studies.beside import on_cores
+from sbpipe.studies.folder import Folder, State
+from sbpipe.studies.plan import PlannedCell
+
+_STOP_S = 45.0
+
+
+class CellRun:
+    """A running cell. Its process leads a session of its own and is stopped by the kernel if we are
+    killed.
+    """
+
+    def __init__(
+        self, folder: Folder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None
+    ) -> None:
+        """`cores`: its share of the machine; None: all of it."""
+        path = folder.run_path(cell)
+        command = launch.role_command(
+            "run", *launch.assignments(cell.settings), "--run-dir", str(path), "--no-report"
+        )
+        self._folder, self.cell, self._path, self.cores = folder, cell, path, cores
+        self._child = launch.Child("run", command, folder.log_path(cell))
+        self._follower = Follower(path / TRAINER_EVENTS)
+        self.state = State("running", time.time(), attempt, load=round(os.getloadavg()[0], 2))
+        self.progress: dict[str, Any] | None = None
+        """The run's last progress event."""
+
+    def start(self) -> None:
+        """Start the process."""
+        with on_cores(self.cores):
+            self._child.start()
+        assert self._child.process is not None
+        self.state = replace(self.state, pid=self._child.process.pid)
+        self._folder.write_state(self.cell, self.state)
+
+    def has_beside(self, others: int) -> None:
+        """So many other cells are running now."""
+        if others > self.state.beside:
+            self.state = replace(self.state, beside=others)
+            self._folder.write_state(self.cell, self.state)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since its start."""
+        return time.time() - self.state.started
+
+    def is_over(self) -> bool:
+        """Whether the process has ended; takes in its progress on the way."""
+        is_over = self._child.code is not None
+        for event in self._follower.new_events():
+            if event.get("kind") == "progress":
+                self.progress = event
+        return is_over
+
+    def conclude(self) -> State:
+        """Write down how it went."""
+        ended, code = time.time(), self._child.code
+        is_good = code == 0 and is_finished(self._path)
+        self.state = replace(
+            self.state,
+            status="finished" if is_good else "failed",
+            ended=ended,
+            process_s=round(ended - self.state.started, 3),
+            error=None if is_good else last_word(self._child.log, code or 0),
+        )
+        self._folder.write_state(self.cell, self.state)
+        return self.state
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Tell the run to end its step and leave, or kill it."""
+        self._child.stop(number)
+
+    def leave(self) -> None:
+        """Wait until the run has left; the cell counts as not begun."""
+        self._child.wait(_STOP_S)
+        self._folder.forget(self.cell)
+
+
+def stop_all(runs: Sequence[CellRun]) -> None:
+    """Let all runs leave at once; a second Ctrl-C kills them."""
+    try:
+        for run in runs:
+            run.signal()
+        for run in runs:
+            run.leave()
+    except KeyboardInterrupt:
+        for run in runs:
+            run.signal(signal.SIGKILL)
+        for run in runs:
+            run.leave()
+
+
+def last_word(log: os.PathLike[str], code: int) -> str:
+    """Why a run failed, in one line: what it said last, or the signal that ended it."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    if code == 130:
+        return "stopped from outside"
+    with open(log, encoding="utf-8", errors="replace") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    said = [line for line in lines if line.startswith(launch.SAYS)]
+    return (said or lines or [f"ended with code {code} and said nothing"])[-1].removeprefix(launch.SAYS)

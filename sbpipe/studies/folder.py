@@ -1,0 +1,197 @@
+"""A study's folder: who may write into it, its plan, and how each cell went. Starts nothing.
+
+plan.json            which runs, in which order          study.lock          held while a process works here
+cells/NAME/          an ordinary run directory           cells/NAME.log      what that run said
+cells/NAME.json      how the cell went                   results.*           see `results`
+"""
+
+import fcntl
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sbpipe.errors import RunDirError
+from sbpipe.runs.directory import is_finished, refuse_if_in_use, write_atomically
+from sbpipe.runs.study import CELLS, PLAN
+from sbpipe.studies.plan import Plan, PlannedCell, differences, has_grown
+from sbpipe.studies.takeover import refuse_changed
+
+LOCK = "study.lock"
+_LEAVING_S = 60.0
+_POLL_S = 0.2
+_MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class State:
+    """How a cell went: `status` is running, finished or failed; a cell without one has not begun."""
+
+    status: str
+    started: float
+    """Wall clock at which its process was started."""
+    attempt: int = 1
+    ended: float | None = None
+    process_s: float | None = None
+    error: str | None = None
+    pid: int | None = None
+    load: float | None = None
+    """Processes that wanted a core at its start, a mean over one minute."""
+    beside: int = 0
+    """The most other cells of the study that ran at the same time, each on a share of the cores."""
+
+
+def default_out(kind: str, name: str) -> Path:
+    """A new folder under runs/, named by the time."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or kind
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{plain}"
+    return next(
+        path
+        for k in range(1000)
+        if not (path := base if k == 0 else base.with_name(f"{base.name}-{k}")).exists()
+    )
+
+
+class Folder:
+    """A claimed folder; release it with `close`."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        """Make or reopen the folder of this plan, and lock it against a second process."""
+        self.path = path.resolve()
+        if path.exists() and not path.is_dir():
+            raise RunDirError(f"{path} is a file. Name a folder with --out")
+        is_study = (path / PLAN).exists()
+        if (
+            path.is_dir()
+            and not is_study
+            and any(entry.name not in (LOCK, CELLS) for entry in path.iterdir())
+        ):
+            raise RunDirError(
+                f"{path} is not empty and holds no study ({PLAN} is missing). Choose another --out"
+            )
+        try:
+            (self.path / CELLS).mkdir(parents=True, exist_ok=True)
+            self._lock_file = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise RunDirError(
+                f"{path} cannot be written ({error.strerror}). Choose another place with --out"
+            ) from None
+        try:
+            self._lock()
+            self._settle(plan)
+        except RunDirError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process in."""
+        self._lock_file.close()
+
+    def run_path(self, cell: PlannedCell) -> Path:
+        """The cell's run directory."""
+        return self.path / CELLS / cell.cell
+
+    def log_path(self, cell: PlannedCell) -> Path:
+        """What the cell's processes say."""
+        return self.path / CELLS / f"{cell.cell}.log"
+
+    def state(self, cell: PlannedCell) -> State | None:
+        """How the cell went; None if it has not begun. A finished cell whose run is gone has not begun
+        either.
+        """
+        try:
+            state = State(**json.loads(self._state_path(cell).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return None if state.status == "finished" and not is_finished(self.run_path(cell)) else state
+
+    def write_state(self, cell: PlannedCell, state: State) -> None:
+        """Leave how the cell goes or went."""
+        write_atomically(self._state_path(cell), json.dumps(asdict(state), indent=2) + "\n")
+
+    def forget(self, cell: PlannedCell) -> None:
+        """The cell has not begun."""
+        self._state_path(cell).unlink(missing_ok=True)
+
+    def clear(self, cell: PlannedCell, say: Callable[[str], None]) -> int:
+        """Remove what an earlier attempt left, once its last process is gone; how many attempts there
+        were.
+        """
+        state = self.state(cell)
+        wait_until_left(self.run_path(cell), state.pid if state else None, say)
+        shutil.rmtree(self.run_path(cell), ignore_errors=True)
+        self.log_path(cell).unlink(missing_ok=True)
+        return state.attempt if state else 0
+
+    def _state_path(self, cell: PlannedCell) -> Path:
+        return self.path / CELLS / f"{cell.cell}.json"
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunDirError(
+                f"another process is working in {self.path}. Wait for it, stop it, or choose another --out"
+            ) from None
+
+    def _settle(self, plan: Plan) -> None:
+        """Leave the plan in a new folder; in an old one it must be the same, or the same with more cells, and
+        mean the same.
+        """
+        now = plan.as_json()
+        try:
+            there: dict[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
+            return
+        except ValueError:
+            raise RunDirError(
+                f"{self.path / PLAN} cannot be read. Choose another --out, or delete the folder"
+            ) from None
+        found = differences(there, now)
+        if found and not has_grown(there, now):
+            more = f", and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+            raise RunDirError(
+                f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "
+                "Give the same file and flags to go on there, or choose another --out"
+            )
+        refuse_changed([(cell, self.run_path(cell)) for cell in plan.cells if self._is_finished(cell)])
+        if found:
+            write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
+
+    def _is_finished(self, cell: PlannedCell) -> bool:
+        state = self.state(cell)
+        return state is not None and state.status == "finished"
+
+
+def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None]) -> None:
+    """A run whose study was killed takes a moment to stop by itself; wait for that, with a deadline."""
+    give_up, has_said = time.monotonic() + _LEAVING_S, False
+    while problem := _occupied(run_path, pid):
+        if time.monotonic() > give_up:
+            raise RunDirError(
+                f"{problem} since more than {_LEAVING_S:.0f} s. Stop it, then give the same command again"
+            )
+        if not has_said:
+            say(f"waiting until an earlier attempt has stopped: {problem}")
+            has_said = True
+        time.sleep(_POLL_S)
+
+
+def _occupied(run_path: Path, pid: int | None) -> str:
+    """Who still works in a run directory, in words; "" if nobody does."""
+    try:
+        # A process number alone proves nothing: it may have been given to somebody else since.
+        if pid is not None and str(run_path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return f"process {pid} is working in {run_path}"
+    except OSError:
+        pass
+    try:
+        refuse_if_in_use(run_path)
+    except RunDirError:
+        return f"a trainer is working in {run_path}"
+    return ""

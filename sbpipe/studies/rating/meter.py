@@ -1,0 +1,53 @@
+"""How far the making of scores is, and how long it will still take. Counts batches; knows nothing of what is
+in them.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+TRAINED, RATED = 3, 1
+"""What a batch costs, in forward passes."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Which model is at work, the `share` done of what was left when the command began, and the time left,
+    where it can be told.
+    """
+
+    model: int
+    models: int
+    share: float
+    left_s: float | None
+
+
+Tell = Callable[[Progress], None]
+
+
+class Meter:
+    """Tells, batch by batch, how much of the planned work is done."""
+
+    def __init__(self, tell: Tell, *, models: int, work: int) -> None:
+        self._tell = tell
+        self._models = models
+        self._work = max(1, work)
+        self._done = 0
+        self._first: tuple[float, int] | None = None
+        self.model = 0
+
+    def add(self, work: int) -> None:
+        """So much more is done."""
+        self._done += work
+        now_s = time.perf_counter()
+        self._first = self._first or (
+            now_s,
+            self._done,
+        )  # the first batch takes many times longer than the others
+        began_s, before = self._first
+        left_s = (
+            (now_s - began_s) * (self._work - self._done) / (self._done - before)
+            if self._done > before
+            else None
+        )
+        self._tell(Progress(self.model, self._models, min(1.0, self._done / self._work), left_s))

@@ -1,0 +1,62 @@
+"""Which models are trained on which examples, and which examples each of them rates. Pure; it must not know
+how they are trained.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sbpipe import randomness
+from sbpipe.data import Order
+from sbpipe.records import Floats, Ids
+
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model: its seed, what it is trained on, and what it rates."""
+
+    name: str
+    seed: int
+    train_ids: Ids
+    rated_ids: Ids
+
+
+def ensemble(num_models: int, num_examples: int, seed: int) -> list[Part]:
+    """Models that are trained on everything and rate everything; each has seeds of its own."""
+    everything = np.arange(num_examples)
+    return [
+        Part(f"model-{number}", _seed(seed, "ensemble", number), everything, everything)
+        for number in range(num_models)
+    ]
+
+
+def crossed(num_models: int, num_examples: int, seed: int) -> list[Part]:
+    """Pairs of models, each trained on one half and rating the other: nobody rates what it has seen."""
+    shuffled = Order(num_examples, _seed(seed, "halves", 0)).ids(0, 0, num_examples)
+    one, other = np.sort(shuffled[: num_examples // 2]), np.sort(shuffled[num_examples // 2 :])
+    parts = []
+    for number in range(num_models):
+        own = _seed(seed, "crossed", number)
+        parts += [Part(f"model-{number}-a", own, one, other), Part(f"model-{number}-b", own + 1, other, one)]
+    return parts
+
+
+PLANS: dict[str, Callable[[int, int, int], list[Part]]] = {"el2n": ensemble, "irreducible": crossed}
+"""From the kind of scores to the models that make them."""
+
+
+def joined(parts: list[Part], ratings: list[Floats], num_examples: int) -> Floats:
+    """The mean rating of each example, over the models that rated it."""
+    total, times = np.zeros(num_examples), np.zeros(num_examples, np.int64)
+    for part, rating in zip(parts, ratings, strict=True):
+        total[part.rated_ids] += rating
+        times[part.rated_ids] += 1
+    return (total / times).astype(np.float32)
+
+
+def _seed(seed: int, purpose: str, number: int) -> int:
+    """Not seed + number: two ensembles of neighbouring seeds would share models."""
+    return randomness.key(seed, f"rating.{purpose}", number) % _SEEDS

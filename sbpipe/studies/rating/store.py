@@ -1,0 +1,100 @@
+"""Where scores are left: the file asked for, and beside it, in `FILE.parts/`, the ratings of each finished
+model.
+
+A part is a score file of the examples that its model rated. What was made in another way is refused, never
+mixed in or replaced. It must not know how ratings are made.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sbpipe.data.score_file import ScoreFile, read_scores, write_scores
+from sbpipe.errors import ConfigError
+from sbpipe.records import Floats
+from sbpipe.studies.rating.plan import Part
+
+KEY = "--out"
+"""What names the file unless told, for errors."""
+
+
+class Store:
+    """The files of one command: scores of this kind, of this data set, made by this recipe."""
+
+    def __init__(
+        self, out: Path, kind: str, fingerprint: str, recipe: dict[str, Any], *, key: str = KEY
+    ) -> None:
+        self._out = out
+        self._folder = out.with_name(f"{out.name}.parts")
+        self._kind = kind
+        self._fingerprint = fingerprint
+        self._recipe = recipe
+        self._key = key
+
+    def open(self) -> None:
+        """Refuse, before anything is trained, a place that cannot be written or holds something else."""
+        if self._out.is_dir():
+            raise ConfigError(
+                self._key, str(self._out), "is a folder", "Name a file, for instance scores.npz in it"
+            )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        if self._out.exists():
+            self._read(self._out)
+
+    def find(self, part: Part) -> Floats | None:
+        """The ratings of a model that is done; None if it is not."""
+        path = self._path(part)
+        if not path.exists():
+            return None
+        file = self._read(path)
+        if file.made.get("seed") != part.seed or len(file.scores) != len(part.rated_ids):
+            raise self._otherwise(path, "by another model than this command would train")
+        return file.scores
+
+    def keep(self, part: Part, rating: Floats) -> None:
+        """Leave the ratings of a finished model."""
+        self._write(self._path(part), rating, {"seed": part.seed})
+
+    def finish(self, scores: Floats, parts: list[Part]) -> ScoreFile:
+        """Leave the scores."""
+        return self._write(self._out, scores, {"seeds": [part.seed for part in parts]})
+
+    def _path(self, part: Part) -> Path:
+        return self._folder / f"{part.name}.npz"
+
+    def _read(self, path: Path) -> ScoreFile:
+        file = read_scores(path, key=self._key)
+        there = {"kind": file.kind, "data set": file.fingerprint} | {
+            key: file.made.get(key) for key in self._recipe
+        }
+        here = {"kind": self._kind, "data set": self._fingerprint} | self._recipe
+        differing = [key for key, value in here.items() if there[key] != value]
+        if differing:
+            key = differing[0]
+            raise self._otherwise(path, f"with {key} = {there[key]!r}, and here it is {here[key]!r}")
+        return file
+
+    def _write(self, path: Path, scores: Floats, made: dict[str, Any]) -> ScoreFile:
+        file = ScoreFile(self._kind, self._fingerprint, np.asarray(scores, np.float32), self._recipe | made)
+        try:
+            write_scores(path, file)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return file
+
+    def _otherwise(self, path: Path, how: str) -> ConfigError:
+        return ConfigError(
+            self._key,
+            str(self._out),
+            f"{path} was made {how}",
+            f"Name another file, or remove it and {self._folder}",
+        )
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            self._key, str(self._out), f"cannot be written ({error.strerror or error})", "Name another place"
+        )

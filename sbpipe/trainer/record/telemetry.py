@@ -1,0 +1,304 @@
+"""What a run tells of itself: an event per step, a progress event now and then, and the summary. Reads; never
+steers.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sbpipe.records import TrainBatch
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
+from sbpipe.selection.fidelity import mean_error, spearman
+from sbpipe.trainer.evaluation import Evaluation
+from sbpipe.trainer.record.census import Census
+from sbpipe.trainer.serving.peers import Roster
+from sbpipe.trainer.steering.arriving import Arriving
+from sbpipe.trainer.steering.steering import Reading
+from sbpipe.trainer.stream.stream import Stream
+
+PROGRESS_EVERY_S = 0.5
+BUSY = ("forward", "backward", "optimizer")
+LOOP_STAGES = (*BUSY, "weigh", "steer", "wait", "publish", "publish_fast", "log", "evaluate", "checkpoint")
+"""Stages of the loop itself: together, nearly all of its time."""
+APART = ("evaluate", "checkpoint")
+"""Stages the loop steps out of training for; ratios are of the rest of its time."""
+
+
+@dataclass
+class Tally:
+    """Running totals that survive a resume."""
+
+    staleness: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
+    age_sum: float = 0.0
+    queue_sum: float = 0.0
+    fast_sum: float = 0.0
+    fidelity_sum: float = 0.0
+    fidelity_count: int = 0
+    error_sum: float = 0.0
+    elapsed_s: float = 0.0
+    evaluate_s: float = 0.0
+    share: float = 0.0
+
+
+class Telemetry:
+    """Measures the loop from outside it: losses are read one step late, so that logging never waits for the
+    device.
+    """
+
+    def __init__(
+        self,
+        events: EventLog,
+        spans: Spans,
+        stream: Stream,
+        roster: Roster,
+        census: Census,
+        *,
+        batch_size: int,
+        process_began: float,
+    ) -> None:
+        self._events = events
+        self._spans = spans
+        self._stream = stream
+        self._roster = roster
+        self._batch_size = batch_size
+        self._process_began = process_began
+        self.startup_before_s = 0.0
+        self.began = time.perf_counter()
+        self._last: tuple[TrainBatch, Arriving, Arriving, float, Reading, dict[str, list[float]]] | None = (
+            None
+        )
+        self._next_progress = 0.0
+        self.census = census
+        self.tally = Tally()
+        self.evaluation: Evaluation | None = None
+        self.last_loss: float | None = None
+        self._reading = Reading()
+
+    def begin(self) -> None:
+        """The first step is about to be taken: ratios count from here."""
+        self.began = time.perf_counter()
+        self._spans.clear()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, over all resumes."""
+        return self.tally.elapsed_s + time.perf_counter() - self.began
+
+    # --- per step ---------------------------------------------------------------------------------
+
+    def step(
+        self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float, reading: Reading
+    ) -> None:
+        """Note a step; what is written now is the step before, whose losses have arrived by now."""
+        self.flush()
+        self._last = (batch, Arriving(losses), Arriving(targets), rate, reading, self._spans.take_recent())
+
+    def flush(self) -> None:
+        """Write the event of the last step."""
+        if self._last is None:
+            return
+        batch, losses_on_way, targets_on_way, rate, reading, spans = self._last
+        self._last = None
+        losses, targets = losses_on_way.wait().float().numpy(), targets_on_way.wait()
+        self.last_loss = float(losses.mean())
+        staleness = batch.step - batch.version
+        fast_staleness = staleness if batch.fast_version is None else batch.step - batch.fast_version
+        self.tally.fast_sum += float(fast_staleness.sum())
+        self._count_staleness(staleness, batch)
+        agreement = spearman(batch.scores, losses)
+        if np.isfinite(agreement):
+            self.tally.fidelity_sum += agreement
+            self.tally.fidelity_count += 1
+            self.tally.error_sum += mean_error(batch.scores, losses)
+        self._events.write(
+            "step",
+            step=batch.step,
+            candidates=batch.candidates,
+            loss=round(self.last_loss, 6),
+            rate=rate,
+            keep_probability=float(batch.keep_probability.mean()),
+            staleness_mean=float(staleness.mean()),
+            staleness_max=int(staleness.max()),
+            fast_staleness_mean=float(fast_staleness.mean()) if self._is_two_rate else None,
+            age_mean=float((batch.arrived_at_step - batch.version).mean()),
+            queue_mean=float((batch.step - batch.arrived_at_step).mean()),
+            staleness_counts=staleness_counts(batch),
+            spearman=agreement,
+            score_error=mean_error(batch.scores, losses),
+            class_counts=self.census.class_counts(batch.example_ids, targets),
+            **reading._asdict(),
+            spans=spans,
+        )
+        self._reading = reading
+
+    def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
+        counts = np.bincount(np.maximum(staleness, 0))
+        if len(counts) > len(self.tally.staleness):
+            self.tally.staleness = np.pad(self.tally.staleness, (0, len(counts) - len(self.tally.staleness)))
+        self.tally.staleness[: len(counts)] += counts
+        self.tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
+        self.tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
+
+    @property
+    def _is_two_rate(self) -> bool:
+        """Whether the fast parts are published apart from the whole."""
+        return self._stream.versions.fast_interval > 0
+
+    @property
+    def evaluate_s(self) -> float:
+        """Seconds spent measuring the test error, over all resumes."""
+        return self.tally.evaluate_s + self._spans.total_s["evaluate"]
+
+    def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
+        """Note a test error."""
+        self.evaluation = evaluation
+        self._events.write(
+            "eval",
+            step=step,
+            candidates=candidates,
+            trained=step * self._batch_size,
+            elapsed_s=self.elapsed_s,
+            evaluate_s=self.evaluate_s,
+            startup_s=self.startup_before_s + self.began - self._process_began,
+            **vars(evaluation),
+        )
+        self._events.write("scores", step=step, candidates=candidates, **self.census.take())
+
+    def progress(self, share: float | None, *, now: bool = False) -> None:
+        """Twice a second, an event that a terminal can show; the share done stays as it was if none is
+        given.
+        """
+        share = self.tally.share = self.tally.share if share is None else share
+        if not now and time.perf_counter() < self._next_progress:
+            return
+        self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
+        elapsed = self.elapsed_s
+        self._events.write(
+            "progress",
+            share=share,
+            step=self._stream.steps_done,
+            candidates=self._stream.ledger.num_considered,
+            loss=self.last_loss,
+            error=self.evaluation.error if self.evaluation else None,
+            keep_rate=self._stream.num_kept / max(1, self._stream.ledger.num_considered),
+            staleness=self._staleness()["mean"],
+            idle=self._ratio("wait"),
+            selector_idle=1.0 - self._selector_busy(self._loop_s()),
+            selectors=len(self._roster.ready()),
+            queue=self._stream.on_hand,
+            **{name: getattr(self._reading, name) for name in ("swing", "ess", "strength", "guard")},
+            candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
+            elapsed_s=elapsed,
+            left_s=elapsed * (1.0 - share) / share if share > 0 else None,
+        )
+
+    # --- summary ----------------------------------------------------------------------------------
+
+    def _loop_s(self) -> float:
+        return max(1e-9, time.perf_counter() - self.began - sum(self._spans.total_s[name] for name in APART))
+
+    def _ratio(self, *names: str) -> float:
+        return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
+
+    def _selector_busy(self, elapsed_s: float) -> float:
+        devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
+        return min(1.0, self._roster.total("busy_s") / (elapsed_s * devices))
+
+    def _staleness(self) -> dict[str, float | None]:
+        counts = self.tally.staleness
+        total = int(counts.sum())
+        if not total:
+            return {"mean": None, "p95": None, "max": None}
+        steps = np.arange(len(counts))
+        return {
+            "mean": float((counts * steps).sum() / total),
+            "p95": int(np.searchsorted(np.cumsum(counts), 0.95 * total)),
+            "max": int(np.flatnonzero(counts)[-1]),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the run under their stable names; those of publishing and the run itself are added
+        by the loop.
+        """
+        stream, tally, staleness = self._stream, self.tally, self._staleness()
+        trained = max(1, int(tally.staleness.sum()))
+        loop_s = self._loop_s()
+        return {
+            "steps": stream.steps_done,
+            "candidates": stream.ledger.num_considered,
+            "trained": stream.steps_done * self._batch_size,
+            "kept": stream.num_kept,
+            "leftover": stream.leftover,
+            "keep_rate": stream.num_kept / max(1, stream.ledger.num_considered),
+            "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
+            "trainer.busy_ratio": self._ratio(*BUSY),
+            "trainer.idle_ratio": self._ratio("wait"),
+            "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
+            "trainer.steer_ms": (self._spans.mean_ms("weigh") or 0.0) + (self._spans.mean_ms("steer") or 0.0),
+            "trainer.view_ms": self._spans.mean_ms("view"),
+            "trainer.dispatch_ms": 1e3
+            * self._spans.total_s["dispatch"]
+            / max(1, self._spans.count["forward"]),
+            "trainer.log_ms": self._spans.mean_ms("log"),
+            "selector.busy_ratio": self._selector_busy(loop_s),
+            "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
+            "staleness.mean": staleness["mean"],
+            "staleness.p95": staleness["p95"],
+            "staleness.max": staleness["max"],
+            "staleness.age_mean": tally.age_sum / trained,
+            "staleness.queue_mean": tally.queue_sum / trained,
+            "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
+            "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
+            "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
+            "scoring.agreement": self._mean_over_peers("agreement"),
+            "scoring.scale_agreement": self._mean_over_peers("scale_agreement"),
+            "scoring.failed_checks": int(self._roster.total("failed_checks")),
+            "scoring.checks": int(self._roster.total("checks")),
+            "scoring.overflowed": int(self._roster.total("overflowed")),
+            "scoring.refresh_ms": self._mean_over_peers("refresh_ms"),
+            "sync.apply_ms": self._mean_over_peers("apply_ms"),
+            "sync.transfer_ms": self._mean_over_peers("transfer_ms") or 0.0,
+            "lease.selected": stream.ledger.num_selected,
+            "lease.trained": stream.ledger.num_trained,
+            "lease.expired": stream.ledger.num_expired,
+            **self.evaluation_numbers(),
+        }
+
+    def evaluation_numbers(self) -> dict[str, float | None]:
+        """The last test error and loss."""
+        found = self.evaluation
+        return {"eval.error": found.error if found else None, "eval.loss": found.loss if found else None}
+
+    def _mean_over_peers(self, name: str) -> float | None:
+        values = [
+            peer.stats[name]
+            for peer in [*self._roster.gone, *self._roster.peers.values()]
+            if peer.stats.get(name)
+        ]
+        return float(np.mean(values)) if values else None
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            **vars(self.tally),
+            "staleness": self.tally.staleness.copy(),
+            "elapsed_s": self.elapsed_s,
+            "evaluate_s": self.evaluate_s,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.tally = Tally(**state)
+
+
+def staleness_counts(batch: TrainBatch) -> list[list[int]]:
+    """How many examples of a batch had which age in steps when they arrived, and which time in the queue:
+    [age, queue, n].
+    """
+    pairs = np.stack([batch.arrived_at_step - batch.version, batch.step - batch.arrived_at_step], axis=1)
+    found, counts = np.unique(pairs, axis=0, return_counts=True)
+    return [[int(age), int(queue), int(n)] for (age, queue), n in zip(found, counts, strict=True)]

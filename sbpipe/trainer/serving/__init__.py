@@ -1,0 +1,3 @@
+"""The trainer's side of the wire: who is there, what they are granted, what arrives, what is prepared for the
+loop.
+"""

@@ -1,0 +1,268 @@
+"""The trainer's thread for everything that is not training: selectors, leases, selections, weights on their
+way out.
+
+It sees selectors only as peers of a port, so the same code runs over ZeroMQ, in one process, or under a port
+that loses messages. It never touches the model: the loop tells it which step is done and which version is
+out, and takes train batches when it wants them.
+"""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import Config
+from sbpipe.errors import PeerLost
+from sbpipe.link.messages import Goodbye, Heartbeat, Message
+from sbpipe.link.ports import Port
+from sbpipe.records import Selection, TrainBatch
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.serving.reception import Reception
+from sbpipe.trainer.stream.fallback import PEER as FALLBACK
+from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.stream import Stream
+
+
+class Dispatcher:
+    """Runs the stream against the port; the loop and the loader call it from their threads."""
+
+    def __init__(
+        self,
+        config: Config,
+        stream: Stream,
+        port: Port,
+        reception: Reception,
+        events: EventLog,
+        spans: Spans,
+    ) -> None:
+        self._config = config
+        self._stream = stream
+        self._port = port
+        self._reception = reception
+        self._roster = reception.roster
+        self._events = events
+        self._spans = spans
+        self._fallback = Fallback(config, stream.order, stream.table)
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._is_stopping = False
+        self._is_paused = False
+        self._next_heartbeat = 0.0
+        self._alone_since = time.monotonic()
+        self._announced = {False: -1, True: -1}
+        self.num_fenced = 0
+        self.num_fallback = 0
+        self.most_selectors = 0
+        self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+
+    # --- called by the loop and the loader --------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def next_batch(self) -> TrainBatch | None:
+        """The next train batch; waits for it. None when the stream has ended or the run is being stopped."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure or self._is_stopping or self._stream.ready or self._stream.is_finished
+            )
+            if self._failure is not None:
+                raise self._failure
+            return self._stream.ready.popleft() if self._stream.ready and not self._is_stopping else None
+
+    def set_waiting(self, is_waiting: bool) -> None:
+        """The loop has, or no longer has, nothing to train on."""
+        with self._changed:
+            self._stream.is_waiting = is_waiting
+        if is_waiting:
+            self._port.wake()
+
+    def batch_started(self) -> None:
+        """The loop has begun to train a batch: time to lease the next."""
+        with self._changed:
+            self._stream.start()
+            self._stream.is_waiting = False
+        self._port.wake()
+
+    def step_done(self, strength: float = 1.0) -> None:
+        """The loop has finished a step; leases granted from now on choose at this strength."""
+        with self._changed:
+            self._stream.finish_step(strength)
+        self._port.wake()
+
+    def take_predicted(self) -> list[NDArray[np.int32]]:
+        """What selectors' models took candidates for, by class, since the last call. A deque needs no lock,
+        so the loop does not wait.
+        """
+        predicted = self._stream.predicted
+        return [predicted.popleft() for _ in range(len(predicted))]
+
+    def version_published(self, version: int) -> None:
+        """A version can be applied by selectors."""
+        versions = self._stream.versions
+        with self._changed:
+            versions.published = max(versions.published, version)
+        self._port.wake()
+
+    def fast_version_published(self, version: int, *, is_late: bool) -> None:
+        """A version of the fast parts can be applied by selectors; `is_late` = the loop has gone on
+        meanwhile.
+
+        If it has not, it will be done with its step in a moment, and that wakes the thread: twice would cost
+        it twice.
+        """
+        versions = self._stream.versions
+        with self._changed:
+            versions.fast_published = max(versions.fast_published, version)
+        if is_late:
+            self._port.wake()
+
+    def pause(self, deadline_s: float) -> None:
+        """Grant nothing more and wait for what is out: who measures now must not be selected for on time that
+        does not count.
+        """
+        with self._changed:
+            self._is_paused = True
+            self._changed.wait_for(
+                lambda: self._failure or self._is_stopping or not self._stream.ledger.out, deadline_s
+            )
+
+    def go_on(self) -> None:
+        """Grant again."""
+        with self._changed:
+            self._is_paused = False
+        self._port.wake()
+
+    def state(self, deadline_s: float) -> dict[str, Any]:
+        """The stream's state at a step boundary; with a fixed lag, once nothing is on its way any more.
+
+        A lease that is out was granted for weights of `lag` steps ago, which a resumed run no longer has.
+        Without a lag it is simply granted again. Raises TimeoutError if no selector answers in time.
+        """
+        with self._changed:
+            if self._config.lag and not self._changed.wait_for(
+                lambda: self._failure or self._stream.is_quiet, deadline_s
+            ):
+                raise TimeoutError(f"a lease was not answered within {deadline_s:.0f} s")
+            if self._failure is not None:
+                raise self._failure
+            return self._stream.state()
+
+    def stop(self, reason: str) -> None:
+        """Say goodbye to every selector and end the thread."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._port.wake()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        for name in list(self._roster.peers):
+            self._port.send(name, Goodbye(reason))
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                messages = self._port.receive(self._config.link.heartbeat_s / 2)
+                now = time.monotonic()
+                with self._changed, self._spans.cpu_span("dispatch"):
+                    for name, message in messages:
+                        self._handle(name, message, now)
+                    self._watch(now)
+                    self._grant(now)
+                    self._announce()
+                    self._changed.notify_all()
+                self._heartbeat(now)
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _handle(self, name: str, message: Message, now: float) -> None:
+        if not isinstance(message, Selection):
+            expired = self._reception.handle(name, message, now)
+            if expired:
+                self._expire(expired)
+            return
+        if not self._reception.heard(name, now):
+            return
+        peer = self._roster.peers[name]
+        peer.stats, peer.answers = message.stats, peer.answers + 1
+        with self._spans.span("receive"):
+            reason = self._stream.accept(message)
+        if reason:
+            peer.needs_history = True  # its own now holds scores that do not count
+            self.num_fenced += 1
+            self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
+
+    def _watch(self, now: float) -> None:
+        holders = {grant.peer for grant in self._stream.ledger.out.values()}
+        for name, reason in self._roster.complaints(now, holders).items():
+            self._reception.lose(name, reason)
+            self._expire(name)
+        if self._roster.ready():
+            self._alone_since = now
+
+    def _expire(self, name: str) -> None:
+        count = self._stream.expire_peer(name)
+        if count:
+            self._events.write("expired", selector=name, leases=count)
+
+    def _grant(self, now: float) -> None:
+        peers = self._roster.ready()
+        self.most_selectors = max(self.most_selectors, len(peers))
+        if self._is_paused:
+            return
+        for peer, lease in self._stream.grant(peers):
+            if not self._port.send(peer.name, lease):
+                self._reception.lose(peer.name, "does not take messages")
+                self._expire(peer.name)
+            elif len(self._stream.ledger.leases_of(peer.name)) == 1:
+                peer.progressed_at = now
+        if not peers and not self._stream.is_finished:
+            self._go_alone(now)
+
+    def _go_alone(self, now: float) -> None:
+        """No selector is there: wait for the first one, or do as `selection.fallback` says."""
+        fallback = self._config.selection.fallback if self._reception.num_admitted else "wait"
+        if fallback == "fail":
+            raise PeerLost("the last selector is gone and selection.fallback = 'fail'")
+        if self._config.is_clocked:
+            fallback = "wait"
+        alone_s = now - self._alone_since
+        if fallback == "wait":
+            if alone_s > self._config.link.wait_s:
+                raise PeerLost(
+                    f"no selector for {alone_s:.0f} s (link.wait_s). Start one with: sbpipe selector "
+                    "--connect RUN_DIR"
+                )
+            return
+        local = Peer(FALLBACK, "trainer", is_ready=True, needs_history=False)
+        for _, lease in self._stream.grant([local]):
+            selection, versions = self._fallback.answer(lease, self._stream.steps_done)
+            self._stream.accept(selection, versions)
+            self.num_fallback += 1
+
+    def _announce(self) -> None:
+        """Tell who pulls weights what there is; under a clock an exact lease tells."""
+        if self._config.is_clocked:
+            return
+        versions = self._stream.versions
+        for is_fast, version in ((False, versions.published), (True, versions.fast_published)):
+            if version != self._announced[is_fast]:
+                self._announced[is_fast] = version
+                for peer in self._roster.peers.values():
+                    if peer.pulls_weights:
+                        self._reception.announce(peer.name, version, is_fast=is_fast)
+
+    def _heartbeat(self, now: float) -> None:
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + self._config.link.heartbeat_s
+            for name in list(self._roster.peers):
+                self._port.send(name, Heartbeat(self._stream.steps_done))

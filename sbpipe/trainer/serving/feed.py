@@ -1,0 +1,93 @@
+"""The queue between selection and training: the next batch's view is made while the current one trains. Knows
+no model.
+"""
+
+import queue
+import threading
+from typing import NamedTuple, Protocol
+
+import torch
+
+from sbpipe.data import Batch
+from sbpipe.records import Ids, TrainBatch
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.dispatch import Dispatcher
+
+_POLL_S = 0.2
+
+
+class Prepared(NamedTuple):
+    """A train batch and its pixels, on the trainer's device."""
+
+    batch: TrainBatch
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+class Examples(Protocol):
+    """Where pixels come from."""
+
+    def batch(self, example_ids: Ids, epochs: int | Ids) -> Batch:
+        """The examples of these ids, in that order, as they look in their epochs."""
+        ...
+
+
+class Feed:
+    """A thread that turns train batches into inputs, one ahead of the loop."""
+
+    def __init__(self, dispatcher: Dispatcher, examples: Examples, spans: Spans) -> None:
+        self._dispatcher = dispatcher
+        self._examples = examples
+        self._spans = spans
+        self._queue: queue.Queue[Prepared | BaseException | None] = queue.Queue(maxsize=1)
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+
+    def start(self) -> None:
+        """Begin to prepare batches."""
+        self._thread.start()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether `next` would wait."""
+        return self._queue.empty()
+
+    def next(self, is_stopped: threading.Event) -> Prepared | None:
+        """The next prepared batch; None when there are no more or the run was stopped."""
+        if self.is_empty:
+            self._dispatcher.set_waiting(True)
+        while not is_stopped.is_set():
+            try:
+                item = self._queue.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            if item is not None:
+                self._dispatcher.batch_started()
+            return item
+        return None
+
+    def stop(self) -> None:
+        """End the thread; a batch it holds is left untrained and stays in the stream."""
+        self._is_stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._dispatcher.next_batch()) is not None:
+                with self._spans.span("view"):
+                    inputs, targets = self._examples.batch(batch.example_ids, batch.epochs)
+                self._put(Prepared(batch, inputs, targets))
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
+            self._put(error)
+
+    def _put(self, item: Prepared | BaseException | None) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._queue.put(item, timeout=_POLL_S)
+                return
+            except queue.Full:
+                continue

@@ -1,0 +1,76 @@
+"""The selectors the trainer knows: who is ready, who is silent, who hangs. Pure bookkeeping; time is passed
+in.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Peer:
+    """One selector, as the trainer sees it."""
+
+    name: str
+    device: str
+    is_ready: bool = False
+    pulls_weights: bool = False
+    needs_history: bool = True
+    heard_at: float = 0.0
+    progress: int = -1
+    progressed_at: float = 0.0
+    answers: int = 0
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+class Roster:
+    """All peers by name, and the limits of patience."""
+
+    def __init__(self, *, lost_after_s: float, hung_after_s: float) -> None:
+        self._lost_after_s = lost_after_s
+        self._hung_after_s = hung_after_s
+        self.peers: dict[str, Peer] = {}
+        self.gone: list[Peer] = []
+        self.num_lost = 0
+
+    def ready(self) -> list[Peer]:
+        """Peers that can be granted leases, in a stable order."""
+        return [peer for _, peer in sorted(self.peers.items()) if peer.is_ready]
+
+    def hear(self, name: str, now: float, *, progress: int | None = None) -> None:
+        """A message came; `progress` moves when the selector does."""
+        peer = self.peers[name]
+        peer.heard_at = now
+        if progress is None or progress != peer.progress:
+            peer.progressed_at = now
+        if progress is not None:
+            peer.progress = progress
+
+    def remove(self, name: str) -> Peer | None:
+        """A peer is gone; its statistics stay."""
+        peer = self.peers.pop(name, None)
+        if peer is not None and peer.is_ready:
+            self.gone.append(peer)
+        return peer
+
+    def complaints(self, now: float, holds_lease: set[str]) -> dict[str, str]:
+        """Peers to give up on, and why: silent, or alive and stuck on a lease.
+
+        A stuck selector is judged by its own pace: eight times its slowest scoring pass, loading included.
+        Before its first answer it may be compiling or loading, and gets `hung_after_s`.
+        """
+        found = {}
+        for peer in self.peers.values():
+            if now - peer.heard_at > self._lost_after_s:
+                found[peer.name] = f"silent for {now - peer.heard_at:.1f} s"
+            elif peer.name in holds_lease:
+                patience = (
+                    max(self._lost_after_s, 8.0 * peer.stats.get("slowest_chunk_s", 0.0))
+                    if peer.answers
+                    else self._hung_after_s
+                )
+                if now - peer.progressed_at > patience:
+                    found[peer.name] = f"alive but without progress for {now - peer.progressed_at:.1f} s"
+        return found
+
+    def total(self, name: str) -> float:
+        """The sum of a statistic over all selectors there ever were."""
+        return sum(peer.stats.get(name, 0.0) for peer in [*self.gone, *self.peers.values()])

@@ -1,0 +1,157 @@
+"""How selectors come and go: hello, welcome, ready, heartbeat, goodbye, and the pieces of weights they fetch.
+
+It keeps the roster and answers; leases and batches are the dispatcher's business.
+"""
+
+import logging
+
+from sbpipe.link.messages import (
+    Announce,
+    Chunk,
+    Fenced,
+    Fetch,
+    Gone,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Ready,
+    Reject,
+    Welcome,
+)
+from sbpipe.link.ports import Port
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.serving.peers import Peer, Roster
+from sbpipe.weights.publisher import Publisher
+
+log = logging.getLogger("sbpipe.trainer")
+
+
+class Reception:
+    """The door of the trainer."""
+
+    def __init__(
+        self,
+        *,
+        port: Port,
+        roster: Roster,
+        welcome: Welcome,
+        fingerprints: dict[str, str],
+        publisher: Publisher,
+        fast: Publisher | None,
+        is_clocked: bool,
+        events: EventLog,
+    ) -> None:
+        self._port = port
+        self.roster = roster
+        self._welcome = welcome
+        self._fingerprints = fingerprints
+        self._publishers = {False: publisher} | ({True: fast} if fast is not None else {})
+        """By whether it publishes the fast parts alone."""
+        self._is_clocked = is_clocked
+        self._events = events
+        self.num_admitted = 0
+
+    def admit(self, name: str, device: str, now: float, *, pulls_weights: bool = False) -> None:
+        """A selector may be granted leases from now on."""
+        self.roster.peers[name] = Peer(
+            name, device, is_ready=True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now
+        )
+        self.num_admitted += 1
+        way = "pulls weights" if pulls_weights else "shares memory"
+        log.info("selector %s on %s is ready (%s)", name, device, way)
+        self._events.write(
+            "selector", selector=name, state="ready", device=device, pulls_weights=pulls_weights
+        )
+
+    def heard(self, name: str, now: float, progress: int | None = None) -> bool:
+        """Note a sign of life; a peer that was given up on is told to say hello again."""
+        if name not in self.roster.peers:
+            self._port.send(name, Fenced())
+            return False
+        self.roster.hear(name, now, progress=progress)
+        return True
+
+    def handle(self, name: str, message: Message, now: float) -> str:
+        """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
+        if isinstance(message, Hello):
+            self._release(name)
+            self.roster.remove(name)
+            self.roster.peers[name] = Peer(name, message.device, heard_at=now, progressed_at=now)
+            self._port.send(name, self._welcome)
+            return name
+        if isinstance(message, Goodbye):
+            return self.lose(
+                name, f"said goodbye ({message.reason})", is_failure=message.reason.startswith("failed")
+            )
+        if isinstance(message, Fetch):
+            if self.heard(name, now):
+                self._serve(name, message)
+        elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
+            peer = self.roster.peers[name]
+            if isinstance(message, Heartbeat) and message.stats:
+                peer.stats = message.stats
+            if isinstance(message, Ready):
+                self._compare(peer, message.fingerprints, now)
+        return ""
+
+    def _compare(self, peer: Peer, theirs: dict[str, str], now: float) -> None:
+        differing = [
+            f"{key}: trainer {ours}, selector {theirs.get(key, '(none)')}"
+            for key, ours in self._fingerprints.items()
+            if theirs.get(key) != ours
+        ]
+        if differing:
+            reason = "the two sides do not train the same thing; " + "; ".join(differing)
+            self._port.send(peer.name, Reject(reason))
+            self.roster.remove(peer.name)
+            log.warning("selector %s rejected: %s", peer.name, reason)
+            self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
+            return
+        pulls = theirs.get("weights") != "shared"
+        if not peer.is_ready:
+            self.admit(
+                peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls
+            )
+        if (
+            pulls and not self._is_clocked
+        ):  # under a clock an exact lease names what to pull, which need not be the newest
+            for is_fast, publisher in self._publishers.items():
+                if publisher.newest_version >= 0:
+                    self.announce(peer.name, publisher.newest_version, is_fast=is_fast)
+
+    def announce(self, name: str, version: int, *, is_fast: bool) -> None:
+        """Tell a selector that pulls of a newer snapshot."""
+        self._port.send(name, Announce(version, self._publishers[is_fast].num_bytes, is_fast))
+
+    def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
+        """A selector is gone; its name, if it was known."""
+        self._release(name)
+        if self.roster.remove(name) is None:
+            return ""
+        self.roster.num_lost += is_failure
+        log.log(
+            logging.WARNING if is_failure else logging.INFO,
+            "selector %s %s; its leases go back",
+            name,
+            reason,
+        )
+        self._events.write("selector", selector=name, state="lost" if is_failure else "left", reason=reason)
+        return name
+
+    def _release(self, name: str) -> None:
+        for publisher in self._publishers.values():
+            publisher.release(name)
+
+    def _serve(self, name: str, fetch: Fetch) -> None:
+        """One piece of a snapshot; its slot is held from the first piece to the last."""
+        publisher = self._publishers.get(fetch.is_fast)
+        index = publisher.hold(name, fetch.version) if publisher is not None else None
+        end = fetch.offset + fetch.num_bytes
+        if publisher is None or index is None or end > publisher.num_bytes:
+            self._port.send(name, Gone(fetch.version, fetch.is_fast))
+            return
+        piece = publisher.piece(index, fetch.offset, end)
+        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.is_fast))
+        if end == publisher.num_bytes:
+            publisher.release(name)

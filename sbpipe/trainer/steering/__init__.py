@@ -1,0 +1,1 @@
+"""What the trainer's fresh losses decide: ramp, guard, fresh weights, swing."""

@@ -1,0 +1,164 @@
+"""Decide with fresh losses: the weights that turn a proposal made from old scores into the choice fresh ones
+would have made.
+
+A candidate was kept with probability q, by a score of `staleness` steps ago. The forward pass of its train
+step gives its loss as it is now, and with it the probability p that fresh selection would have kept it with.
+Weighted by p / q, the batch's gradient is in expectation the one of fresh selection, whatever the delay: sum
+of q * (p / q) * gradient = sum of p * gradient. Weights are divided by their running mean, which would be 1
+if the estimate of p were exact, so that it does not change the learning rate. They are not normalised within
+a batch: one whose examples were all corrected meanwhile shall push less, and this is what stops the swinging.
+All on the trainer's device, without waiting for it; on the CPU in numpy, to the same bits, for there every
+call of torch lets go of the interpreter and may have to wait for its other threads.
+"""
+
+import numpy as np
+import torch
+
+from sbpipe.records import Floats
+
+SLOWNESS = 0.95
+"""Share of the running mean that stays at each step: about the last twenty batches count."""
+
+
+class FreshWeights:
+    """Remembers recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of
+    all candidates now.
+    """
+
+    def __init__(self, *, keep: float, window: int) -> None:
+        self._keep = keep
+        self._beta = 1.0 / keep - 1.0
+        self._most = 1.0 / keep
+        """The greatest weight: that of an example kept blindly which fresh selection would keep for sure."""
+        self._window = window
+        self._losses: torch.Tensor | None = None
+        self._stands_for: torch.Tensor | None = None
+        self._classes: torch.Tensor | None = None
+        self._mean = torch.tensor(1.0)
+
+    def __call__(
+        self,
+        losses: torch.Tensor,
+        keep_probability: torch.Tensor,
+        strength: float,
+        classes: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The weight of each example of a train batch, from its detached losses; 1 for those that were kept
+        without a choice.
+
+        With `classes` a loss is ranked among those of its class, as its score was.
+        """
+        ratios = self.ratios(losses, keep_probability, strength, classes)
+        if not self._in_numpy(losses):
+            self._mean = SLOWNESS * self._mean.to(losses.device) + (1.0 - SLOWNESS) * ratios.mean()
+            return torch.where(keep_probability < 1.0, ratios / self._mean, 1.0)
+        mean = SLOWNESS * self._mean.numpy() + (1.0 - SLOWNESS) * ratios.mean().numpy()
+        self._mean = torch.from_numpy(np.asarray(mean))
+        return torch.from_numpy(
+            np.where(keep_probability.numpy() < 1.0, ratios.numpy() / mean, np.float32(1.0))
+        )
+
+    def ratios(
+        self,
+        losses: torch.Tensor,
+        keep_probability: torch.Tensor,
+        strength: float,
+        classes: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """What the fresh loss of each example deserves over what its old score got, bounded; the losses are
+        remembered.
+        """
+        losses, in_numpy = losses.float(), self._in_numpy(losses)
+        stands_for = torch.from_numpy(1.0 / keep_probability.numpy()) if in_numpy else 1.0 / keep_probability
+        self._losses = self._newest(self._losses, losses)
+        self._stands_for = self._newest(self._stands_for, stands_for)
+        if classes is not None:
+            self._classes = self._newest(self._classes, classes)
+            shares = _share_below_in_class(losses, classes, self._losses, self._stands_for, self._classes)
+        elif in_numpy:
+            shares = torch.from_numpy(
+                _share_below_in_numpy(losses.numpy(), self._losses.numpy(), self._stands_for.numpy())
+            )
+        else:
+            shares = _share_below(losses, self._losses, self._stands_for)
+        sharp = shares**self._beta
+        if not in_numpy:
+            target = strength * sharp + (1.0 - strength) * self._keep
+            return torch.where(keep_probability < 1.0, (target / keep_probability).clamp(max=self._most), 1.0)
+        chances = keep_probability.numpy()
+        bounded = np.minimum((strength * sharp.numpy() + (1.0 - strength) * self._keep) / chances, self._most)
+        return torch.from_numpy(np.where(chances < 1.0, bounded, np.float32(1.0)))
+
+    def _newest(self, remembered: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+        if remembered is None:
+            return new
+        if self._in_numpy(new):
+            return torch.from_numpy(np.concatenate([remembered.numpy(), new.numpy()])[-self._window :])
+        return torch.cat([remembered.to(new.device), new])[-self._window :]
+
+    @staticmethod
+    def _in_numpy(tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cpu"
+
+    def state(self) -> dict[str, torch.Tensor | None]:
+        """For the checkpoint."""
+        remembered = {
+            "losses": self._losses,
+            "stands_for": self._stands_for,
+            "classes": self._classes,
+            "mean": self._mean,
+        }
+        return {name: _on_cpu(tensor) for name, tensor in remembered.items()}
+
+    def restore(self, state: dict[str, torch.Tensor | None]) -> None:
+        """Go on from a checkpoint."""
+        self._losses, self._stands_for, self._classes = state["losses"], state["stands_for"], state["classes"]
+        assert state["mean"] is not None
+        self._mean = state["mean"]
+
+
+def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor) -> torch.Tensor:
+    """The share of the candidates that the known losses stand for strictly below each loss."""
+    ordered, order = torch.sort(known)
+    mass = torch.cumsum(stands_for[order], 0)
+    below = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
+    return below[torch.searchsorted(ordered, losses)]
+
+
+def _share_below_in_numpy(losses: Floats, known: Floats, stands_for: Floats) -> Floats:
+    """The same, to the bit, by sorting the few losses asked for and not the many known ones.
+
+    Sums are taken in float64, as torch does on the CPU: each 1 / q is a multiple of 2^-23, so they are exact
+    in any order.
+    """
+    order = losses.argsort()
+    first_above = losses[order].searchsorted(known, side="right")
+    mass = np.bincount(first_above, weights=stands_for, minlength=len(losses) + 1).cumsum().astype(np.float32)
+    shares: Floats = np.empty_like(losses)
+    shares[order] = mass[:-1] / mass[-1]
+    return shares
+
+
+def _share_below_in_class(
+    losses: torch.Tensor,
+    classes: torch.Tensor,
+    known: torch.Tensor,
+    stands_for: torch.Tensor,
+    known_classes: torch.Tensor,
+) -> torch.Tensor:
+    """The same among the candidates of the loss's own class; each loss is known itself, so none stands
+    alone.
+    """
+    mass = stands_for * (known_classes == classes[:, None])
+    return (mass * (known < losses[:, None])).sum(dim=1) / mass.sum(dim=1)
+
+
+def effective_share(weights: Floats) -> float:
+    """Effective sample size of weights as a share of their number, (sum w)^2 / (n sum w^2): 1 = all count
+    alike.
+    """
+    return float(weights.sum()) ** 2 / max(len(weights) * float(weights @ weights), 1e-30)
+
+
+def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().cpu().clone()

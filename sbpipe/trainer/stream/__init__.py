@@ -1,0 +1,1 @@
+"""From the epoch order to the next train batch: ledger, credit, assembler, versions, scores, fallback."""

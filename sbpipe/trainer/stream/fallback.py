@@ -1,0 +1,57 @@
+"""Selection without a selector: what the trainer does with a lease when none is left. No forward pass; knows
+no socket.
+"""
+
+import numpy as np
+
+from sbpipe.config import Config
+from sbpipe.data import Order
+from sbpipe.records import Ids, Lease, Selection
+from sbpipe.selection import build_policy, choose, drawn
+from sbpipe.trainer.stream.scores import ScoreTable
+
+PEER = "fallback"
+
+
+class Fallback:
+    """`stale-scores` asks the policy about the last known scores, `uniform` keeps blindly; an unknown score
+    is kept at the keep rate.
+    """
+
+    def __init__(self, config: Config, order: Order, table: ScoreTable) -> None:
+        self._config = config
+        self._order = order
+        self._table = table
+
+    def answer(self, lease: Lease, step: int) -> tuple[Selection, Ids]:
+        """A selection, and the version that scored each kept example (the current step where no score was
+        used).
+        """
+        example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
+        scores, versions = self._table.lookup(example_ids)
+        policy = build_policy(self._config.selection)
+        policy.restore(*self._table.history)
+        judged, classes = self._table.judged(example_ids, scores), self._table.classes
+        probability = policy.keep_probability(
+            judged, None if classes is None else classes[example_ids], strength=lease.strength
+        )
+        blind = ~np.isfinite(scores)
+        bound = self._config.sync.max_staleness
+        if self._config.selection.fallback == "uniform" or not policy.needs_scores:
+            blind[:] = True
+        elif bound:
+            blind |= step + self._config.sync.depth - versions > bound
+        probability[blind] = 1.0 if self._config.selection.policy == "full" else self._config.selection.keep
+        probability, is_kept = drawn(
+            policy,
+            probability,
+            example_ids,
+            seed=self._config.seed,
+            epoch=lease.epoch,
+            floor=self._config.selection.floor,
+            keep_all=lease.keep_all,
+        )
+        considered, kept = choose(is_kept, lease.enough)
+        unscored = np.full(considered, np.nan, np.float32)
+        versions = np.where(blind, step, versions)
+        return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]

@@ -1,0 +1,148 @@
+"""The lease ledger: which candidates of which epoch are pending, leased, selected or trained. Pure; knows no
+socket and no clock.
+
+Candidates form one endless line of places, epoch after epoch: place = epoch * num_examples + position. A
+lease is a range of it inside one epoch. Every place is considered exactly once: what a lease did not consider
+(it expired, or was cut behind the last kept example it may keep) goes back to the front of the line, and an
+answer to a lease that is no longer out is refused.
+"""
+
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Grant:
+    """A lease that is out: PENDING → **LEASED** → SELECTED → TRAINED."""
+
+    lease_id: int
+    peer: str
+    first: int
+    last: int
+    expected_kept: float
+    most: int
+
+
+class Ledger:
+    """The line of candidates, up to `limit` places (None = no end)."""
+
+    def __init__(self, num_examples: int, limit: int | None) -> None:
+        self.num_examples = num_examples
+        self.limit = limit
+        self.out: dict[int, Grant] = {}
+        self.num_considered = 0
+        self.num_selected = 0
+        self.num_trained = 0
+        self.num_expired = 0
+        self._next_place = 0
+        self._returned: list[tuple[int, int]] = []
+        self._next_lease_id = 0
+        self._untrained: dict[int, int] = {}
+
+    @property
+    def next_place(self) -> int:
+        """The place the next lease begins at."""
+        return self._returned[0][0] if self._returned else self._next_place
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no candidate is left to lease or is out."""
+        return (
+            not self.out and not self._returned and self.limit is not None and self._next_place >= self.limit
+        )
+
+    def grant(
+        self, peer: str, count: int, *, expected_kept: float, most: int, stop_at: int | None = None
+    ) -> Grant | None:
+        """Lease up to `count` candidates, never across an epoch's end or the place `stop_at`; None when none
+        are left.
+        """
+        first = self.next_place
+        if self._returned:
+            last = min(self._returned[0][1], first + count)
+        else:
+            last = first + count if self.limit is None else min(self.limit, first + count)
+        last = min(last, (first // self.num_examples + 1) * self.num_examples)
+        if stop_at is not None and first < stop_at:
+            last = min(last, stop_at)
+        if last <= first:
+            return None
+        self._take(first, last)
+        grant = Grant(self._next_lease_id, peer, first, last, expected_kept, most)
+        self.out[grant.lease_id] = grant
+        self._next_lease_id += 1
+        return grant
+
+    def _take(self, first: int, last: int) -> None:
+        if not self._returned:
+            self._next_place = last
+            return
+        _, end = heapq.heappop(self._returned)
+        if last < end:
+            heapq.heappush(self._returned, (last, end))
+
+    def select(self, lease_id: int, considered: int, kept: int) -> Grant | None:
+        """A selection has come for a lease that is out; None if it is not (late, doubled, made up, or longer
+        than the lease).
+        """
+        grant = self.out.get(lease_id)
+        if (
+            grant is None
+            or not 0 < considered <= grant.last - grant.first
+            or kept > min(grant.most, considered)
+        ):
+            return None
+        del self.out[lease_id]
+        if considered < grant.last - grant.first:
+            self._give_back(grant.first + considered, grant.last)
+        self.num_considered += considered
+        self.num_selected += 1
+        if kept:
+            self._untrained[lease_id] = kept
+        else:
+            self.num_trained += 1
+        return grant
+
+    def _give_back(self, first: int, last: int) -> None:
+        if last == self._next_place:
+            self._next_place = first  # the line simply has not come that far
+        else:
+            heapq.heappush(self._returned, (first, last))
+
+    def train(self, lease_id: int, count: int) -> None:
+        """`count` kept examples of a lease were trained on; the lease is done with its last one."""
+        self._untrained[lease_id] -= count
+        if self._untrained[lease_id] == 0:
+            del self._untrained[lease_id]
+            self.num_trained += 1
+
+    def expire(self, lease_id: int) -> None:
+        """Take a lease back, whole; it will be granted again under another id."""
+        grant = self.out.pop(lease_id)
+        self._give_back(grant.first, grant.last)
+        self.num_expired += 1
+
+    def leases_of(self, peer: str) -> list[Grant]:
+        """What a peer holds."""
+        return [grant for grant in self.out.values() if grant.peer == peer]
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: leases that are out count as pending."""
+        pending = sorted([*self._returned, *((grant.first, grant.last) for grant in self.out.values())])
+        return {
+            "next_place": self._next_place,
+            "pending": [list(span) for span in pending],
+            "next_lease_id": self._next_lease_id,
+            "counts": [self.num_considered, self.num_selected, self.num_trained, self.num_expired],
+            "untrained": [[lease_id, count] for lease_id, count in self._untrained.items()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._next_place = state["next_place"]
+        self._returned = [(first, last) for first, last in state["pending"]]
+        heapq.heapify(self._returned)
+        self._next_lease_id = state["next_lease_id"]
+        self.num_considered, self.num_selected, self.num_trained, self.num_expired = state["counts"]
+        self._untrained = dict(state["untrained"])

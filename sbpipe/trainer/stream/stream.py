@@ -1,0 +1,338 @@
+"""The stream of train batches: what to lease now, which answers count, what to train next. No thread, no
+socket, no model.
+
+The ledger, the assembler and the score table meet here. In pipelined mode leases are sized by credit; under a
+logical clock (lockstep, fixed-lag, inline) one lease at a time fills one train batch with one exact version.
+"""
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import Config
+from sbpipe.data import Order
+from sbpipe.errors import UserError
+from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.stream import credit
+from sbpipe.trainer.stream.assembler import Assembler, Kept
+from sbpipe.trainer.stream.ledger import Ledger
+from sbpipe.trainer.stream.scores import ScoreTable
+from sbpipe.trainer.stream.stretches import Stretches
+from sbpipe.trainer.stream.versions import Versions, fast_version_of
+
+STARVED_AFTER = 100
+"""Kept examples that the keep rate should have brought before their absence is an error, and at least a whole
+epoch of candidates.
+"""
+_MOST_PREDICTED = 64
+
+
+class StarvedError(UserError):
+    """Selection keeps nothing any more, so no train batch will ever be whole."""
+
+
+class Stream:
+    """Everything between the epoch order and the next train batch."""
+
+    def __init__(
+        self,
+        config: Config,
+        num_examples: int,
+        classes: Classes | None = None,
+        *,
+        irreducible: Floats | None = None,
+        has_fast_part: bool = True,
+    ) -> None:
+        self._config = config
+        self._batch_size = config.train.batch_size
+        limit = (
+            None
+            if config.train.steps or config.train.seconds
+            else math.ceil(config.train.epochs * num_examples)
+        )
+        self.ledger = Ledger(num_examples, limit)
+        self._stretches = Stretches(config, limit)
+        self.order = Order(num_examples, config.seed)
+        judged_by = classes if config.selection.history_by == "class" else None
+        self.table = ScoreTable(
+            num_examples, config.selection.history, irreducible=irreducible, classes=judged_by
+        )
+        self._assembler = Assembler(self._batch_size)
+        self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
+        self._leases: dict[int, Lease] = {}
+        self._active = ""
+        self.ready: deque[TrainBatch] = deque()
+        self.num_assembled = 0
+        self.num_started = 0
+        self.steps_done = 0
+        self.versions = Versions(config, has_fast_part=has_fast_part)
+        self._strengths = {0: 1.0}
+        """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
+        self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
+        """Predictions by class of the last selections, for who wants to take them."""
+        self.is_waiting = False
+        self.num_kept = 0
+        self._since_kept = 0
+        self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        """The leases to send now, given the peers that are ready."""
+        if not peers or self._has_enough_batches() or self.versions.published < 0:
+            return []
+        return self._grant_clocked(peers) if self._config.is_clocked else self._grant_pipelined(peers)
+
+    def _has_enough_batches(self) -> bool:
+        return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
+
+    def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        if self.ledger.out or self._is_blocked:
+            return []
+        peer = next((peer for peer in peers if peer.name == self._active), peers[0])
+        peer.needs_history |= peer.name != self._active
+        self._active = peer.name
+        need = self._batch_size - len(self._assembler)
+        return self._lease(peer, need, need, self.versions.of_batch(self.num_assembled), exact=True)
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Under a logical clock: whether the next batch must wait for a step, or for the weights that score
+        it.
+        """
+        return self.num_assembled > self.steps_done + self._config.lag or not self.versions.can_score(
+            self.num_assembled
+        )
+
+    def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        config = self._config
+        granted: list[tuple[Peer, Lease]] = []
+        idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
+        for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
+            others = max(1, len(idle) - len(granted))
+            kept, room = (
+                math.ceil(count / others)
+                for count in self._demand(is_urgent=self.is_waiting and peer in idle)
+            )
+            if kept < 1 or room < 1:
+                break
+            most = min(room, kept + config.score_batch_size)
+            granted += self._lease(
+                peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False
+            )
+        return granted
+
+    def _demand(self, *, is_urgent: bool) -> tuple[int, int]:
+        """Kept examples to lease now, and how many there is room for.
+
+        It is urgent when the loop waits while a selector idles: what slower ones have out is then not waited
+        for.
+        """
+        depth = self._config.sync.depth
+        out = [] if is_urgent else list(self.ledger.out.values())
+        kept = credit.kept_to_lease(
+            batch_size=self._batch_size,
+            depth=depth,
+            on_hand=self.on_hand,
+            expected=sum(grant.expected_kept for grant in out),
+            is_waiting=self.is_waiting,
+        )
+        return kept, depth * self._batch_size - self.on_hand - sum(grant.most for grant in out)
+
+    def _lease(
+        self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
+    ) -> list[tuple[Peer, Lease]]:
+        first = self.ledger.next_place
+        keep_all = self._stretches.keep_all(first, self.num_assembled)
+        rate = 1.0 if keep_all else self.keep_rate
+        candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
+        boundary = self._stretches.boundary_after(first)
+        grant = self.ledger.grant(peer.name, candidates, expected_kept=enough, most=most, stop_at=boundary)
+        if grant is None:
+            return []
+        grant.expected_kept = min(enough, rate * (grant.last - grant.first))
+        epoch, start = divmod(grant.first, self.ledger.num_examples)
+        history, history_classes = self.table.history if peer.needs_history else (None, None)
+        peer.needs_history = False
+        stop = start + grant.last - grant.first
+        lease = Lease(
+            lease_id=grant.lease_id,
+            epoch=epoch,
+            start=start,
+            stop=stop,
+            enough=enough,
+            most=most,
+            version=versions[0],
+            fast_version=versions[1],
+            exact=exact,
+            keep_all=keep_all,
+            strength=self._strength(),
+            history=history,
+            history_classes=history_classes,
+        )
+        self._leases[grant.lease_id] = lease
+        return [(peer, lease)]
+
+    def _strength(self) -> float:
+        """The strength of a lease granted now; under a logical clock, the one that was known `lag` steps
+        before its batch.
+        """
+        return self._strengths[
+            max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done
+        ]
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def accept(self, selection: Selection, versions: Ids | None = None) -> str:
+        """Take a selection into the stream; "" if it counts, else why it does not. `versions` per kept
+        example, if they differ.
+        """
+        lease = self._leases.get(selection.lease_id)
+        if lease is None or selection.lease_id not in self.ledger.out:
+            return "the lease is not out"
+        considered, kept = len(selection.scores), selection.kept
+        fault = self.versions.fault(lease, selection, self.steps_done, is_stale=versions is not None)
+        if fault:
+            self.expire(selection.lease_id)
+            return fault
+        bound = self._config.sync.max_staleness
+        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
+        if bound and versions is None and last_step - selection.version > bound:
+            self.expire(selection.lease_id)
+            return (
+                f"would be trained {last_step - selection.version} steps after scoring, the bound is {bound}"
+            )
+        before = self.ledger.num_considered
+        if self.ledger.select(selection.lease_id, considered, len(kept)) is None:
+            return "does not fit the lease"
+        del self._leases[selection.lease_id]
+        example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
+        self.table.record(example_ids, selection)
+        if selection.predicted is not None:
+            self.predicted.append(selection.predicted)
+        self._count(considered, len(kept), is_selected=not lease.keep_all)
+        if len(kept):
+            self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
+        self._assemble()
+        return ""
+
+    def _kept(
+        self, lease: Lease, selection: Selection, example_ids: Ids, before: int, versions: Ids | None
+    ) -> Kept:
+        count = len(selection.kept)
+        return Kept(
+            example_ids=example_ids[selection.kept],
+            epochs=np.full(count, lease.epoch),
+            scores=selection.scores[selection.kept],
+            keep_probability=selection.keep_probability[selection.kept],
+            version=np.full(count, selection.version) if versions is None else versions,
+            fast_version=np.full(count, fast_version_of(lease, selection)) if versions is None else versions,
+            arrived_at_step=np.full(count, self.steps_done),
+            lease_ids=np.full(count, lease.lease_id),
+            ordinal=before + selection.kept.astype(np.int64) + 1,
+        )
+
+    def _count(self, considered: int, kept: int, *, is_selected: bool) -> None:
+        self.num_kept += kept
+        self._since_kept = 0 if kept else self._since_kept + considered
+        if self._since_kept > max(self.ledger.num_examples, STARVED_AFTER / self._config.selection.keep):
+            raise StarvedError(
+                f"none of the last {self._since_kept} candidates was kept: their scores are not finite, or "
+                "all alike. "
+                "Check the data, lower optim.lr, or score in fp32 (selector.precision)"
+            )
+        if is_selected:
+            weight = min(0.5, considered / 2000.0)
+            self.keep_rate += weight * (kept / considered - self.keep_rate)
+
+    def expire(self, lease_id: int) -> None:
+        """Take a lease back."""
+        self.ledger.expire(lease_id)
+        del self._leases[lease_id]
+
+    def expire_peer(self, name: str) -> int:
+        """Take back all leases of a peer; how many."""
+        grants = self.ledger.leases_of(name)
+        for grant in grants:
+            self.expire(grant.lease_id)
+        return len(grants)
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        while (
+            not self._has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None
+        ):
+            self._untrained.append(taken)
+            self.ready.append(taken[0])
+            self.num_assembled += 1
+
+    def start(self) -> None:
+        """The loop has begun to train the next batch."""
+        self.num_started += 1
+
+    def begin(self, strength: float) -> None:
+        """The strength of the leases before the first step."""
+        self._strengths = {self.steps_done: strength}
+
+    def finish_step(self, strength: float = 1.0) -> None:
+        """The oldest batch was trained; `strength` is that of leases granted from now on."""
+        self.steps_done += 1
+        self._strengths[self.steps_done] = strength
+        self._strengths.pop(self.steps_done - self._config.lag - 1, None)
+        _, lease_ids = self._untrained.popleft()
+        for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
+            self.ledger.train(int(lease_id), int(count))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no further batch will come."""
+        return not self.ready and (self._has_enough_batches() or self.ledger.is_exhausted)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Under a logical clock: nothing is out and nothing can be granted before the next step."""
+        return not self.ledger.out and (
+            self._is_blocked or self._has_enough_batches() or self.ledger.is_exhausted
+        )
+
+    @property
+    def on_hand(self) -> int:
+        """Kept examples that wait to be trained: the queue."""
+        return len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
+
+    @property
+    def leftover(self) -> int:
+        """Kept examples that do not fill a batch."""
+        return len(self._assembler)
+
+    # --- checkpoint -------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: batches not yet trained count as waiting, leases that are out as pending."""
+        waiting = Assembler(self._batch_size)
+        waiting.restore(self._assembler.state())
+        waiting.put_back(list(self._untrained))
+        return {
+            "steps_done": self.steps_done,
+            "num_kept": self.num_kept,
+            "keep_rate": self.keep_rate,
+            "strengths": dict(self._strengths),
+            "ledger": self.ledger.state(),
+            "waiting": waiting.state(),
+            "table": self.table.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.steps_done = self.num_assembled = self.num_started = state["steps_done"]
+        self.num_kept, self.keep_rate = state["num_kept"], state["keep_rate"]
+        self._strengths = dict(state["strengths"])
+        self.ledger.restore(state["ledger"])
+        self.table.restore(state["table"])
+        self._assembler.restore(state["waiting"])
+        self._assemble()

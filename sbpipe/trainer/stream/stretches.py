@@ -1,0 +1,35 @@
+"""Where a run keeps every candidate: the warm-up and the anneal, with whole-number boundaries in the line of
+candidates. Pure.
+"""
+
+import math
+
+from sbpipe.config import Config
+
+
+class Stretches:
+    """The first and the last candidates of a run; `limit` is the number of all of them, None where steps or
+    seconds end the run.
+    """
+
+    def __init__(self, config: Config, limit: int | None) -> None:
+        selection = config.selection
+        self._warmup = selection.history if selection.warmup < 0 else selection.warmup
+        self._anneal_at = None if limit is None else limit - math.floor(selection.anneal * limit)
+        steps = config.train.steps if limit is None else 0
+        self._anneal_step = math.ceil((1.0 - selection.anneal) * steps) if steps else None
+
+    def boundary_after(self, place: int) -> int | None:
+        """The next place at which selection begins or ends: no lease reaches across it."""
+        places = [self._warmup] if self._anneal_at is None else sorted([self._warmup, self._anneal_at])
+        return next((boundary for boundary in places if boundary > place), None)
+
+    def keep_all(self, place: int, batch: int) -> bool:
+        """Whether the candidate at this place, for this train batch at the earliest, is kept without a
+        choice.
+        """
+        if place < self._warmup:
+            return True
+        if self._anneal_at is not None:
+            return place >= self._anneal_at
+        return self._anneal_step is not None and batch >= self._anneal_step

@@ -1,0 +1,73 @@
+"""Which versions of the weights are out, which ones a lease asks for, and which answers keep to that. No
+thread, no socket, no model.
+
+A version is the number of steps it was trained for. The fast parts (normalisation, biases, head) may be
+published more often than the whole: then a lease names a version of theirs too. It is never older than the
+whole, which brings fast parts of its own.
+"""
+
+from sbpipe.config import Config
+from sbpipe.records import Lease, Selection
+from sbpipe.selection import POLICIES
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.stream.credit import clock_version
+
+
+class Versions:
+    """What was published last, of the whole and of the fast parts (-1 = nothing yet)."""
+
+    def __init__(self, config: Config, *, has_fast_part: bool = True) -> None:
+        self._config = config
+        self.fast_interval = config.fast_interval if has_fast_part else 0
+        """Steps between publishes of the fast parts; 0 = never apart from the whole."""
+        self.published = -1
+        self.fast_published = -1
+
+    def of_batch(self, batch: int) -> tuple[int, int]:
+        """Under a logical clock: the versions of the whole and of the fast parts (-1 = not apart) that score
+        a train batch.
+        """
+        config = self._config
+        version = clock_version(batch, lag=config.lag, interval=config.sync_interval)
+        if not self.fast_interval:
+            return version, -1
+        return version, max(version, clock_version(batch, lag=config.lag, interval=self.fast_interval))
+
+    def can_score(self, batch: int) -> bool:
+        """Under a logical clock: whether the versions that score a train batch are out."""
+        version, fast_version = self.of_batch(batch)
+        return version <= self.published and (fast_version <= version or fast_version <= self.fast_published)
+
+    def least(self, peer: Peer, steps_done: int) -> tuple[int, int]:
+        """Without a clock: the oldest versions a peer may score with. Who shares memory has the newest at
+        hand; who pulls has what came.
+        """
+        is_at_hand = not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores
+        bound = self._config.sync.max_staleness
+        oldest = max(0, steps_done + self._config.sync.depth - bound) if bound else 0
+        version = self.published if is_at_hand else oldest
+        if not self.fast_interval:
+            return version, -1
+        return version, max(version, self.fast_published) if is_at_hand else version
+
+    def fault(self, lease: Lease, selection: Selection, steps_done: int, *, is_stale: bool) -> str:
+        """Why the versions of an answer are not what its lease asks for; "" if they are. Stale scores have
+        fast parts of any version.
+        """
+        newest = lease.version if lease.exact else max(self.published, steps_done)
+        if not lease.version <= selection.version <= newest:
+            return f"scored with version {selection.version}, not {lease.version} to {newest}"
+        newest_fast = lease.fast_version if lease.exact else max(newest, self.fast_published)
+        fast_version = fast_version_of(lease, selection)
+        if not is_stale and lease.fast_version >= 0 and not lease.fast_version <= fast_version <= newest_fast:
+            return (
+                f"scored with fast parts of version {fast_version}, not {lease.fast_version} to {newest_fast}"
+            )
+        return ""
+
+
+def fast_version_of(lease: Lease, selection: Selection) -> int:
+    """The version of the fast parts that scored a selection: the whole's where they are not apart."""
+    return (
+        selection.version if lease.fast_version < 0 or selection.fast_version < 0 else selection.fast_version
+    )

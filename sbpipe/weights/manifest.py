@@ -1,0 +1,107 @@
+"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows nothing of where the
+bytes live.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from sbpipe.machine.layout import DTYPES
+from sbpipe.records import Manifest, TensorSpec
+
+FAST_PARTS = ("norm", "bias", "head")
+_ALIGNMENT = 64
+
+
+def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32") -> Manifest:
+    """Lay out every parameter and persistent buffer, fast parts first; only parameters take the wire's
+    `dtype`.
+
+    Buffers keep theirs: running variances overflow in fp16.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    state = model.state_dict()
+    specs: list[TensorSpec] = []
+    offset = fast_bytes = 0
+    for name in sorted(state, key=lambda name: parts[name] not in FAST_PARTS):
+        tensor = state[name]
+        wire = DTYPES[dtype] if name in parameters and tensor.is_floating_point() else tensor.dtype
+        num_bytes = tensor.numel() * wire.itemsize
+        specs.append(
+            TensorSpec(
+                name, str(wire).removeprefix("torch."), tuple(tensor.shape), offset, num_bytes, parts[name]
+            )
+        )
+        offset += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        fast_bytes = offset if parts[name] in FAST_PARTS else fast_bytes
+    text = json.dumps([asdict(spec) for spec in specs])
+    return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def fast_part(manifest: Manifest) -> Manifest | None:
+    """The layout of the fast parts alone: the front of the whole. None if there are none, or nothing else."""
+    if not 0 < manifest.fast_bytes < manifest.num_bytes:
+        return None
+    tensors = tuple(spec for spec in manifest.tensors if spec.part in FAST_PARTS)
+    return Manifest(tensors, manifest.fast_bytes, manifest.fast_bytes, manifest.digest)
+
+
+def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
+    """Views into flat bytes, one per tensor of the layout."""
+    views = []
+    for spec in manifest.tensors:
+        raw = flat[spec.offset : spec.offset + spec.num_bytes]
+        views.append(raw.view(getattr(torch, spec.dtype)).view(spec.shape))
+    return views
+
+
+def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
+    """The model's live tensors in the order of the layout."""
+    state = model.state_dict()
+    return [state[spec.name] for spec in manifest.tensors]
+
+
+class LiveTensors:
+    """The model's live tensors, read anew each time, for a module may rebind its buffers; the modules that
+    hold them are found once.
+
+    The state dict says the same and takes long to build. It is asked each time where its names are not those
+    of the modules.
+    """
+
+    def __init__(self, model: nn.Module, manifest: Manifest) -> None:
+        self._model, self._manifest = model, manifest
+        holders = {
+            f"{path}.{name}" if path else name: (held, name)
+            for path, module in model.named_modules(remove_duplicate=False)
+            for held in (module._parameters, module._buffers)
+            for name in held
+        }
+        self._places = [holders[spec.name] for spec in manifest.tensors if spec.name in holders]
+        if [tensor.data_ptr() for tensor in self.read()] != [
+            tensor.data_ptr() for tensor in tensors_of(model, manifest)
+        ]:
+            self._places = []
+
+    def read(self) -> list[torch.Tensor]:
+        """The tensors as they are now, in the order of the layout."""
+        return [held[name] for held, name in self._places] or tensors_of(self._model, self._manifest)
+
+
+@torch.no_grad()
+def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
+    """Copy tensor by tensor, casting where types differ, in as few kernels as the device allows."""
+    torch._foreach_copy_(into, source)
+
+
+def digest(model: nn.Module) -> str:
+    """A fingerprint of all parameters and buffers, bit for bit."""
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()[:32]

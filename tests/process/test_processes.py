@@ -1,0 +1,387 @@
+"""Real processes, real kills: nothing is lost, nothing is trained twice, nothing is left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.runs import (
+    events_of,
+    has_steps,
+    sbpipe,
+    settings,
+    small,
+    start,
+    summary_of,
+    train_inline,
+    train_over_the_wire,
+    wait_for,
+)
+
+from sbpipe.runs import read_run
+from sbpipe.show.report.spans import pairs_of
+from sbpipe.weights.leftovers import SHARED_MEMORY, leftovers
+
+pytestmark = pytest.mark.timeout(150)
+LOOPBACK = ("--bind", "tcp://127.0.0.1:0")
+
+
+def children_of(path: Path) -> list[int]:
+    """Processes that have the run directory on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if str(path).encode() in words and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def pid_of(path: Path, role: str) -> int:
+    def look() -> int:
+        for pid in children_of(path):
+            words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
+            if role.encode() in words and b"run" not in words:
+                return pid
+        return 0
+
+    return int(wait_for(f"a {role}", look))
+
+
+def nothing_is_left(path: Path) -> None:
+    assert children_of(path) == []
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["full", "kath18", "random", "rank", "sb", "sb by class", "shuffled", "steady", "topk", "topk by class"],
+)
+def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
+    name, _, by = policy.partition(" by ")
+    changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}
+    changes |= (
+        {"selection__floor": 3, "selection__outliers": "clip", "selection__score": "gradient"}
+        if name == "rank"
+        else {}
+    )
+    inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
+    wire = train_over_the_wire(small(mode="lockstep", **changes), tmp_path / "wire")
+    assert wire["weights.digest"] == inline["weights.digest"]
+    assert wire["staleness.max"] == 0
+    assert wire["candidates"] == inline["candidates"]
+
+
+def test_lockstep_by_the_command_equals_one_process_too(tmp_path: Path) -> None:
+    inline = train_inline(small(mode="inline"), tmp_path / "inline")
+    done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(tmp_path / "wire")["weights.digest"] == inline["weights.digest"]
+
+
+def test_lockstep_with_pulled_weights_equals_one_process_too(tmp_path: Path) -> None:
+    inline = train_inline(small(mode="inline"), tmp_path / "inline")
+    config = small(mode="lockstep", sync__shared_memory=False, link__chunk_mib=0.02)
+    wire = train_over_the_wire(config, tmp_path / "wire")
+    assert wire["weights.digest"] == inline["weights.digest"]
+    assert wire["sync.transfer_ms"] > 0
+    assert events_of(tmp_path / "wire", "selector")[0]["pulls_weights"] is True
+
+
+def test_a_pipelined_run_finishes_and_leaves_nothing_behind(run_path: Path) -> None:
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=2.0))
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = summary_of(run_path)
+    assert summary["candidates"] == 1200
+    assert summary["kept"] == summary["steps"] * 16 + summary["leftover"]
+    assert summary["staleness.max"] <= 2 + 1 - 1
+    assert str(run_path) in done.stdout
+    assert {"trainer.log", "selector-0.log"} == {entry.name for entry in (run_path / "logs").iterdir()}
+    assert list(run_path.glob("events-selector-*.jsonl"))
+    nothing_is_left(run_path)
+
+
+def test_two_selectors_train_every_candidate_once(run_path: Path) -> None:
+    done = sbpipe(
+        "run", "--selectors", "2", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=3.0)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(run_path)["candidates"] == 1800
+
+
+def test_a_killed_selector_is_started_again_and_nothing_is_lost(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=30.0))
+    wait_for("steps", has_steps(run_path, 10))
+    os.kill(pid_of(run_path, "selector"), signal.SIGKILL)
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, output
+    assert "starting it again" in output
+    summary = summary_of(run_path)
+    assert summary["candidates"] == 30 * 600
+    assert summary["kept"] == summary["steps"] * 16 + summary["leftover"]
+    nothing_is_left(run_path)
+
+
+def test_a_frozen_selector_is_given_up_and_rejoins(run_path: Path) -> None:
+    run = start(
+        "run",
+        "--run-dir",
+        str(run_path),
+        *settings(train__steps=0, train__seconds=14.0, link__lost_after_s=1.0),
+    )
+    wait_for("steps", has_steps(run_path, 10))
+    frozen = pid_of(run_path, "selector")
+    os.kill(frozen, signal.SIGSTOP)
+    wait_for(
+        "loss noticed",
+        lambda: any(event["state"] == "lost" for event in events_of(run_path, "selector")),
+        5.0,
+    )
+    before = len(events_of(run_path, "step"))
+    wait_for("steps without a selector", lambda: len(events_of(run_path, "step")) > before + 3)
+    os.kill(frozen, signal.SIGCONT)
+    wait_for(
+        "rejoining", lambda: [event["state"] for event in events_of(run_path, "selector")].count("ready") == 2
+    )
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, output
+    assert summary_of(run_path)["lease.fallback"] > 0
+
+
+def test_a_killed_trainer_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    whole = train_inline(small(mode="inline", train__steps=24), tmp_path / "whole")
+    path = tmp_path / "killed"
+    run = start(
+        "run", "--run-dir", str(path), *settings(mode="lockstep", train__steps=24, checkpoint__every=5)
+    )
+    wait_for("a checkpoint", lambda: list((path / "checkpoints").glob("step-*.pt")))
+    os.kill(pid_of(path, "trainer"), signal.SIGKILL)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 137, output
+    nothing_is_left(path)
+    done = sbpipe("run", "--run-dir", str(path), "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(path)["weights.digest"] == whole["weights.digest"]
+
+
+def test_a_lone_selector_survives_the_restart_of_its_trainer(run_path: Path) -> None:
+    selector = start("selector", "--connect", str(run_path))
+    first = start(
+        "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(train__steps=300, checkpoint__every=5)
+    )
+    wait_for("a checkpoint", lambda: list((run_path / "checkpoints").glob("step-*.pt")))
+    first.kill()
+    first.communicate(timeout=30)
+    second = sbpipe("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
+    assert second.returncode == 0, second.stdout + second.stderr
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 0, output
+    assert summary_of(run_path)["steps"] == 300
+    assert events_of(run_path, "resumed")
+
+
+def test_an_interrupt_stops_both_roles_cleanly_and_the_run_can_go_on(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=40.0))
+    wait_for("steps", has_steps(run_path, 10))
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, output
+    assert summary_of(run_path)["status"] == "stopped"
+    nothing_is_left(run_path)
+    done = sbpipe("run", "--run-dir", str(run_path), "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(run_path)["candidates"] == 40 * 600
+
+
+def test_a_killed_supervisor_takes_its_children_along(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=300.0))
+    wait_for("steps", has_steps(run_path, 3))
+    run.kill()
+    run.communicate(timeout=30)
+    wait_for("the end of the children", lambda: not children_of(run_path), 30.0)
+    assert not [path for path in SHARED_MEMORY.glob("sbpipe-*") if path in leftovers()]
+
+
+def test_a_selector_may_start_before_its_trainer_and_keys_let_it_in(tmp_path: Path) -> None:
+    run_path, keys = tmp_path / "run", tmp_path / "keys"
+    assert sbpipe("keys", str(keys)).returncode == 0
+    selector = start("selector", "--connect", str(run_path), "--keys", str(keys))
+    trainer = sbpipe("trainer", *LOOPBACK, "--keys", str(keys), "--run-dir", str(run_path), *settings())
+    assert trainer.returncode == 0, trainer.stdout + trainer.stderr
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 0, output
+    assert "done: finished" in output
+
+
+def write_npz(path: Path, seed: int) -> Path:
+    random = np.random.default_rng(seed)
+    x, y = random.integers(0, 256, (300, 3, 32, 32), np.uint8), random.integers(0, 10, 300)
+    np.savez(path, x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
+    return path
+
+
+def test_a_selector_with_other_data_is_rejected_with_both_sides(tmp_path: Path) -> None:
+    ours, theirs, run_path = (
+        write_npz(tmp_path / "a.npz", 0),
+        write_npz(tmp_path / "b.npz", 1),
+        tmp_path / "run",
+    )
+    trainer = start(
+        "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(data__name="arrays", data__path=str(ours))
+    )
+    selector = sbpipe("selector", "--connect", str(run_path), "--set", f"data.path={theirs}")
+    trainer.terminate()
+    trainer.communicate(timeout=30)
+    assert selector.returncode == 3
+    assert "data: trainer" in selector.stderr
+    assert ", selector" in selector.stderr
+
+
+def test_a_selector_that_was_given_another_model_is_told_so(run_path: Path) -> None:
+    trainer = start("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
+    selector = sbpipe("selector", "--connect", str(run_path), "--set", "model.name=small_resnet")
+    trainer.terminate()
+    trainer.communicate(timeout=30)
+    assert selector.returncode == 3
+    assert (
+        "model.name: the trainer has 'small_cnn', this selector was given 'small_resnet'" in selector.stderr
+    )
+
+
+def test_a_second_trainer_in_a_run_directory_is_refused(run_path: Path) -> None:
+    trainer = start("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
+    wait_for("the trainer", lambda: (run_path / "connection.json").exists())
+    second = sbpipe("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
+    trainer.terminate()
+    trainer.communicate(timeout=30)
+    assert second.returncode == 2
+    assert "another trainer is working" in second.stderr
+
+
+def test_every_event_is_a_line_of_json(run_path: Path) -> None:
+    assert sbpipe("run", "--run-dir", str(run_path), *settings()).returncode == 0
+    for path in run_path.glob("events-*.jsonl"):
+        assert all(json.loads(line)["kind"] for line in path.read_text().splitlines())
+
+
+def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_path: Path) -> None:
+    run_path.mkdir()
+    address = f"ipc://{run_path}/link"
+    selector = start("selector", "--connect", address)
+    time.sleep(3)  # several hellos queue up, and the trainer will answer every one of them
+    trainer = sbpipe(
+        "trainer",
+        "--bind",
+        address,
+        "--run-dir",
+        str(run_path / "run"),
+        *settings(sync__shared_memory=False),
+        timeout_s=40,
+    )
+    assert trainer.returncode == 0, trainer.stdout + trainer.stderr
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 0, output
+
+
+def test_a_selector_whose_trainer_failed_says_so_by_its_exit_code(run_path: Path) -> None:
+    selector = start("selector", "--connect", str(run_path))
+    trainer = sbpipe(
+        "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(optim__lr=1e30, train__steps=100)
+    )
+    assert trainer.returncode == 2
+    output, _ = selector.communicate(timeout=30)
+    assert selector.returncode == 3
+    assert "the trainer failed" in output
+
+
+def test_a_resumed_run_keeps_the_settings_of_its_selector(run_path: Path) -> None:
+    run = start(
+        "run",
+        "--run-dir",
+        str(run_path),
+        "--precision",
+        "bf16",
+        *settings(train__steps=0, train__epochs=40.0),
+    )
+    wait_for("steps", has_steps(run_path, 5))
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    done = sbpipe("run", "--run-dir", str(run_path), "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert summary_of(run_path)["device.selector"].endswith("bf16")
+
+
+def test_a_live_run_is_not_disturbed_by_a_second_one(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__seconds=8.0))
+    wait_for("steps", has_steps(run_path, 3))
+    second = sbpipe("run", "--run-dir", str(run_path), "--overwrite", *settings())
+    assert second.returncode == 2
+    assert "another trainer is working" in second.stderr
+    assert (run_path / "connection.json").exists()
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, output
+
+
+def test_a_full_disk_costs_checkpoints_and_events_but_not_the_run(tmp_path: Path) -> None:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(tmp_path)], check=False
+        ).returncode
+    ):
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        run_path = tmp_path / "run"
+        (tmp_path / "filler").write_bytes(bytes(500_000))
+        done = sbpipe(
+            "run",
+            "--run-dir",
+            str(run_path),
+            *settings(mode="inline", train__steps=30, checkpoint__every=5, model__options={}),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "training goes on" in done.stderr
+        assert re.search(r"steps +30\n", done.stdout)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_nobody_selects_while_the_test_error_is_measured(run_path: Path) -> None:
+    arguments = settings(train__steps=40, eval__every=0.1, data__test_examples=2000)
+    assert sbpipe("run", "--run-dir", str(run_path), *arguments).returncode == 0
+    run = read_run(run_path)
+    events = [
+        *run.of("step"),
+        *(selection for selections in run.selections.values() for selection in selections),
+    ]
+    spans = [(stage, start, start + seconds) for event in events for stage, start, seconds in pairs_of(event)]
+    measured, scored = ([span[1:] for span in spans if span[0] == stage] for stage in ("evaluate", "score"))
+    assert len(measured) > 3
+    assert len(scored) > 40
+    assert [(a, b) for a in measured for b in scored if a[0] < b[1] and b[0] < a[1]] == []
+
+
+def test_a_run_that_swings_says_so_in_the_terminal_and_names_the_knob(run_path: Path) -> None:
+    changes = {
+        "mode": "fixed-lag",
+        "sync__lag": 6,
+        "selection__policy": "sb",
+        "selection__keep": 0.2,
+        "optim__lr": 0.2,
+        "data__examples": 4000,
+    }
+    done = sbpipe(
+        "run", "--run-dir", str(run_path), *settings(**changes, train__steps=200, train__batch_size=128)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if "the loop swings" in line]
+    assert len(said) == 1
+    assert "selection.policy = 'steady'" in said[0]
+    assert done.stdout.count("selection.ramp = False has no effect") == 1

@@ -1,0 +1,76 @@
+"""InfoBatch: who is dropped, what the others weigh, and that nobody is scored."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.runs import events_of, small, train_inline
+
+from sbpipe.config import SelectionConfig, resolve
+from sbpipe.errors import ConfigError
+from sbpipe.records import TrainBatch
+from sbpipe.runs.events import EventLog
+from sbpipe.selection import TrainedLosses, build_policy, coins
+from sbpipe.trainer.steering.steering import Steering
+
+KNOWN = np.concatenate([np.full(60, 0.1), np.full(40, 1.0)]).astype(np.float32)
+
+
+def test_only_those_below_the_mean_may_be_dropped_and_the_unknown_are_kept() -> None:
+    policy = build_policy(SelectionConfig(policy="infobatch", keep=0.7, history=100))
+    assert policy.keep_probability(KNOWN).tolist() == [1.0] * 100, "nothing is known yet"
+    policy.consider(KNOWN)
+    chances = policy.keep_probability(np.array([0.1, 1.0, np.nan, 0.46, 0.45], np.float32))
+    assert chances == pytest.approx([0.5, 1.0, 1.0, 1.0, 0.5]), (
+        "0.3 of all is half of the 0.6 that lie below 0.46"
+    )
+    kept = policy.draw(policy.keep_probability(np.tile(KNOWN, 200)), coins(0, 0, np.arange(20_000)))
+    assert kept.mean() == pytest.approx(0.7, abs=0.02)
+
+
+def test_not_more_than_nearly_all_below_the_mean_can_be_dropped() -> None:
+    policy = build_policy(SelectionConfig(policy="infobatch", keep=0.1, history=100))
+    policy.consider(KNOWN)
+    assert policy.keep_probability(KNOWN)[0] == pytest.approx(0.05)
+
+
+def test_its_weights_make_the_expected_gradient_that_of_all() -> None:
+    config = resolve(
+        {"mode": "inline", "selection.policy": "infobatch", "selection.keep": 0.7, "selection.history": 100}
+    )
+    policy = build_policy(config.selection)
+    policy.consider(KNOWN)
+    probability, ids = policy.keep_probability(KNOWN), np.arange(100)
+    weigh = Steering(config, None, EventLog(None, "trainer"), TrainedLosses(100)).weigher(  # type: ignore[arg-type]
+        TrainBatch(0, ids, ids, KNOWN, probability, ids, ids, 0)
+    )
+    assert weigh is not None
+    assert np.allclose(probability * weigh(torch.zeros(100)).numpy(), 1.0)
+
+
+def test_a_run_scores_nobody_and_learns_from_training(run_path: Path) -> None:
+    config = small(
+        mode="inline", selection__policy="infobatch", selection__keep=0.6, data__examples=160, train__steps=40
+    )
+    summary = train_inline(config, run_path)
+    assert summary["selector.scored"] == 0
+    events = events_of(run_path, "selection")
+    first = sum(event["kept"] for event in events[: 160 // 16])
+    last = sum(event["kept"] for event in events[-6:]) / sum(event["candidates"] for event in events[-6:])
+    assert first == 160, "in the first epoch nothing is known of anybody"
+    assert 0.4 < last < 0.85
+
+
+def test_what_is_known_survives_a_checkpoint() -> None:
+    known, heir = TrainedLosses(5), TrainedLosses(5)
+    known.see(np.array([1, 3]), np.array([0.5, 2.0], np.float32))
+    heir.restore(known.state())
+    assert np.array_equal(heir.of(np.arange(5)), known.of(np.arange(5)), equal_nan=True)
+
+
+def test_another_process_cannot_choose_so() -> None:
+    with pytest.raises(ConfigError, match="another process chooses"):
+        resolve({"selection.policy": "infobatch"})
+    with pytest.raises(ConfigError, match="has weights of its own"):
+        resolve({"selection.policy": "infobatch", "mode": "inline", "selection.unbiased": 3.0})

@@ -1,0 +1,146 @@
+"""Small runs for tests: a tiny config, both roles in process, real processes with deadlines."""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sbpipe.config import Config, resolve, toml_value
+from sbpipe.process import roles, selector_settings
+from sbpipe.records import Lease, Selection
+
+SMALL: dict[str, Any] = {
+    "data.examples": 600,
+    "data.test_examples": 100,
+    "model.options": {"width": 8},
+    "train.batch_size": 16,
+    "train.steps": 12,
+    "selection.ramp": False,  # so few steps would be over before it lets scores count
+    "eval.every": 0.0,
+    "checkpoint.every": 0,
+}
+
+
+def small(**changes: Any) -> Config:
+    """The tiny config with changes; `sync__interval` stands for `sync.interval`."""
+    return resolve(SMALL | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def train_inline(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
+    """A run of both roles in this process."""
+    return roles.run_inline(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)
+
+
+def settings(**changes: Any) -> list[str]:
+    """The tiny config as command-line arguments."""
+    given = SMALL | {key.replace("__", "."): value for key, value in changes.items()}
+    return [part for key, value in given.items() for part in ("--set", f"{key}={toml_value(value)}")]
+
+
+def sbpipe(*arguments: str, timeout_s: float = 90.0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "sbpipe", *without_report(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        **kwargs,
+    )
+
+
+def without_report(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """A run whose page nobody will look at."""
+    return (*arguments, "--no-report") if arguments and arguments[0] == "run" else arguments
+
+
+def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
+    """Start a command."""
+    command = [sys.executable, "-m", "sbpipe", *without_report(arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that does not outlive the test."""
+    process = start(*arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30.0)
+
+
+def summary_of(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / "summary.json").read_text()))
+
+
+def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (path / "events-trainer.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+    """Poll until a condition holds."""
+    give_up = time.monotonic() + deadline_s
+    while time.monotonic() < give_up:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {deadline_s} s")
+
+
+def has_steps(path: Path, count: int) -> Callable[[], bool]:
+    """Whether a run has trained so many steps."""
+
+    def check() -> bool:
+        events = path / "events-trainer.jsonl"
+        return events.exists() and events.read_text().count('"kind":"step"') >= count
+
+    return check
+
+
+def answer_all(lease: Lease, *, keep_every: int = 3, version: int | None = None) -> Selection:
+    """A selection that keeps every n-th candidate of a lease until it has enough, with scores 0, 1, 2, ..."""
+    kept = np.arange(0, lease.num_candidates, keep_every, dtype=np.int32)[: lease.enough]
+    considered = int(kept[-1]) + 1 if len(kept) == lease.enough else lease.num_candidates
+    scores = np.arange(considered, dtype=np.float32)
+    probability = np.full(considered, 1 / keep_every, np.float32)
+    return Selection(lease.lease_id, lease.version if version is None else version, scores, kept, probability)
+
+
+# --- two real processes without the seconds that importing torch takes ----------------------------
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["sbpipe.process.roles"])
+
+
+def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
+    """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
+    selector = _PROCESSES.Process(
+        target=_select, args=(selector_settings(config) | {"link.connect": str(path)},), daemon=True
+    )
+    selector.start()
+    try:
+        link = replace(config.link, bind="tcp://127.0.0.1:*")
+        return roles.run_trainer(
+            replace(config, link=link), path, resume=False, overwrite=False, on_open=lambda run_dir: None
+        )
+    finally:
+        selector.join(10.0)
+        selector.kill()
+
+
+def _select(given: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    roles.run_selector(resolve(given), given)
