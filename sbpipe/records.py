@@ -1,5 +1,6 @@
 """What flows between the stages: frozen records without behaviour. They know neither torch nor sockets."""
 
+import enum
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,13 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Classes = NDArray[np.integer]
+
+
+class Part(enum.IntEnum):
+    """What of the weights a snapshot holds: everything, or the fast part alone (norms, biases, head)."""
+
+    WHOLE = 0
+    FAST = 1
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@ repeats bit for bit.
 """
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.runs import events_of, small, train_over_the_wire
+from support.runs import events_of, small, train_over, train_over_the_wire
 from torch import nn
 
 from sbpipe.config import Config, ModelConfig, warnings_of
@@ -20,18 +19,13 @@ from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Announce, Chunk, Fetch, Gone, Hello, Message, Ready, Welcome
 from sbpipe.link.ports import Port
 from sbpipe.models import build_model, parts_of
-from sbpipe.records import Lease, Manifest
-from sbpipe.runs.directory import RunDir
+from sbpipe.records import Lease, Manifest, Part
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import POLICIES
-from sbpipe.selector.answer import Selector
-from sbpipe.selector.build import assemble
 from sbpipe.selector.pulling import Puller
-from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
-from sbpipe.trainer.setup import prepare
 from sbpipe.weights import manifest as layout
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource
@@ -53,8 +47,8 @@ class Trained:
         assert fast is not None
         self.slots = Slots.create(self.manifest.num_bytes, num_slots=num_slots, fast_bytes=fast.num_bytes)
         assert self.slots.fast is not None
-        self.whole = Publisher(self.model, self.manifest, self.slots, Spans(), lambda version: None)
-        self.fast = Publisher(self.model, fast, self.slots.fast, Spans(), lambda version: None)
+        self.publisher = Publisher(self.model, self.manifest, self.slots, Spans(), {}, lambda *offered: None)
+        self.whole, self.fast = self.publisher[Part.WHOLE], self.publisher[Part.FAST]
 
     def publish(self, version: int, *, whole: bool = False, fast: bool = False) -> None:
         with torch.no_grad():
@@ -229,8 +223,7 @@ def reception_of(trained: Trained, port: Port, *, is_clocked: bool) -> Reception
         roster=Roster(lost_after_s=60.0, hung_after_s=60.0),
         welcome=Welcome("run", "{}", "", 0.5, 4.0),
         fingerprints={},
-        publisher=trained.whole,
-        fast=trained.fast,
+        publisher=trained.publisher,
         is_clocked=is_clocked,
         events=EventLog(None, "trainer"),
     )
@@ -308,23 +301,7 @@ def test_fast_parts_that_are_not_there_are_gone() -> None:
 
 def train(config: Config, path: Path, *, resume: bool = False, delay: float = 0.0) -> dict[str, Any]:
     """A run whose selector answers in this process, over a port that may delay."""
-    setup = prepare(config)
-    run_dir = RunDir.open(path, resume=resume, overwrite=False)
-    if not resume:
-        run_dir.write_config(config)
-    slots = make_slots(setup, bytes(16), shared=False)
-    selector: list[Selector] = []
-
-    def handle(message: Message) -> list[Message]:
-        return [selector[0].answer(message)] if isinstance(message, Lease) else []
-
-    port = FaultyPort(InlinePort(handle, "inline"), 3, delay=delay)
-    run = TrainerRun(setup, run_dir, slots, port, began=time.monotonic())
-    selector.append(
-        assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), EventLog(None, "selector"))[0]
-    )
-    run.reception.admit("inline", "cpu", time.monotonic())
-    return run.run(resume=resume)
+    return train_over(config, path, lambda port: FaultyPort(port, 3, delay=delay), resume=resume)
 
 
 def test_a_run_tells_the_staleness_of_both_and_costs_of_the_fast_publishes(run_path: Path) -> None:
