@@ -67,7 +67,12 @@ class Way:
     arrive: Callable[[bool], None]
 
 
-def measure(
+def measure() -> list[Row]:
+    """What is promised of scoring, of the two models of the default table."""
+    return bars(measure_precisions())
+
+
+def measure_precisions(
     given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True
 ) -> list[Scored]:
     """The table: of the weights of a run, of the model and data that were given, or of the two models of the
@@ -127,7 +132,7 @@ def _int8_bars(model: str, int8: Scored, plain: Scored) -> list[Row]:
     ]
 
 
-def table(rows: Sequence[Scored]) -> str:
+def precisions_table(rows: Sequence[Scored]) -> str:
     """For people."""
     head = (
         "model",
