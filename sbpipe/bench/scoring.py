@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from sbpipe.bench.rows import Row, cells_table, one_core
 from sbpipe.bench.subject import CPU, TRAININGS, Subject, from_run, trained
 from sbpipe.config import resolve
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.records import Floats
@@ -264,7 +264,7 @@ def _plain(subject: Subject) -> Way:
     loss = build_loss(subject.config.loss)
 
     def score(inputs: Tensor, targets: Tensor) -> Floats:
-        losses: Floats = loss(model(laid_out(inputs)), targets).numpy()
+        losses: Floats = loss(model(laid_out(inputs, layout_of(model))), targets).numpy()
         return losses
 
     return Way(
