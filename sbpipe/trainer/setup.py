@@ -14,7 +14,7 @@ from sbpipe.data import Data, load_data
 from sbpipe.data import score_file as scorefile
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.records import Floats, Manifest
@@ -110,11 +110,8 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
-            model.eval()(
-                laid_out(
-                    data.test.batch(np.arange(min(config.eval.batch_size, data.test.num_examples)), 0).inputs
-                )
-            )
+            tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
+            model.eval()(laid_out(data.test.batch(tested_ids, 0).inputs, layout_of(model)))
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):

@@ -10,7 +10,7 @@ from torch import nn
 
 from sbpipe import randomness
 from sbpipe.config import Config
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.schedule import rate_factor, set_rate
@@ -40,6 +40,7 @@ class TrainStep:
         self._purpose = "step"
         self.optimizer = optimizer
         self._spans = spans
+        self._layout = layout_of(model)
         self.rate = config.optim.lr
         self._device = next(model.parameters()).device
         self._amp_dtype = AMP_DTYPES.get(config.train.amp)
@@ -75,7 +76,7 @@ class TrainStep:
 
     def _losses(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-            outputs = self.forward(laid_out(inputs))
+            outputs = self.forward(laid_out(inputs, self._layout))
         return self._loss(outputs, targets)
 
     def state(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class TrainStep:
         self.model.train()
         with torch.random.fork_rng(devices, device_type=self._device.type if devices else "cuda"):
             with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-                outputs = self.model(laid_out(inputs))
+                outputs = self.model(laid_out(inputs, self._layout))
             torch.autograd.backward(check_loss(self._loss, outputs, targets).mean())
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sbpipe.files import atomic_file
 from sbpipe.records import Classes, Floats, Ids
 from sbpipe.trainer.stream.scores import ScoreTable
 
@@ -117,14 +118,8 @@ class Census:
             arrays |= {f"{name}_ids": ids, f"{name}_targets": targets, f"{name}_predictions": predictions}
             arrays |= {f"{name}_scores": scores[ids], f"{name}_kept": table.times_kept[ids]}
             arrays |= {f"{name}_images": images} if images is not None else {}
-        partial = folder / f".{FILE_NAME}"
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            partial.rename(folder / FILE_NAME)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        with atomic_file(folder / FILE_NAME) as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
