@@ -4,9 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from sbpipe.config.traits import Traits, traits_of
+
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
-UNSCORED = ("full", "infobatch", "random")
-"""Policies that choose without scores, so that nobody needs weights."""
 
 
 def setting(
@@ -229,6 +229,16 @@ class SelectionConfig:
         choices=("stale-scores", "uniform", "wait", "fail"),
     )
 
+    @property
+    def traits(self) -> Traits:
+        """What sets the policy apart from others."""
+        return traits_of(self.policy)
+
+    @property
+    def keep_rate(self) -> float:
+        """The share of candidates that the policy is meant to keep."""
+        return 1.0 if self.traits.keeps_all else self.keep
+
 
 @dataclass(frozen=True)
 class SyncConfig:
@@ -397,7 +407,7 @@ class Config:
         """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or
         nobody scores.
         """
-        is_idle = self.selection.policy in UNSCORED or self.sync.fast_interval >= self.sync_interval
+        is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 
 

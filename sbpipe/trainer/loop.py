@@ -15,7 +15,6 @@ from sbpipe.config import Config, digest
 from sbpipe.errors import UserError
 from sbpipe.records import TrainBatch
 from sbpipe.runs.spans import Spans
-from sbpipe.selection import POLICIES
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.telemetry import Telemetry
@@ -99,7 +98,7 @@ class Loop:
 
     @property
     def _needs_weights(self) -> bool:
-        return POLICIES[self.config.selection.policy].needs_scores
+        return self.config.selection.traits.needs_scores
 
     def _receive(self, step: int) -> Prepared | None:
         """The next batch; if it is not there yet, the time is used to look at the last step's losses."""

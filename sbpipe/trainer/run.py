@@ -97,7 +97,7 @@ class TrainerRun:
         self.reception = self._reception()
         self.dispatcher = Dispatcher(config, self.stream, port, self.reception, self.events, setup.spans)
         census = Census(self.stream.table, self._classes, setup.data.num_classes)
-        is_judge = config.selection.policy == "infobatch"
+        is_judge = config.selection.traits.needs_trained_losses
         self.trained_losses = TrainedLosses(setup.data.train.num_examples) if is_judge else None
         self._steering = Steering(config, census, self.events, self.trained_losses)
         self.stream.begin(self._steering.proposal)

@@ -103,7 +103,7 @@ class Steering:
         selection = config.selection
         self._trained = trained
         self._config, self._census, self._events = config, census, events
-        self._is_steady = selection.policy == "steady"
+        self._is_steady = selection.traits.is_steered
         window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
         self._ramp = Ramp(2 * config.train.batch_size) if self._is_steady and selection.ramp else None
         self._guard = Guard() if self._is_steady and selection.guard else None
