@@ -34,27 +34,6 @@ def check_together(config: Config) -> None:
             f"train.steps = {config.train.steps} is set too",
             "Set only one of them",
         )
-    if config.schedule.by == "steps" and not config.train.steps:
-        raise ConfigError(
-            "schedule.by",
-            "steps",
-            "the number of steps is not known",
-            "Set train.steps, or leave schedule.by = 'auto'",
-        )
-    if config.schedule.by == "seconds" and not config.train.seconds:
-        raise ConfigError(
-            "schedule.by",
-            "seconds",
-            "there is no budget of seconds",
-            "Set train.seconds, or leave schedule.by = 'auto'",
-        )
-    if config.schedule.by == "candidates" and (config.train.steps or config.train.seconds):
-        raise ConfigError(
-            "schedule.by",
-            "candidates",
-            "the run ends by steps or seconds",
-            "Set train.epochs, or leave schedule.by = 'auto'",
-        )
     if config.link.heartbeat_s * 2 > config.link.lost_after_s:
         reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
         raise ConfigError(

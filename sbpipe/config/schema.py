@@ -143,15 +143,10 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate as a function of progress in [0, 1]."""
+    """The learning rate as a function of progress in [0, 1]; what ends the run counts as progress."""
 
     name: str = setting(
         "onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant")
-    )
-    by: str = setting(
-        "auto",
-        "what progress counts; auto = what ends the run",
-        choices=("auto", "candidates", "steps", "seconds"),
     )
     warmup: float = setting(0.15, "onecycle and cosine: share of the run spent warming up", low=0.0, high=1.0)
     milestones: list[float] = setting([0.3, 0.6, 0.8], "step: progress at which the rate drops")
@@ -414,6 +409,10 @@ class Config:
 SECTIONS: dict[str, type[Any]] = {
     name: kind for name, kind in get_type_hints(Config).items() if hasattr(kind, "__dataclass_fields__")
 }
+
+
+RETIRED = {"schedule.by": "progress always counts what ends the run"}
+"""Keys that were settings once, and why they are none any more: the files of older runs still hold them."""
 
 
 def known_keys() -> dict[str, dataclasses.Field[Any]]:

@@ -11,7 +11,7 @@ class Traits:
     """What sets one policy apart from another, for whoever is not the policy itself."""
 
     needs_scores: bool = True
-    """Whether candidates must be scored at all; if not, their scores travel as NaN and nobody needs weights."""
+    """Whether candidates must be scored at all; if not, scores travel as NaN and nobody needs weights."""
     needs_trained_losses: bool = False
     """Whether it judges by the losses of the trainer's own steps, so that both roles must be one process."""
     needs_irreducible: bool = False
@@ -38,7 +38,7 @@ def traits_of(policy: str) -> Traits:
 
 
 def keeps_all(policy: object) -> bool:
-    """Whether a policy, named in the files of some run, trains on everything; one that is not known does not."""
+    """Whether the policy that some run's files name trains on everything; an unknown one does not."""
     from sbpipe.selection import POLICIES
 
     return policy in POLICIES and traits_of(str(policy)).keeps_all
