@@ -23,6 +23,7 @@ from sbpipe.config.schema import (
     ViewConfig,
     known_keys,
 )
+from sbpipe.config.traits import Traits, keeps_all, traits_of
 from sbpipe.config.writing import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
 
 __all__ = [
@@ -40,12 +41,14 @@ __all__ = [
     "SyncConfig",
     "TrackersConfig",
     "TrainConfig",
+    "Traits",
     "ViewConfig",
     "check_together",
     "digest",
     "flatten",
     "from_dict",
     "is_local",
+    "keeps_all",
     "known_keys",
     "least_staleness",
     "parse_assignment",
@@ -56,5 +59,6 @@ __all__ = [
     "to_json",
     "to_toml",
     "toml_value",
+    "traits_of",
     "warnings_of",
 ]

@@ -1,6 +1,6 @@
 """What must hold between settings, and which have no effect together. Pure."""
 
-from sbpipe.config.schema import UNSCORED, Config, SelectionConfig, SyncConfig, TrainConfig
+from sbpipe.config.schema import Config, SelectionConfig, SyncConfig, TrainConfig
 from sbpipe.errors import ConfigError
 
 MILD_QUANTILE = 0.95
@@ -34,27 +34,6 @@ def check_together(config: Config) -> None:
             f"train.steps = {config.train.steps} is set too",
             "Set only one of them",
         )
-    if config.schedule.by == "steps" and not config.train.steps:
-        raise ConfigError(
-            "schedule.by",
-            "steps",
-            "the number of steps is not known",
-            "Set train.steps, or leave schedule.by = 'auto'",
-        )
-    if config.schedule.by == "seconds" and not config.train.seconds:
-        raise ConfigError(
-            "schedule.by",
-            "seconds",
-            "there is no budget of seconds",
-            "Set train.seconds, or leave schedule.by = 'auto'",
-        )
-    if config.schedule.by == "candidates" and (config.train.steps or config.train.seconds):
-        raise ConfigError(
-            "schedule.by",
-            "candidates",
-            "the run ends by steps or seconds",
-            "Set train.epochs, or leave schedule.by = 'auto'",
-        )
     if config.link.heartbeat_s * 2 > config.link.lost_after_s:
         reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
         raise ConfigError(
@@ -69,7 +48,7 @@ def check_together(config: Config) -> None:
             "Set data.prune to a file made by `sbpipe score el2n`",
         )
     _check_selection(config)
-    if config.selection.policy == "rho":
+    if config.selection.traits.needs_irreducible:
         _check_rho(config)
     if config.mode == "data-parallel":
         _check_replicas(config)
@@ -83,19 +62,19 @@ def check_together(config: Config) -> None:
 
 
 def _check_selection(config: Config) -> None:
-    own = config.selection
-    if own.policy == "infobatch" and config.mode != "inline":
+    own, traits = config.selection, config.selection.traits
+    if traits.needs_trained_losses and config.mode != "inline":
         reason = f"it judges by the trainer's own losses, and in mode {config.mode!r} another process chooses"
         raise ConfigError("selection.policy", own.policy, reason, "Set mode = 'inline'")
-    if own.policy == "infobatch" and own.unbiased:
+    if traits.has_own_weights and own.unbiased:
         raise ConfigError(
-            "selection.unbiased", own.unbiased, "policy 'infobatch' has weights of its own", "Set it to 0"
+            "selection.unbiased", own.unbiased, f"policy '{own.policy}' has weights of its own", "Set it to 0"
         )
-    if own.unbiased and own.policy in ("rho", "topk"):
+    if own.unbiased and not traits.has_chances:
         reason = f"policy '{own.policy}' gives the others no chance at all"
         raise ConfigError("selection.unbiased", own.unbiased, reason, "Use policy 'rank', or 0")
-    if own.unbiased and own.policy == "steady" and own.reweight:
-        reason = "policy 'steady' weighs by fresh losses already (selection.reweight)"
+    if own.unbiased and traits.is_steered and own.reweight:
+        reason = f"policy '{own.policy}' weighs by fresh losses already (selection.reweight)"
         raise ConfigError(
             "selection.unbiased", own.unbiased, reason, "Set selection.reweight = false, or unbiased to 0"
         )
@@ -139,7 +118,7 @@ def _check_measured(config: Config, key: str) -> None:
 
 def _check_replicas(config: Config) -> None:
     policy, batch_size, replicas = config.selection.policy, config.train.batch_size, config.train.replicas
-    if policy not in ("full", "random"):
+    if config.selection.traits.needs_scores or config.selection.traits.needs_trained_losses:
         reason = "data-parallel training has no selector"
         raise ConfigError(
             "selection.policy", policy, reason, "Use 'full' or 'random' with it, or another mode"
@@ -153,7 +132,7 @@ def _check_replicas(config: Config) -> None:
 
 def warnings_of(config: Config) -> list[str]:
     """Settings that have no effect in this mode, and one that would not let a run learn."""
-    notes = []
+    notes, traits = [], config.selection.traits
     if config.mode not in ("pipelined", "fixed-lag") and config.sync.interval != 1:
         notes.append(
             f"sync.interval = {config.sync.interval} has no effect: {config.mode} syncs after every step"
@@ -170,25 +149,23 @@ def warnings_of(config: Config) -> list[str]:
         notes.append(f"sync.lag = {config.sync.lag} has no effect: it belongs to mode = 'fixed-lag'")
     if config.data.prune and not config.data.prune_share:
         notes.append("data.prune has no effect: data.prune_share = 0 leaves nobody out")
-    if config.selection.irreducible and config.selection.policy != "rho":
+    if config.selection.irreducible and not traits.needs_irreducible:
         notes.append("selection.irreducible has no effect: it belongs to policy 'rho'")
     if config.selection.anneal and config.train.seconds:
         notes.append(
             "selection.anneal has no effect: with train.seconds the end of the run is not known in "
             "candidates or steps"
         )
-    if config.selection.policy == "full" and config.selection.keep != SelectionConfig.keep:
-        notes.append("selection.keep has no effect: policy 'full' keeps everything")
-    if config.selection.history_by != "all" and config.selection.policy in UNSCORED:
+    if traits.keeps_all and config.selection.keep != SelectionConfig.keep:
+        notes.append(f"selection.keep has no effect: policy '{config.selection.policy}' keeps everything")
+    if config.selection.history_by != "all" and not traits.needs_scores:
         notes.append(
             f"selection.history_by = '{config.selection.history_by}' has no effect: policy "
             f"'{config.selection.policy}' has no history"
         )
     for key in ("unbiased", "outliers", "floor", "score", "reuse_epochs"):
         value = getattr(config.selection, key)
-        blind = config.selection.policy == "full" or (
-            config.selection.policy in UNSCORED and key not in ("unbiased", "floor")
-        )
+        blind = traits.keeps_all or (not traits.needs_scores and key not in ("unbiased", "floor"))
         if blind and value != getattr(SelectionConfig, key):
             notes.append(
                 f"selection.{key} = {value} has no effect: policy '{config.selection.policy}' does not look "
@@ -209,7 +186,7 @@ def warnings_of(config: Config) -> list[str]:
         )
     for key in ("ramp", "reweight", "soften", "guard"):
         value = getattr(config.selection, key)
-        if config.selection.policy != "steady" and value != getattr(SelectionConfig, key):
+        if not traits.is_steered and value != getattr(SelectionConfig, key):
             notes.append(f"selection.{key} = {value} has no effect: it belongs to policy 'steady'")
     if config.selector.compile and config.selector.precision == "int8":
         notes.append("selector.compile has no effect: int8 has kernels of its own")
@@ -222,11 +199,11 @@ def warnings_of(config: Config) -> list[str]:
 
 def _skips_the_unlearned(selection: SelectionConfig) -> bool:
     is_harsh = selection.outliers == "skip" and selection.outlier_quantile < MILD_QUANTILE
-    return is_harsh and not selection.warmup and selection.policy not in UNSCORED
+    return is_harsh and not selection.warmup and selection.traits.needs_scores
 
 
 def _why_not_apart(config: Config) -> str:
-    if config.selection.policy in UNSCORED:
+    if not config.selection.traits.needs_scores:
         return f"policy '{config.selection.policy}' needs no weights"
     every = config.sync_interval
     return (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from sbpipe.config.consistency import check_together
-from sbpipe.config.schema import SECTIONS, Config, known_keys
+from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
 from sbpipe.errors import ConfigError
 
 
@@ -82,6 +82,8 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 
 def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
+    if key in RETIRED:
+        return ConfigError(key, value, "is no setting any more", f"Leave it out: {RETIRED[key]}")
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     return ConfigError(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sbpipe.config.reading import flatten, resolve
-from sbpipe.config.schema import Config, known_keys
+from sbpipe.config.schema import RETIRED, Config, known_keys
 
 # What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
 LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval", "trackers")
@@ -23,7 +23,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(tables: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`, checked again."""
-    return resolve(flatten(tables))
+    # Nobody wrote these by hand, so what an older version left in them is no mistake of the user's.
+    return resolve({key: value for key, value in flatten(tables).items() if key not in RETIRED})
 
 
 def to_json(config: Config) -> str:

@@ -139,8 +139,8 @@ def _run_here(
 ) -> dict[str, Any]:
     events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
     slots = setup.slots()
-    is_judge = config.selection.policy == "infobatch"
-    trained = TrainedLosses(setup.data.train.num_examples) if is_judge else None
+    needs_losses = config.selection.traits.needs_trained_losses
+    trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
     port = inline_port(setup, slots, events, trained)
     engine = Engine(
         setup.job(examples), port, slots, events, setup.spans, run=str(run_dir.path), trained=trained

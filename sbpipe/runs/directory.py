@@ -21,9 +21,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sbpipe.files import write_atomically
 from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve, to_dict, to_json
 from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.runs.events import plain
 
 log = logging.getLogger("sbpipe")

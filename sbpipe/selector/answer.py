@@ -79,7 +79,7 @@ class Selector:
         """Consider the lease's candidates in order until its range ends or enough are kept."""
         if lease.history is not None:
             self._policy.restore(lease.history, lease.history_classes)
-        if self._policy.needs_scores:
+        if self._policy.traits.needs_scores:
             self._refresh(lease)
         chunks: list[_Considered] = []
         num_kept = 0
@@ -129,7 +129,7 @@ class Selector:
         )
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
-        needs_scores = self._policy.needs_scores
+        needs_scores = self._policy.traits.needs_scores
         firsts = np.cumsum([0, *(len(chunk.scores) for chunk in chunks[:-1])])
         predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
         return Selection(
@@ -152,7 +152,7 @@ class Selector:
         """Score one batch with whatever weights there are, and choose what is left to be measured: what
         cannot work shows now.
         """
-        if not self._policy.needs_scores:
+        if not self._policy.traits.needs_scores:
             return
         wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
         inputs, targets = self._candidates.batch(
@@ -193,7 +193,7 @@ class Selector:
         nobody = np.zeros(len(example_ids), bool)
         if self._trained is not None:
             return self._trained.of(example_ids), None, nobody
-        if not self._policy.needs_scores:
+        if not self._policy.traits.needs_scores:
             return np.full(len(example_ids), np.nan, np.float32), None, nobody
         scores, is_new = self._cache.recall(example_ids, epoch)
         if not is_new.any():

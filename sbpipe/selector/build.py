@@ -72,7 +72,7 @@ def assemble(
     )
     manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
     irreducible = None
-    if config.selection.policy == "rho":
+    if config.selection.traits.needs_irreducible:
         irreducible = data.scores_in(
             config.selection.irreducible, key="selection.irreducible", kind="irreducible"
         )

@@ -27,7 +27,7 @@ from sbpipe.link.ports import Port
 from sbpipe.records import Classes, Floats, Manifest, Part, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.selection import POLICIES, TrainedLosses
+from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.serving.dispatch import Dispatcher
@@ -77,7 +77,7 @@ class Engine:
         """`run` is the run directory that selectors are told; `trained` learns all losses (`infobatch`)."""
         config = job.config
         self._config, self._port, self._slots, self._spans = config, port, slots, spans
-        self._needs_weights = POLICIES[config.selection.policy].needs_scores
+        self._needs_weights = config.selection.traits.needs_scores
         self.stream = Stream(
             config,
             job.num_examples,

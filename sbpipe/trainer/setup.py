@@ -96,7 +96,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
     )
     irreducible = None
-    if config.selection.policy == "rho":
+    if config.selection.traits.needs_irreducible:
         irreducible = data.scores_in(
             config.selection.irreducible, key="selection.irreducible", kind="irreducible"
         )
@@ -130,7 +130,7 @@ def _check_length(config: Config, num_examples: int) -> None:
     """A run by epochs must be able to fill one batch."""
     if config.train.steps or config.train.seconds:
         return
-    keep = 1.0 if config.selection.policy == "full" else config.selection.keep
+    keep = config.selection.keep_rate
     if config.train.epochs * num_examples * keep < config.train.batch_size:
         reason = (
             f"keeping {keep:.3g} of {num_examples} examples does not fill one batch of "

@@ -17,7 +17,7 @@ from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.within import inclusion, ranks_within, share_of, systematic
 from sbpipe.trainer.steering.steering import Steering
 
-SCORED = [name for name, policy in POLICIES.items() if policy.needs_scores]
+SCORED = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
 
 
 def losses(count: int, seed: int = 0) -> Floats:

@@ -12,7 +12,6 @@ from support.runs import events_of, small, train_over, train_over_the_wire
 from torch import nn
 
 from sbpipe.config import Config, ModelConfig, warnings_of
-from sbpipe.config.schema import UNSCORED
 from sbpipe.errors import PeerLost
 from sbpipe.link.faults import FaultyPort
 from sbpipe.link.inline import InlinePort
@@ -22,7 +21,6 @@ from sbpipe.models import build_model, parts_of
 from sbpipe.records import Lease, Manifest, Part
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.selection import POLICIES
 from sbpipe.selector.pulling import Puller
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
@@ -187,10 +185,6 @@ def test_fast_parts_go_apart_only_where_that_gains_something(
 ) -> None:
     config = small(**{"sync__interval": 8, **changes})
     assert config.fast_interval == fast_interval
-
-
-def test_policies_that_need_no_scores_are_known_to_the_settings() -> None:
-    assert {name for name, policy in POLICIES.items() if not policy.needs_scores} == set(UNSCORED)
 
 
 def test_a_fast_interval_without_effect_warns() -> None:

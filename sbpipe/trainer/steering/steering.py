@@ -39,7 +39,7 @@ class Steering:
         self._trained = trained
         self._config = config
         self._classes = classes if selection.history_by == "class" else None
-        self._is_steady = selection.policy == "steady"
+        self._is_steady = selection.traits.is_steered
         window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
         self._ramp = Ramp(2 * config.train.batch_size) if self._is_steady and selection.ramp else None
         self._guard = Guard() if self._is_steady and selection.guard else None

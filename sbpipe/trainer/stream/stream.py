@@ -77,7 +77,7 @@ class Stream:
         self.is_waiting = False
         self.num_kept = 0
         self._since_kept = 0
-        self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
+        self.keep_rate = config.selection.keep_rate
 
     # --- leases -----------------------------------------------------------------------------------
 

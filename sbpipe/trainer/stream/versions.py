@@ -8,7 +8,6 @@ whole, which brings fast parts of its own.
 
 from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection
-from sbpipe.selection import POLICIES
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.credit import clock_version
 
@@ -60,7 +59,7 @@ class Versions:
         """Without a clock: the oldest versions a peer may score with. Who shares memory has the newest at
         hand; who pulls has what came.
         """
-        is_at_hand = not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores
+        is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
         oldest = max(0, steps_done + self._config.sync.depth - bound) if bound else 0
         version = self.published if is_at_hand else oldest
