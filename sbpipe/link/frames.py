@@ -34,7 +34,7 @@ from sbpipe.link.messages import BULK, Chunk, Message
 from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
 
 MAGIC = b"SBPL"
-PROTOCOL = (2, 0)
+PROTOCOL = (3, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
 PREFIX_BYTES = PREFIX.size + CRC.size
@@ -214,7 +214,7 @@ def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
     for name, kind in shape.fields.items():
         if not kind.is_legal(header[name]):
             raise _illegal(shape, name, header[name])
-        values[name] = header[name]
+        values[name] = kind.restored(header[name])
     present = [
         name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional
     ]

@@ -13,9 +13,9 @@ selector                                trainer
    │ ◀════════════════════ Chunk or Gone ══ │   bulk pair: here it is, or no longer
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, Selection, SelectorStats
 
 # The session of one who has none yet: only a Hello may carry it.
 NO_SESSION = bytes(16)
@@ -72,10 +72,13 @@ class Fenced:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one."""
+    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one.
+
+    A trainer, or a selector that has built nothing yet, has no `stats`.
+    """
 
     progress: int
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: SelectorStats | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from sbpipe.link.messages import Message
 from sbpipe.link.opening import open_trainer_port
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
-from sbpipe.records import Lease
+from sbpipe.records import Lease, SelectorStats
 from sbpipe.runs.directory import RunDir, claim
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
@@ -163,7 +163,7 @@ def _open_run_dir(
 
 
 def run_selector(
-    config: Config, given: Mapping[str, Any], show: Callable[[dict[str, float]], None] | None = None
+    config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
 ) -> str:
     """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
     second.
@@ -196,7 +196,7 @@ def run_selector(
 
 
 def _show_status(
-    service: SelectorService, show: Callable[[dict[str, float]], None], is_over: threading.Event
+    service: SelectorService, show: Callable[[SelectorStats | None], None], is_over: threading.Event
 ) -> None:
     while not is_over.wait(0.5):
         show(service.status())

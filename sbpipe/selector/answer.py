@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sbpipe.config import SelectorConfig
 from sbpipe.data import Order, Split
-from sbpipe.records import Floats, Ids, Lease, Selection
+from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer, choosing
@@ -216,27 +216,25 @@ class Selector:
         self.num_scored += len(scores)
         return scores, predictions
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> SelectorStats:
         """What the trainer wants to know of this selector, as running totals."""
-        spans = self._spans
-        seconds = {f"{name}_s": spans.total_s[name] for name in ("view", "score", "select")}
-        seconds["apply_s"] = sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh"))
-        agreement = self._scorer.agreement
-        return {
-            "busy_s": sum(seconds.values()),
-            **seconds,
-            "idle_s": spans.total_s["idle"],
-            "scored": float(self.num_scored),
-            "applied": float(self.num_applied),
-            "apply_ms": spans.mean_ms("apply") or 0.0,
-            "transfer_ms": spans.mean_ms("transfer") or 0.0,
-            "refresh_ms": spans.mean_ms("refresh") or 0.0,
-            "overflowed": float(self._scorer.num_overflowed),
-            "checks": float(agreement.num_checks),
-            "failed_checks": float(agreement.num_failed),
-            "agreement": agreement.mean if agreement.num_checks else 0.0,
-            "scale_agreement": self._scorer.scale_agreement.mean
-            if self._scorer.scale_agreement.num_checks
-            else 0.0,
-            "slowest_chunk_s": self.slowest_chunk_s,
-        }
+        spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
+        return SelectorStats(
+            weights_version=self.version,
+            scored=self.num_scored,
+            applied=self.num_applied,
+            overflowed=self._scorer.num_overflowed,
+            checks=agreement.num_checks,
+            failed_checks=agreement.num_failed,
+            view_s=spans.total_s["view"],
+            score_s=spans.total_s["score"],
+            select_s=spans.total_s["select"],
+            apply_s=sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh")),
+            idle_s=spans.total_s["idle"],
+            slowest_chunk_s=self.slowest_chunk_s,
+            apply_ms=spans.mean_ms("apply"),
+            transfer_ms=spans.mean_ms("transfer"),
+            refresh_ms=spans.mean_ms("refresh"),
+            agreement=agreement.mean if agreement.num_checks else None,
+            scale_agreement=scale.mean if scale.num_checks else None,
+        )

@@ -34,7 +34,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import OnePeerPort
-from sbpipe.records import Lease
+from sbpipe.records import Lease, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.pulling import Puller
@@ -152,10 +152,10 @@ class SelectorService:
     def _send(self, message: Message) -> None:
         self._port.send(message)  # the port of now: a moved trainer has another
 
-    def status(self) -> dict[str, float]:
-        """What a terminal may show: version in use, candidates scored, idle and busy seconds."""
+    def status(self) -> SelectorStats | None:
+        """What a terminal may show; None while it serves no trainer."""
         built = self._built
-        return built.selector.stats() | {"version": float(built.selector.version)} if built else {}
+        return built.selector.stats() if built else None
 
     # --- the link thread --------------------------------------------------------------------------
 
@@ -182,8 +182,7 @@ class SelectorService:
             self._port.send(self._hello)
         else:
             built = self._built
-            stats = built.selector.stats() if built else {}
-            self._port.send(Heartbeat(built.selector.progress if built else 0, stats))
+            self._port.send(Heartbeat(built.selector.progress if built else 0, self.status()))
 
     def _watch(self, now: float) -> None:
         silent_s = now - self._heard_at

@@ -3,6 +3,7 @@ Reads; never steers.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from sbpipe.config import digest
 from sbpipe.link.ports import Port
 from sbpipe.machine import devices
+from sbpipe.records import SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.record.telemetry import LOOP_STAGES, Telemetry
@@ -20,7 +22,13 @@ from sbpipe.trainer.setup import Setup
 from sbpipe.weights import manifest as layout
 from sbpipe.weights.publisher import Publisher
 
-_SELECTOR_STAGES = ("busy", "view", "score", "select", "apply")
+_SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
+    "selector.busy_s": lambda stats: stats.busy_s,
+    "selector.view_s": lambda stats: stats.view_s,
+    "selector.score_s": lambda stats: stats.score_s,
+    "selector.select_s": lambda stats: stats.select_s,
+    "selector.apply_s": lambda stats: stats.apply_s,
+}
 
 
 @dataclass
@@ -46,13 +54,13 @@ class Accounts:
             "wall_s": time.perf_counter() - self.began,
             "startup_s": self.telemetry.began - self.began,
             **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
-            **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in _SELECTOR_STAGES},
+            **{name: self.roster.total(of) for name, of in _SELECTOR_TIMES.items()},
             "sync.published": self.publisher.num_published,
             "sync.skipped": self.publisher.num_skipped,
             "sync.fast_skipped": self.fast.num_skipped if self.fast is not None else 0,
             "sync.fast_published": self.fast.num_published if self.fast is not None else 0,
-            "sync.applied": int(self.roster.total("applied")),
-            "selector.scored": int(self.roster.total("scored")),
+            "sync.applied": int(self.roster.total(lambda stats: stats.applied)),
+            "selector.scored": int(self.roster.total(lambda stats: stats.scored)),
             "selector.lost": self.roster.num_lost,
             "lease.fenced": self.dispatcher.num_fenced,
             "lease.fallback": self.dispatcher.num_fallback,

@@ -89,7 +89,7 @@ class Reception:
                 self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
-            if isinstance(message, Heartbeat) and message.stats:
+            if isinstance(message, Heartbeat) and message.stats is not None:
                 peer.stats = message.stats
             if isinstance(message, Ready):
                 self._compare(peer, message.fingerprints, now)
