@@ -1,5 +1,6 @@
 """What flows between the stages: frozen records without behaviour. They know neither torch nor sockets."""
 
+import enum
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,14 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Classes = NDArray[np.integer]
+
+
+class RunEnd(enum.StrEnum):
+    """How a role ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)

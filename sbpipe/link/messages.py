@@ -2,20 +2,20 @@
 
 selector                                trainer
    │ ── Hello ───────────────────────────▶ │   who I am
-   │ ◀────────────────────────── Welcome ── │   the run and its settings                             (or Reject: why not)
-   │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it               (or Reject: both sides)
+   │ ◀────────────────────────── Welcome ── │   the run and its settings               (or Reject: why not)
+   │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it   (or Reject: both sides)
    │ ◀──────────────── Announce, Lease ──── │   a newer snapshot; a range of candidates
    │ ── Selection ───────────────────────▶ │   the answer to one lease
    │ ◀─ Heartbeat ──────────── Heartbeat ─▶ │   alive, and how far
    │ ◀─────────────────────────── Fenced ── │   you speak of another session: say hello again
-   │ ◀─ Goodbye ──────────────── Goodbye ─▶ │   I leave on purpose
+   │ ◀─ Goodbye ──────────────── Goodbye ─▶ │   I leave, and why
    │ ══ Fetch ═══════════════════════════▶ │   bulk pair: a piece of a snapshot, please
    │ ◀════════════════════ Chunk or Gone ══ │   bulk pair: here it is, or no longer
 """
 
 from dataclasses import dataclass
 
-from sbpipe.records import Lease, Selection, SelectorStats
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 # The session of one who has none yet: only a Hello may carry it.
 NO_SESSION = bytes(16)
@@ -37,11 +37,11 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast
+    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast
     parts, "" = fetch them, if they are published apart at all.
     """
 
-    run: str
+    run_dir: str
     config: str
     shared_memory: str
     heartbeat_s: float
@@ -51,16 +51,20 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Ready:
-    """The selector has built everything; fingerprint of each thing that both sides must have the same."""
+    """The selector has built everything.
+
+    `fingerprints` are of the things that both sides must have the same; `pulls_weights` = it shares no memory
+    with the trainer; `precision` is what it scores in, where Hello told what was asked for.
+    """
 
     fingerprints: dict[str, str]
+    pulls_weights: bool
+    precision: str
 
 
 @dataclass(frozen=True)
 class Reject:
-    """The trainer will not work with this selector. Frozen for ever: readable under every protocol
-    version.
-    """
+    """The trainer will not work with this selector. Frozen for ever: every protocol version can read it."""
 
     reason: str
 
@@ -121,9 +125,10 @@ class Gone:
 
 @dataclass(frozen=True)
 class Goodbye:
-    """The sender leaves on purpose."""
+    """The sender leaves; `reason` is for people, "" = `end` says it all."""
 
-    reason: str
+    end: RunEnd
+    reason: str = ""
 
 
 Message = (

@@ -4,6 +4,7 @@ Pure rules over plain values, the same for what we send and what we receive. It 
 or sockets.
 """
 
+import enum
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ from sbpipe.link.limits import (
     MIN_PERIOD_S,
 )
 from sbpipe.link.messages import Message
-from sbpipe.records import Lease, Selection, SelectorStats
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
@@ -146,6 +147,25 @@ class Texts(Kind):
         return _is_small_map(value) and all(
             type(inner) is str and len(inner) <= self.limit for inner in value.values()
         )
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of an enum, which travels as its value."""
+
+    of: type[enum.Enum]
+
+    def plain(self, value: Any) -> Any:
+        """The value of the member."""
+        return self.of(value).value
+
+    def is_legal(self, value: Any) -> bool:
+        """The value of a member, and of its type: 1 is not True."""
+        return any(type(value) is type(member.value) and value == member.value for member in self.of)
+
+    def restored(self, value: Any) -> Any:
+        """The member."""
+        return self.of(value)
 
 
 @dataclass(frozen=True)
@@ -287,7 +307,7 @@ SHAPES: dict[int, Shape] = {
     2: Shape(
         messages.Welcome,
         {
-            "run": Text(1024),
+            "run_dir": Text(1024),
             "config": Text(MAX_CONFIG),
             "shared_memory": Text(),
             "heartbeat_s": _PERIOD,
@@ -296,7 +316,7 @@ SHAPES: dict[int, Shape] = {
         },
         header_limit=MAX_WELCOME_BYTES,
     ),
-    3: Shape(messages.Ready, {"fingerprints": Texts()}),
+    3: Shape(messages.Ready, {"fingerprints": Texts(), "pulls_weights": Flag(), "precision": Text(32)}),
     4: Shape(messages.Reject, {"reason": _REASON}),
     5: Shape(messages.Fenced),
     6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": replace(_STATS, is_optional=True)}),
@@ -335,7 +355,7 @@ SHAPES: dict[int, Shape] = {
         },
         check=_selection_fault,
     ),
-    10: Shape(messages.Goodbye, {"reason": _REASON}),
+    10: Shape(messages.Goodbye, {"end": Choice(RunEnd), "reason": _REASON}),
     11: Shape(
         messages.Fetch,
         {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()},

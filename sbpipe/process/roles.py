@@ -21,7 +21,7 @@ from sbpipe.link.messages import Message
 from sbpipe.link.opening import open_trainer_port
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
-from sbpipe.records import Lease, SelectorStats
+from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.directory import RunDir, claim
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
@@ -164,7 +164,7 @@ def _open_run_dir(
 
 def run_selector(
     config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
-) -> str:
+) -> RunEnd:
     """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
     second.
     """
@@ -177,7 +177,7 @@ def run_selector(
     finder = Finder(config.link, selector_id)
     port = finder.find(is_stopped)
     if port is None:
-        return "stopped"
+        return RunEnd.STOPPED
     spans = Spans()
     builder = Builder(selector_id, given, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)

@@ -15,7 +15,7 @@ from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data
 from sbpipe.data import score_file as scorefile
 from sbpipe.errors import DeviceError, PeerRejected
-from sbpipe.link.messages import Welcome
+from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_score
@@ -129,7 +129,7 @@ class Builder:
     def __call__(self, welcome: Welcome) -> Built:
         """Build for this trainer."""
         config = merge(from_dict(json.loads(welcome.config)), self._given)
-        self._open_events(Path(welcome.run))
+        self._open_events(Path(welcome.run_dir))
         data = self._load(config)
         slots = self._attach(welcome, config)
         pulled = PulledSource()
@@ -144,21 +144,22 @@ class Builder:
                 "selector.precision"
             )
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
-        fingerprints = {
-            "data": data.fingerprint,
-            "model": manifest.digest,
-            "weights": "pulled" if slots is None else "shared",
-        }
-        fingerprints["precision"] = selector.precision
+        fingerprints = {"data": data.fingerprint, "model": manifest.digest}
         if selector.irreducible is not None:
             fingerprints["irreducible"] = scorefile.digest(selector.irreducible)
+        ready = Ready(fingerprints, pulls_weights=slots is None, precision=selector.precision)
         self.events.write(
-            "built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints
+            "built",
+            selector=self._selector_id,
+            device=devices.describe(self._device),
+            weights="pulled" if ready.pulls_weights else "shared",
+            precision=ready.precision,
+            **fingerprints,
         )
         fast = layout.fast_part(manifest) if config.fast_interval else None
         return Built(
             selector,
-            fingerprints,
+            ready,
             pulled if slots is None else None,
             manifest.num_bytes,
             fast.num_bytes if fast else 0,

@@ -34,7 +34,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import OnePeerPort
-from sbpipe.records import Lease, SelectorStats
+from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.pulling import Puller
@@ -58,7 +58,7 @@ class Built:
     """What a welcome was turned into; `fast_bytes` = 0 where the fast parts are not published apart."""
 
     selector: Selector
-    fingerprints: dict[str, str]
+    ready: Ready
     pulled: PulledSource | None
     snapshot_bytes: int
     fast_bytes: int = 0
@@ -96,8 +96,8 @@ class SelectorService:
 
     # --- the main loop ----------------------------------------------------------------------------
 
-    def run(self, is_stopped: threading.Event) -> str:
-        """Answer leases until the end; the reason of the trainer's goodbye, or "stopped"."""
+    def run(self, is_stopped: threading.Event) -> RunEnd:
+        """Answer leases until the end; how it came. PeerLost if the trainer failed."""
         self._thread.start()
         try:
             idle_since = time.perf_counter()
@@ -108,17 +108,17 @@ class SelectorService:
                     continue
                 self._spans.add("idle", idle_since, time.perf_counter() - idle_since)
                 if isinstance(message, Goodbye):
-                    if message.reason not in ("finished", "stopped"):
+                    if message.end is RunEnd.FAILED:
                         raise PeerLost(message.reason)
-                    return message.reason
+                    return message.end
                 if isinstance(message, SbpipeError):
                     raise message
                 self._serve(message)
                 idle_since = time.perf_counter()
-            self._port.post(Goodbye("stopped"))
-            return "stopped"
+            self._port.post(Goodbye(RunEnd.STOPPED))
+            return RunEnd.STOPPED
         except BaseException as error:
-            self._port.post(Goodbye(f"failed: {error}"[:200]))
+            self._port.post(Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
             raise
         finally:
             self._is_stopping.set()
@@ -133,7 +133,7 @@ class SelectorService:
             self._pullers = self._pullers_of(built)
             self._built = built
             self._spans.clear()
-            self._port.post(Ready(built.fingerprints))
+            self._port.post(built.ready)
         elif self._built is not None:
             selection = self._built.selector.answer(message)
             with self._spans.span("send"):

@@ -14,6 +14,7 @@ from sbpipe.config import Config, digest, to_json, warnings_of
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
+from sbpipe.records import RunEnd
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
@@ -144,7 +145,7 @@ class TrainerRun:
     def _welcome(self) -> Welcome:
         setup = self._setup
         return Welcome(
-            run=str(self._run_dir.path),
+            run_dir=str(self._run_dir.path),
             config=to_json(setup.config),
             shared_memory=self._slots.path.name if self._slots.path else "",
             heartbeat_s=setup.config.link.heartbeat_s,
@@ -208,7 +209,7 @@ class TrainerRun:
                 return self._finish(self.loop.run(first_step))
         except BaseException as error:
             self.events.write("failed", error=str(error) or type(error).__name__)
-            self.dispatcher.stop(f"the trainer failed: {error}"[:200])
+            self.dispatcher.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
             raise
         finally:
             self.loop.feed.stop()
@@ -297,7 +298,7 @@ class TrainerRun:
         if step:
             self.loop.save_checkpoint(step)
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
-        self.dispatcher.stop(ending)
+        self.dispatcher.stop(RunEnd(ending))
         self.loop.feed.stop()
         summary = self._accounts.summary(ending, numbers)
         self._telemetry.progress(1.0 if ending == "finished" else None, now=True)

@@ -34,7 +34,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.schema import CODES, SHAPES, BadFrame, Record
-from sbpipe.records import Lease, Selection, SelectorStats
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 SESSION = bytes(range(16))
 
@@ -61,7 +61,7 @@ def lease(**changes: Any) -> Lease:
 EXAMPLES: list[tuple[Message, int]] = [
     (Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
     (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0, "psm_1-fast"), 2),
-    (Ready({"model": "abc", "data": "def"}), 2),
+    (Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"), 2),
     (Reject("data differ: 12 here, 13 there"), 2),
     (Fenced(), 2),
     (Heartbeat(12), 2),
@@ -74,7 +74,8 @@ EXAMPLES: list[tuple[Message, int]] = [
     (selection(), 5),
     (selection(predicted=np.array([2, 0, 1], np.int32), fast_version=3), 6),
     (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32)), 5),
-    (Goodbye("done"), 2),
+    (Goodbye(RunEnd.FINISHED), 2),
+    (Goodbye(RunEnd.FAILED, "out of memory"), 2),
     (Fetch(5, 2 << 20, 2 << 20), 2),
     (Fetch(5, 0, 40_000, is_fast=True), 2),
     (Chunk(5, 4, 10, b"abcdef"), 3),
@@ -230,7 +231,9 @@ BAD: list[tuple[Message, str]] = [
     (Hello("x", "host\ud800", 1, "cpu", "fp32", "0"), "cannot be packed"),
     (Welcome("run", "{}", "", float("nan"), 4.0), "heartbeat_s"),
     (Welcome("run", "{}", "", 0.0, 4.0), "heartbeat_s"),
-    (Ready({"model": "x" * 129}), "fingerprints"),
+    (Ready({"model": "x" * 129}, False, "fp32"), "fingerprints"),
+    (Ready({}, False, "x" * 33), "precision"),
+    (Goodbye("done"), "end"),  # type: ignore[arg-type]
     (Fetch(1, 0, 0), "num_bytes"),
     (Fetch(1, 0, limits.MAX_CHUNK_BYTES + 1), "num_bytes"),
     (Chunk(1, 5, 10, b"abcdef"), "6 bytes at 5 of 10"),
@@ -290,6 +293,8 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged_selection(fast_version=-2), "fields"),
     (forged_selection(fast_version=None), "fields"),
     (forged(6, {"progress": 0, "stats": {}}), "fields"),
+    (forged(10, {"end": "over", "reason": ""}), "fields"),
+    (forged(10, {"end": 0, "reason": ""}), "fields"),
     (forged(6, {"progress": 0, "stats": told(view_s={"b": 1.0})}), "fields"),
     (forged(6, {"progress": 0, "stats": told(view_s=float("inf"))}), "fields"),
     (forged(6, {"progress": 0, "stats": told(view_s=-1.0)}), "fields"),
@@ -365,6 +370,7 @@ def test_a_flipped_bit_anywhere_in_a_chunk_is_noticed() -> None:
 counts = st.integers(0, limits.MAX_COUNT)
 names = st.text("abcXYZ019", min_size=1, max_size=64)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=64)
+short_texts = texts.filter(lambda text: len(text) <= 32)
 totals, correlations = st.floats(0, limits.MAX_TOTAL_S), st.none() | st.floats(-1, 1)
 stats = st.builds(
     SelectorStats,
@@ -431,14 +437,14 @@ def chunks(draw: st.DrawFn) -> Chunk:
 
 
 any_message: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, names, texts, counts, texts, texts.filter(lambda text: len(text) <= 32), texts),
+    st.builds(Hello, names, texts, counts, texts, short_texts, texts),
     st.builds(Welcome, texts, texts, texts, seconds, seconds, texts),
-    st.builds(Ready, st.dictionaries(texts.filter(bool), texts, max_size=8)),
+    st.builds(Ready, st.dictionaries(texts.filter(bool), texts, max_size=8), st.booleans(), short_texts),
     st.builds(Reject, texts),
     st.just(Fenced()),
     st.builds(Heartbeat, counts, st.none() | stats),
     st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.booleans()),
-    st.builds(Goodbye, texts),
+    st.builds(Goodbye, st.sampled_from(RunEnd), texts),
     st.builds(
         Fetch,
         counts,

@@ -47,7 +47,7 @@ from sbpipe.link.messages import (
 from sbpipe.link.opening import open_selector_port, open_trainer_port
 from sbpipe.link.ports import OnePeerPort, Port
 from sbpipe.link.sockets import SelectorPort, TrainerPort
-from sbpipe.records import Lease, Selection, SelectorStats
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
 WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
@@ -335,7 +335,7 @@ def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
     trainer, selector = scene.pair()
     selector.session = b"o" * 16
     trainer.send("s1", Announce(1, 1))
-    trainer.send("s1", Goodbye("end"))
+    trainer.send("s1", Goodbye(RunEnd.STOPPED))
     trainer.send("s1", Reject("no"))
     came = until(lambda: selector.dropped["foreign"] == 2, selector)
     assert (came or selector.receive(DEADLINE_S)) == [Reject("no")]

@@ -239,7 +239,10 @@ def reception_of(trained: Trained, port: Port, *, is_clocked: bool) -> Reception
 def admitted(trained: Trained, *, is_clocked: bool) -> tuple[Reception, Notebook]:
     port = Notebook()
     reception = reception_of(trained, port, is_clocked=is_clocked)
-    for message in (Hello("far", "host", 1, "cpu", "fp32", "0"), Ready({"weights": "pulled"})):
+    for message in (
+        Hello("far", "host", 1, "cpu", "fp32", "0"),
+        Ready({}, pulls_weights=True, precision="fp32"),
+    ):
         reception.handle("far", message, 0.0)
     return reception, port
 

@@ -17,7 +17,7 @@ from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.records import Selection, TrainBatch
+from sbpipe.records import RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.peers import Peer
@@ -153,7 +153,7 @@ class Dispatcher:
                 raise self._failure
             return self._stream.state()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, end: RunEnd, reason: str = "") -> None:
         """Say goodbye to every selector and end the thread."""
         with self._changed:
             self._is_stopping = True
@@ -162,7 +162,7 @@ class Dispatcher:
         if self._thread.is_alive():
             self._thread.join(5.0)
         for name in list(self._roster.peers):
-            self._port.send(name, Goodbye(reason))
+            self._port.send(name, Goodbye(end, reason))
 
     # --- the thread -------------------------------------------------------------------------------
 

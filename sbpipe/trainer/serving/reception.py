@@ -20,6 +20,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import Port
+from sbpipe.records import RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
@@ -81,9 +82,8 @@ class Reception:
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
-            return self.lose(
-                name, f"said goodbye ({message.reason})", is_failure=message.reason.startswith("failed")
-            )
+            told = f"{message.end}: {message.reason}" if message.reason else message.end
+            return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
         if isinstance(message, Fetch):
             if self.heard(name, now):
                 self._serve(name, message)
@@ -92,10 +92,11 @@ class Reception:
             if isinstance(message, Heartbeat) and message.stats is not None:
                 peer.stats = message.stats
             if isinstance(message, Ready):
-                self._compare(peer, message.fingerprints, now)
+                self._compare(peer, message, now)
         return ""
 
-    def _compare(self, peer: Peer, theirs: dict[str, str], now: float) -> None:
+    def _compare(self, peer: Peer, ready: Ready, now: float) -> None:
+        theirs = ready.fingerprints
         differing = [
             f"{key}: trainer {ours}, selector {theirs.get(key, '(none)')}"
             for key, ours in self._fingerprints.items()
@@ -108,13 +109,11 @@ class Reception:
             log.warning("selector %s rejected: %s", peer.name, reason)
             self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
             return
-        pulls = theirs.get("weights") != "shared"
         if not peer.is_ready:
-            self.admit(
-                peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls
-            )
+            device = f"{peer.device} {ready.precision}"
+            self.admit(peer.name, device, now, pulls_weights=ready.pulls_weights)
         if (
-            pulls and not self._is_clocked
+            ready.pulls_weights and not self._is_clocked
         ):  # under a clock an exact lease names what to pull, which need not be the newest
             for is_fast, publisher in self._publishers.items():
                 if publisher.newest_version >= 0:
