@@ -11,6 +11,13 @@ Floats = NDArray[np.float32]
 Classes = NDArray[np.integer]
 
 
+class Part(enum.IntEnum):
+    """What of the weights a snapshot holds: everything, or the fast part alone (norms, biases, head)."""
+
+    WHOLE = 0
+    FAST = 1
+
+
 class RunEnd(enum.StrEnum):
     """How a role ended."""
 

@@ -15,7 +15,7 @@ selector                                trainer
 
 from dataclasses import dataclass
 
-from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 # The session of one who has none yet: only a Hello may carry it.
 NO_SESSION = bytes(16)
@@ -37,8 +37,8 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast
-    parts, "" = fetch them, if they are published apart at all.
+    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block that the
+    snapshots lie in, "" = fetch them.
     """
 
     run_dir: str
@@ -46,7 +46,6 @@ class Welcome:
     shared_memory: str
     heartbeat_s: float
     lost_after_s: float
-    shared_fast: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,11 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Announce:
-    """A newer snapshot can be had; `is_fast`, here and below, of the fast parts alone."""
+    """A newer snapshot of a part of the weights can be had."""
 
     version: int
     num_bytes: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Fetch:
     version: int
     offset: int
     num_bytes: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Chunk:
     offset: int
     total_bytes: int
     data: bytes | memoryview
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Gone:
     """That version can no longer be fetched: ask for the newest."""
 
     version: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from sbpipe.link.limits import (
     MIN_PERIOD_S,
 )
 from sbpipe.link.messages import Message
-from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
@@ -273,7 +273,7 @@ def _chunk_fault(chunk: messages.Chunk) -> str:
 
 
 _COUNT, _BYTES, _REASON = Whole(), Whole(0, MAX_SNAPSHOT_BYTES), Text(MAX_REASON, is_clipped=True)
-_FAST = Whole(-1)
+_FAST_VERSION, _PART = Whole(-1), Choice(Part)
 _PERIOD = Real(MIN_PERIOD_S, MAX_PERIOD_S)
 _TOTAL, _MEAN, _CORRELATION = (
     Real(0.0, MAX_TOTAL_S, is_clipped=True),
@@ -312,7 +312,6 @@ SHAPES: dict[int, Shape] = {
             "shared_memory": Text(),
             "heartbeat_s": _PERIOD,
             "lost_after_s": _PERIOD,
-            "shared_fast": Text(),
         },
         header_limit=MAX_WELCOME_BYTES,
     ),
@@ -320,7 +319,7 @@ SHAPES: dict[int, Shape] = {
     4: Shape(messages.Reject, {"reason": _REASON}),
     5: Shape(messages.Fenced),
     6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": replace(_STATS, is_optional=True)}),
-    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES, "is_fast": Flag()}),
+    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES, "part": _PART}),
     8: Shape(
         Lease,
         {
@@ -331,7 +330,7 @@ SHAPES: dict[int, Shape] = {
             "exact": Flag(),
             "keep_all": Flag(),
             "strength": Real(0.0, 1.0),
-            "fast_version": _FAST,
+            "fast_version": _FAST_VERSION,
         },
         {
             "history": Array("<f4", MAX_HISTORY, is_optional=True),
@@ -345,7 +344,7 @@ SHAPES: dict[int, Shape] = {
             "lease_id": _COUNT,
             "version": _COUNT,
             "stats": _STATS,
-            "fast_version": _FAST,
+            "fast_version": _FAST_VERSION,
         },
         {
             "scores": Array("<f4", MAX_CANDIDATES),
@@ -358,15 +357,15 @@ SHAPES: dict[int, Shape] = {
     10: Shape(messages.Goodbye, {"end": Choice(RunEnd), "reason": _REASON}),
     11: Shape(
         messages.Fetch,
-        {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()},
+        {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "part": _PART},
     ),
     12: Shape(
         messages.Chunk,
-        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "is_fast": Flag()},
+        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "part": _PART},
         {"data": Array("|u1", MAX_CHUNK_BYTES)},
         check=_chunk_fault,
     ),
-    13: Shape(messages.Gone, {"version": _COUNT, "is_fast": Flag()}),
+    13: Shape(messages.Gone, {"version": _COUNT, "part": _PART}),
 }
 
 CODES: dict[type[Message], int] = {shape.kind: code for code, shape in SHAPES.items()}

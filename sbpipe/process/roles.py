@@ -26,7 +26,7 @@ from sbpipe.runs.directory import RunDir, claim
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.build import Builder, assemble
-from sbpipe.selector.finding import Finder
+from sbpipe.selector.finder import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.parallel.group import Group
 from sbpipe.trainer.parallel.step import ParallelStep, SharedSplit

@@ -19,7 +19,7 @@ from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_score
-from sbpipe.records import Manifest
+from sbpipe.records import Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
 from sbpipe.runs.spans import Spans
@@ -156,14 +156,10 @@ class Builder:
             precision=ready.precision,
             **fingerprints,
         )
-        fast = layout.fast_part(manifest) if config.fast_interval else None
-        return Built(
-            selector,
-            ready,
-            pulled if slots is None else None,
-            manifest.num_bytes,
-            fast.num_bytes if fast else 0,
-        )
+        sizes = {part: found.num_bytes for part, found in layout.layouts_of(manifest).items()}
+        if not config.fast_interval:
+            sizes.pop(Part.FAST, None)
+        return Built(selector, ready, pulled if slots is None else None, sizes)
 
     def _open_events(self, run: Path) -> None:
         """Events go beside the trainer's where its run directory can be seen from here."""
@@ -192,7 +188,7 @@ class Builder:
         if not welcome.shared_memory or not config.sync.shared_memory:
             return None
         try:
-            return Slots.attach(welcome.shared_memory, welcome.shared_fast)
+            return Slots.attach(welcome.shared_memory)
         except (OSError, ValueError) as error:
             log.info("weights will be pulled over the wire: no shared memory with the trainer (%s)", error)
             return None

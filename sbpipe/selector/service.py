@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sbpipe.config import LinkConfig
@@ -34,13 +34,12 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import OnePeerPort
-from sbpipe.records import Lease, RunEnd, SelectorStats
+from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
-from sbpipe.selector.pulling import Puller
+from sbpipe.selector.puller import Puller
 from sbpipe.version import __version__
 from sbpipe.weights.replica import PulledSource
-from sbpipe.weights.transfer import Pull
 
 log = logging.getLogger("sbpipe.selector")
 
@@ -55,13 +54,12 @@ def new_selector_id() -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What a welcome was turned into; `fast_bytes` = 0 where the fast parts are not published apart."""
+    """What a welcome was turned into; `pulled` is None where weights come through shared memory."""
 
     selector: Selector
     ready: Ready
     pulled: PulledSource | None
-    snapshot_bytes: int
-    fast_bytes: int = 0
+    snapshot_bytes: Mapping[Part, int]
 
 
 class SelectorService:
@@ -86,7 +84,7 @@ class SelectorService:
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
-        self._pullers: list[Puller] = []
+        self._puller: Puller | None = None
         self._heard_at = time.monotonic()
         self._was_welcomed = False
         self._said_hello = False
@@ -128,9 +126,9 @@ class SelectorService:
 
     def _serve(self, message: Welcome | Lease) -> None:
         if isinstance(message, Welcome):
-            self._built, self._pullers = None, []
+            self._built = self._puller = None
             built = self._build(message)
-            self._pullers = self._pullers_of(built)
+            self._puller = self._puller_of(built)
             self._built = built
             self._spans.clear()
             self._port.post(built.ready)
@@ -139,15 +137,11 @@ class SelectorService:
             with self._spans.span("send"):
                 self._port.post(selection)
 
-    def _pullers_of(self, built: Built) -> list[Puller]:
+    def _puller_of(self, built: Built) -> Puller | None:
         if built.pulled is None:
-            return []
+            return None
         piece_bytes = int(self._link.chunk_mib * 2**20)
-        sizes = [(built.snapshot_bytes, False)] + ([(built.fast_bytes, True)] if built.fast_bytes else [])
-        return [
-            Puller(Pull(num_bytes, piece_bytes), built.pulled, self._send, self._spans, is_fast=is_fast)
-            for num_bytes, is_fast in sizes
-        ]
+        return Puller(built.snapshot_bytes, piece_bytes, built.pulled, self._send, self._spans)
 
     def _send(self, message: Message) -> None:
         self._port.send(message)  # the port of now: a moved trainer has another
@@ -196,7 +190,8 @@ class SelectorService:
             self._port.session = NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
-        for puller in self._pullers:
+        puller = self._puller
+        if puller is not None:
             puller.watch(now)
 
     def _look_elsewhere(self) -> None:
@@ -207,6 +202,7 @@ class SelectorService:
 
     def _handle(self, message: Message) -> None:
         self._heard_at = time.monotonic()
+        puller = self._puller  # read once: the main loop takes it away when it builds anew
         if isinstance(message, Welcome):
             if not self._said_hello:
                 return  # hellos queue up before the trainer listens, and it answers every one of them
@@ -216,11 +212,11 @@ class SelectorService:
             self._drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
-            for puller in self._pullers:
+            if puller is not None:
                 puller.lease(message)
             self._inbox.put(message)
         elif isinstance(message, Announce | Chunk | Gone):
-            for puller in self._pullers:
+            if puller is not None:
                 puller.handle(message)
         elif isinstance(message, Fenced):
             log.info("the trainer does not know this selector any more: saying hello again")

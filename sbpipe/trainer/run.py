@@ -150,7 +150,6 @@ class TrainerRun:
             shared_memory=self._slots.path.name if self._slots.path else "",
             heartbeat_s=setup.config.link.heartbeat_s,
             lost_after_s=setup.config.link.lost_after_s,
-            shared_fast=self._slots.fast.path.name if self._slots.fast and self._slots.fast.path else "",
         )
 
     def _fast_publisher(self) -> Publisher | None:

@@ -34,7 +34,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.schema import CODES, SHAPES, BadFrame, Record
-from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 SESSION = bytes(range(16))
 
@@ -60,14 +60,14 @@ def lease(**changes: Any) -> Lease:
 
 EXAMPLES: list[tuple[Message, int]] = [
     (Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
-    (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0, "psm_1-fast"), 2),
+    (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0), 2),
     (Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"), 2),
     (Reject("data differ: 12 here, 13 there"), 2),
     (Fenced(), 2),
     (Heartbeat(12), 2),
     (Heartbeat(12, SelectorStats(weights_version=4, scored=128, agreement=0.99)), 2),
     (Announce(5, 44_700_000), 2),
-    (Announce(5, 40_000, is_fast=True), 2),
+    (Announce(5, 40_000, part=Part.FAST), 2),
     (lease(), 3),
     (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
     (lease(history=None, exact=True, keep_all=True), 2),
@@ -77,11 +77,11 @@ EXAMPLES: list[tuple[Message, int]] = [
     (Goodbye(RunEnd.FINISHED), 2),
     (Goodbye(RunEnd.FAILED, "out of memory"), 2),
     (Fetch(5, 2 << 20, 2 << 20), 2),
-    (Fetch(5, 0, 40_000, is_fast=True), 2),
+    (Fetch(5, 0, 40_000, part=Part.FAST), 2),
     (Chunk(5, 4, 10, b"abcdef"), 3),
-    (Chunk(5, 4, 10, b"abcdef", is_fast=True), 3),
+    (Chunk(5, 4, 10, b"abcdef", part=Part.FAST), 3),
     (Gone(4), 2),
-    (Gone(4, is_fast=True), 2),
+    (Gone(4, part=Part.FAST), 2),
 ]
 
 
@@ -255,7 +255,7 @@ SCORES, KEPT, CHANCES = (
 
 
 def gone(version: Any) -> dict[str, Any]:
-    return {"version": version, "is_fast": False}
+    return {"version": version, "part": 0}
 
 
 def announced(dtype: str, data: bytes, length: int | None = None) -> list[Any]:
@@ -288,7 +288,8 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged(13, gone(1.0)), "fields"),
     (forged(13, gone(-1)), "fields"),
     (forged(13, gone((1 << 64) - 1)), "fields"),
-    (forged(13, gone(1) | {"is_fast": 1}), "fields"),
+    (forged(13, gone(1) | {"part": 2}), "fields"),
+    (forged(13, gone(1) | {"part": False}), "fields"),
     (forged_selection(fast_version=0), "meaning"),
     (forged_selection(fast_version=-2), "fields"),
     (forged_selection(fast_version=None), "fields"),
@@ -367,7 +368,7 @@ def test_a_flipped_bit_anywhere_in_a_chunk_is_noticed() -> None:
                 decode([*frames[:number], bytes(damaged), *frames[number + 1 :]])
 
 
-counts = st.integers(0, limits.MAX_COUNT)
+counts, parts = st.integers(0, limits.MAX_COUNT), st.sampled_from(Part)
 names = st.text("abcXYZ019", min_size=1, max_size=64)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=64)
 short_texts = texts.filter(lambda text: len(text) <= 32)
@@ -431,28 +432,26 @@ def selections(draw: st.DrawFn) -> Selection:
 @st.composite
 def chunks(draw: st.DrawFn) -> Chunk:
     data, offset = draw(st.binary(min_size=1, max_size=200)), draw(st.integers(0, 1 << 30))
-    return Chunk(
-        draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data, draw(st.booleans())
-    )
+    return Chunk(draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data, draw(parts))
 
 
 any_message: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, names, texts, counts, texts, short_texts, texts),
-    st.builds(Welcome, texts, texts, texts, seconds, seconds, texts),
+    st.builds(Welcome, texts, texts, texts, seconds, seconds),
     st.builds(Ready, st.dictionaries(texts.filter(bool), texts, max_size=8), st.booleans(), short_texts),
     st.builds(Reject, texts),
     st.just(Fenced()),
     st.builds(Heartbeat, counts, st.none() | stats),
-    st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.booleans()),
+    st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), parts),
     st.builds(Goodbye, st.sampled_from(RunEnd), texts),
     st.builds(
         Fetch,
         counts,
         st.integers(0, limits.MAX_SNAPSHOT_BYTES),
         st.integers(1, limits.MAX_CHUNK_BYTES),
-        st.booleans(),
+        parts,
     ),
-    st.builds(Gone, counts, st.booleans()),
+    st.builds(Gone, counts, parts),
     leases(),
     selections(),
     chunks(),

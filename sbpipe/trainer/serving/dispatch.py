@@ -17,7 +17,7 @@ from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.records import RunEnd, Selection, TrainBatch
+from sbpipe.records import Part, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.peers import Peer
@@ -53,7 +53,7 @@ class Dispatcher:
         self._is_paused = False
         self._next_heartbeat = 0.0
         self._alone_since = time.monotonic()
-        self._announced = {False: -1, True: -1}
+        self._announced = dict.fromkeys(Part, -1)
         self.num_fenced = 0
         self.num_fallback = 0
         self.most_selectors = 0
@@ -254,12 +254,12 @@ class Dispatcher:
         if self._config.is_clocked:
             return
         versions = self._stream.versions
-        for is_fast, version in ((False, versions.published), (True, versions.fast_published)):
-            if version != self._announced[is_fast]:
-                self._announced[is_fast] = version
+        for part, version in ((Part.WHOLE, versions.published), (Part.FAST, versions.fast_published)):
+            if version != self._announced[part]:
+                self._announced[part] = version
                 for peer in self._roster.peers.values():
                     if peer.pulls_weights:
-                        self._reception.announce(peer.name, version, is_fast=is_fast)
+                        self._reception.announce(peer.name, part, version)
 
     def _heartbeat(self, now: float) -> None:
         if now >= self._next_heartbeat:

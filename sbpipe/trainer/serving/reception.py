@@ -20,7 +20,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import Port
-from sbpipe.records import RunEnd
+from sbpipe.records import Part, RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
@@ -47,8 +47,7 @@ class Reception:
         self.roster = roster
         self._welcome = welcome
         self._fingerprints = fingerprints
-        self._publishers = {False: publisher} | ({True: fast} if fast is not None else {})
-        """By whether it publishes the fast parts alone."""
+        self._publishers = {Part.WHOLE: publisher} | ({Part.FAST: fast} if fast is not None else {})
         self._is_clocked = is_clocked
         self._events = events
         self.num_admitted = 0
@@ -115,13 +114,13 @@ class Reception:
         if (
             ready.pulls_weights and not self._is_clocked
         ):  # under a clock an exact lease names what to pull, which need not be the newest
-            for is_fast, publisher in self._publishers.items():
+            for part, publisher in self._publishers.items():
                 if publisher.newest_version >= 0:
-                    self.announce(peer.name, publisher.newest_version, is_fast=is_fast)
+                    self.announce(peer.name, part, publisher.newest_version)
 
-    def announce(self, name: str, version: int, *, is_fast: bool) -> None:
+    def announce(self, name: str, part: Part, version: int) -> None:
         """Tell a selector that pulls of a newer snapshot."""
-        self._port.send(name, Announce(version, self._publishers[is_fast].num_bytes, is_fast))
+        self._port.send(name, Announce(version, self._publishers[part].num_bytes, part))
 
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
@@ -144,13 +143,13 @@ class Reception:
 
     def _serve(self, name: str, fetch: Fetch) -> None:
         """One piece of a snapshot; its slot is held from the first piece to the last."""
-        publisher = self._publishers.get(fetch.is_fast)
+        publisher = self._publishers.get(fetch.part)
         index = publisher.hold(name, fetch.version) if publisher is not None else None
         end = fetch.offset + fetch.num_bytes
         if publisher is None or index is None or end > publisher.num_bytes:
-            self._port.send(name, Gone(fetch.version, fetch.is_fast))
+            self._port.send(name, Gone(fetch.version, fetch.part))
             return
         piece = publisher.piece(index, fetch.offset, end)
-        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.is_fast))
+        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.part))
         if end == publisher.num_bytes:
             publisher.release(name)
