@@ -10,7 +10,7 @@
                   4  crc32 of the 38 bytes before and of the header
     frame 1   header: a msgpack map of exactly the fields that schema.py lists for the type;
                   an array stands there as [dtype, length, crc32], or nil
-    frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, of the dtype and length announced
+    frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, as announced
 
 The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever,
 whatever the major: so two versions that share nothing else can still tell each other why they do not talk.
@@ -79,9 +79,7 @@ class Body:
 
 
 def encode(message: Message, *, session: bytes, sequence: int) -> list[Buffer]:
-    """All frames of a message; arrays and chunk data are views, so they must not change until the frames are
-    sent.
-    """
+    """All frames of a message; arrays and chunk data are views, so they must not change before it is sent."""
     return seal(pack(message), session=session, sequence=sequence)
 
 

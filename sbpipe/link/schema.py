@@ -150,7 +150,7 @@ class Texts(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Member(Kind):
     """One of an enum, which travels as its value."""
 
     of: type[enum.Enum]
@@ -273,7 +273,7 @@ def _chunk_fault(chunk: messages.Chunk) -> str:
 
 
 _COUNT, _BYTES, _REASON = Whole(), Whole(0, MAX_SNAPSHOT_BYTES), Text(MAX_REASON, is_clipped=True)
-_FAST_VERSION, _PART = Whole(-1), Choice(Part)
+_FAST_VERSION, _PART = Whole(-1), Member(Part)
 _PERIOD = Real(MIN_PERIOD_S, MAX_PERIOD_S)
 _TOTAL, _MEAN, _CORRELATION = (
     Real(0.0, MAX_TOTAL_S, is_clipped=True),
@@ -354,7 +354,7 @@ SHAPES: dict[int, Shape] = {
         },
         check=_selection_fault,
     ),
-    10: Shape(messages.Goodbye, {"end": Choice(RunEnd), "reason": _REASON}),
+    10: Shape(messages.Goodbye, {"end": Member(RunEnd), "reason": _REASON}),
     11: Shape(
         messages.Fetch,
         {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "part": _PART},

@@ -1,7 +1,6 @@
-"""The selector's process: a thread that talks and a loop that scores. It waits for a lost trainer and
-outlives a restarted one.
+"""The selector's process: a thread that talks and a loop that scores; it outlives a restarted trainer.
 
-link thread   hello, heartbeats with progress, leases into the inbox, weights pulled piece by piece, selections out
+link thread   hello, heartbeats, leases into the inbox, weights pulled piece by piece, selections out
 main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
 """
 
@@ -129,6 +128,7 @@ class SelectorService:
             self._built = self._puller = None
             built = self._build(message)
             self._puller = self._puller_of(built)
+            # The puller first: the link thread beats with the statistics of what is built.
             self._built = built
             self._spans.clear()
             self._port.post(built.ready)
@@ -164,7 +164,7 @@ class SelectorService:
                     next_beat = now + self._heartbeat_s
                     self._beat()
                     self._watch(now)
-            self._port.receive(0.0)
+            self._port.receive(0.0)  # sends what was posted last: the goodbye
         except SbpipeError as error:
             self._inbox.put(error)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the main loop raises it again
@@ -187,6 +187,7 @@ class SelectorService:
         if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
+            # Hello again at every beat: a restarted trainer has a new session and knows nobody.
             self._port.session = NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
@@ -238,9 +239,7 @@ class SelectorService:
 
 
 class _Bug(SbpipeError):
-    """Carries an unexpected error from the link thread to the main loop, with its own traceback as the
-    cause.
-    """
+    """Carries an unexpected error from the link thread to the main loop, with its traceback as the cause."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the link thread failed: {error!r}")
