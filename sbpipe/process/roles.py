@@ -20,13 +20,13 @@ from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import open_trainer_port
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
-from sbpipe.records import Lease
+from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
-from sbpipe.selector.finding import Finder
+from sbpipe.selector.finder import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.parallel.group import Group
@@ -68,7 +68,7 @@ def run_trainer(
     )
     events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
     slots = setup.slots(port.session)
-    engine = Engine(setup.job(), port, slots, events, setup.spans, run=str(run_dir.path))
+    engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
     run = TrainerRun(setup, run_dir, engine, events, began=began)
     try:
         return run.run(resume=resume)
@@ -143,7 +143,7 @@ def _run_here(
     trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
     port = inline_port(setup, slots, events, trained)
     engine = Engine(
-        setup.job(examples), port, slots, events, setup.spans, run=str(run_dir.path), trained=trained
+        setup.job(examples), port, slots, events, setup.spans, run_dir=str(run_dir.path), trained=trained
     )
     engine.admit(INLINE, devices.describe(setup.device))
     return TrainerRun(setup, run_dir, engine, events, began=began).run(resume=resume)
@@ -183,8 +183,8 @@ def _open_run_dir(
 
 
 def run_selector(
-    config: Config, given: Mapping[str, Any], show: Callable[[dict[str, float]], None] | None = None
-) -> str:
+    config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
+) -> RunEnd:
     """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
     second.
     """
@@ -197,7 +197,7 @@ def run_selector(
     finder = Finder(config.link, selector_id)
     port = finder.find(is_stopped)
     if port is None:
-        return "stopped"
+        return RunEnd.STOPPED
     spans = Spans()
     builder = Builder(selector_id, given, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
@@ -216,7 +216,7 @@ def run_selector(
 
 
 def _show_status(
-    service: SelectorService, show: Callable[[dict[str, float]], None], is_over: threading.Event
+    service: SelectorService, show: Callable[[SelectorStats | None], None], is_over: threading.Event
 ) -> None:
     while not is_over.wait(0.5):
         show(service.status())

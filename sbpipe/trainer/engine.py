@@ -24,7 +24,7 @@ from torch import nn
 from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
-from sbpipe.records import Classes, Floats, Manifest, Part, TrainBatch
+from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
@@ -71,10 +71,10 @@ class Engine:
         events: EventLog,
         spans: Spans,
         *,
-        run: str = "",
+        run_dir: str = "",
         trained: TrainedLosses | None = None,
     ) -> None:
-        """`run` is the run directory that selectors are told; `trained` learns all losses (`infobatch`)."""
+        """`run_dir` is told to selectors; `trained` learns all losses (`infobatch`)."""
         config = job.config
         self._config, self._port, self._slots, self._spans = config, port, slots, spans
         self._needs_weights = config.selection.traits.needs_scores
@@ -92,7 +92,7 @@ class Engine:
         self._reception = Reception(
             port=port,
             roster=self.roster,
-            welcome=_welcome(config, slots, run),
+            welcome=_welcome(config, slots, run_dir),
             fingerprints=job.fingerprints,
             publisher=self.publisher,
             is_clocked=config.is_clocked,
@@ -120,9 +120,9 @@ class Engine:
         self._dispatcher.start()
         self._feed.start()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, end: RunEnd, reason: str = "") -> None:
         """Say goodbye to every selector; nothing is granted or prepared any more."""
-        self._dispatcher.stop(reason)
+        self._dispatcher.stop(end, reason)
         self._feed.stop()
 
     def close(self) -> None:
@@ -212,8 +212,8 @@ class Engine:
         """Counts that add up over resumes."""
         return {
             **self.publisher.totals(),
-            "sync.applied": int(self.roster.total("applied")),
-            "selector.scored": int(self.roster.total("scored")),
+            "sync.applied": int(self.roster.total(lambda stats: stats.applied)),
+            "selector.scored": int(self.roster.total(lambda stats: stats.scored)),
             "selector.lost": self.roster.num_lost,
             "lease.fenced": self._dispatcher.num_fenced,
             "lease.fallback": self._dispatcher.num_fallback,
@@ -254,12 +254,11 @@ def _roster_of(config: Config) -> Roster:
     return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)
 
 
-def _welcome(config: Config, slots: Slots, run: str) -> Welcome:
+def _welcome(config: Config, slots: Slots, run_dir: str) -> Welcome:
     return Welcome(
-        run=run,
+        run_dir=run_dir,
         config=to_json(config),
         shared_memory=slots.path.name if slots.path else "",
         heartbeat_s=config.link.heartbeat_s,
         lost_after_s=config.link.lost_after_s,
-        shared_fast=slots.fast.path.name if slots.fast and slots.fast.path else "",
     )

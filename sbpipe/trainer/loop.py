@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sbpipe.config import Config
-from sbpipe.records import TrainBatch
+from sbpipe.records import RunEnd, TrainBatch
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
@@ -29,7 +29,7 @@ class Loop:
     evaluated_at: int = 0
     """Candidates considered when the test error was last measured."""
 
-    def run(self, first_step: int) -> str:
+    def run(self, first_step: int) -> RunEnd:
         """Train until the end of the stream, the budget or a stop; how it ended."""
         step = first_step
         while (prepared := self._receive()) is not None:
@@ -50,7 +50,7 @@ class Loop:
             if self._is_over_budget():
                 break
         self._look_back()
-        return "stopped" if prepared is None and self.is_stopped.is_set() else "finished"
+        return RunEnd.STOPPED if prepared is None and self.is_stopped.is_set() else RunEnd.FINISHED
 
     def _receive(self) -> Prepared | None:
         """The next batch; if it is not there yet, the time is used to look at the last step's losses."""

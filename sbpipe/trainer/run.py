@@ -9,6 +9,7 @@ from typing import Any
 
 from sbpipe.config import digest, warnings_of
 from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.checkpoint import Checkpoints
@@ -50,7 +51,7 @@ class TrainerRun:
                 return self._finish(self._loop.run(first_step))
         except BaseException as error:
             self._events.write("failed", error=str(error) or type(error).__name__)
-            self._engine.stop(f"the trainer failed: {error}"[:200])
+            self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
             raise
         finally:
             self._checkpoints.wait()
@@ -154,7 +155,7 @@ class TrainerRun:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _finish(self, ending: str) -> dict[str, Any]:
+    def _finish(self, ending: RunEnd) -> dict[str, Any]:
         # Taken before anything that is not training.
         numbers = {
             "train_s": self._telemetry.elapsed_s,
@@ -163,10 +164,10 @@ class TrainerRun:
         }
         stream = self._engine.stream
         step = stream.steps_done
-        if step == 0 and ending == "finished":
+        if step == 0 and ending is RunEnd.FINISHED:
             reason = "the candidates kept did not fill one batch"
             raise ConfigError("train.epochs", self._setup.config.train.epochs, reason, "Train longer")
-        if ending == "finished" and not self._loop.is_stopped.is_set():
+        if ending is RunEnd.FINISHED and not self._loop.is_stopped.is_set():
             self._loop.run_evaluation(step, stream.ledger.num_considered)
             numbers |= self._telemetry.evaluation_numbers()
         if step:
@@ -174,7 +175,7 @@ class TrainerRun:
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self._engine.stop(ending)
         summary = self._accounts.summary(ending, numbers)
-        self._telemetry.progress(1.0 if ending == "finished" else None, now=True)
+        self._telemetry.progress(1.0 if ending is RunEnd.FINISHED else None, now=True)
         self._run_dir.write_summary(summary)
         self._events.write("summary", **summary)
         leave_examples(self._engine.census, self._run_dir.path, self._setup)

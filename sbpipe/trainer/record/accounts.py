@@ -3,6 +3,7 @@ Reads; never steers.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from sbpipe.config import digest
 from sbpipe.machine import devices
-from sbpipe.records import Part
+from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
@@ -18,7 +19,13 @@ from sbpipe.trainer.record.telemetry import LOOP_STAGES, Telemetry
 from sbpipe.trainer.setup import Setup
 from sbpipe.weights import manifest
 
-_SELECTOR_STAGES = ("busy", "view", "score", "select", "apply")
+_SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
+    "selector.busy_s": lambda stats: stats.busy_s,
+    "selector.view_s": lambda stats: stats.view_s,
+    "selector.score_s": lambda stats: stats.score_s,
+    "selector.select_s": lambda stats: stats.select_s,
+    "selector.apply_s": lambda stats: stats.apply_s,
+}
 
 
 @dataclass
@@ -44,14 +51,14 @@ class Accounts:
             "wall_s": time.perf_counter() - self.began,
             "startup_s": self.telemetry.began - self.began,
             **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
-            **{f"selector.{name}_s": roster.total(f"{name}_s") for name in _SELECTOR_STAGES},
+            **{name: roster.total(of) for name, of in _SELECTOR_TIMES.items()},
             **self.engine.totals(),
             "checkpoint.failed": self.checkpoints.num_failed,
             "events.lost": self.events.num_lost,
         }
         return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
-    def summary(self, ending: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    def summary(self, ending: RunEnd, numbers: dict[str, Any]) -> dict[str, Any]:
         """Everything, with the loop's own numbers, which were taken when it ended."""
         config, totals, publisher = self.setup.config, self.totals(), self.engine.publisher
         fast_bytes = publisher[Part.FAST].num_bytes if Part.FAST in publisher else 0
@@ -61,7 +68,7 @@ class Accounts:
         )
         selectors = [*self.engine.roster.gone, *self.engine.roster.peers.values()]
         return {
-            "status": ending,
+            "status": str(ending),
             "mode": config.mode,
             "seed": config.seed,
             "config.digest": digest(config),

@@ -187,7 +187,7 @@ class Telemetry:
 
     def _selector_busy(self, elapsed_s: float) -> float:
         devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
-        return min(1.0, self._roster.total("busy_s") / (elapsed_s * devices))
+        return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (elapsed_s * devices))
 
     def _staleness(self) -> dict[str, float | None]:
         counts = self._tally.staleness
@@ -235,14 +235,14 @@ class Telemetry:
             "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
             "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
-            "scoring.agreement": self._mean_over_peers("agreement"),
-            "scoring.scale_agreement": self._mean_over_peers("scale_agreement"),
-            "scoring.failed_checks": int(self._roster.total("failed_checks")),
-            "scoring.checks": int(self._roster.total("checks")),
-            "scoring.overflowed": int(self._roster.total("overflowed")),
-            "scoring.refresh_ms": self._mean_over_peers("refresh_ms"),
-            "sync.apply_ms": self._mean_over_peers("apply_ms"),
-            "sync.transfer_ms": self._mean_over_peers("transfer_ms") or 0.0,
+            "scoring.agreement": self._roster.mean(lambda stats: stats.agreement),
+            "scoring.scale_agreement": self._roster.mean(lambda stats: stats.scale_agreement),
+            "scoring.failed_checks": int(self._roster.total(lambda stats: stats.failed_checks)),
+            "scoring.checks": int(self._roster.total(lambda stats: stats.checks)),
+            "scoring.overflowed": int(self._roster.total(lambda stats: stats.overflowed)),
+            "scoring.refresh_ms": self._roster.mean(lambda stats: stats.refresh_ms),
+            "sync.apply_ms": self._roster.mean(lambda stats: stats.apply_ms),
+            "sync.transfer_ms": self._roster.mean(lambda stats: stats.transfer_ms) or 0.0,
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,
             "lease.expired": stream.ledger.num_expired,
@@ -253,14 +253,6 @@ class Telemetry:
         """The last test error and loss."""
         found = self._evaluation
         return {"eval.error": found.error if found else None, "eval.loss": found.loss if found else None}
-
-    def _mean_over_peers(self, name: str) -> float | None:
-        values = [
-            peer.stats[name]
-            for peer in [*self._roster.gone, *self._roster.peers.values()]
-            if peer.stats.get(name)
-        ]
-        return float(np.mean(values)) if values else None
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

@@ -17,7 +17,7 @@ from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.records import Part, Selection, TrainBatch
+from sbpipe.records import Part, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.peers import Peer
@@ -133,7 +133,7 @@ class Dispatcher:
                 raise self._failure
             return self._stream.state()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, end: RunEnd, reason: str = "") -> None:
         """Say goodbye to every selector and end the thread."""
         with self._changed:
             self._is_stopping = True
@@ -142,7 +142,7 @@ class Dispatcher:
         if self._thread.is_alive():
             self._thread.join(5.0)
         for name in list(self._roster.peers):
-            self._port.send(name, Goodbye(reason))
+            self._port.send(name, Goodbye(end, reason))
 
     # --- the thread -------------------------------------------------------------------------------
 

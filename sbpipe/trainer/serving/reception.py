@@ -20,7 +20,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import Port
-from sbpipe.records import Part
+from sbpipe.records import Part, RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
@@ -80,21 +80,21 @@ class Reception:
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
-            return self.lose(
-                name, f"said goodbye ({message.reason})", is_failure=message.reason.startswith("failed")
-            )
+            told = f"{message.end}: {message.reason}" if message.reason else message.end
+            return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
         if isinstance(message, Fetch):
             if self.heard(name, now):
                 self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
-            if isinstance(message, Heartbeat) and message.stats:
+            if isinstance(message, Heartbeat) and message.stats is not None:
                 peer.stats = message.stats
             if isinstance(message, Ready):
-                self._compare(peer, message.fingerprints, now)
+                self._compare(peer, message, now)
         return ""
 
-    def _compare(self, peer: Peer, theirs: dict[str, str], now: float) -> None:
+    def _compare(self, peer: Peer, ready: Ready, now: float) -> None:
+        theirs = ready.fingerprints
         differing = [
             f"{key}: trainer {ours}, selector {theirs.get(key, '(none)')}"
             for key, ours in self._fingerprints.items()
@@ -107,12 +107,10 @@ class Reception:
             log.warning("selector %s rejected: %s", peer.name, reason)
             self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
             return
-        pulls = theirs.get("weights") != "shared"
         if not peer.is_ready:
-            self.admit(
-                peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls
-            )
-        if pulls and not self._is_clocked:
+            device = f"{peer.device} {ready.precision}"
+            self.admit(peer.name, device, now, pulls_weights=ready.pulls_weights)
+        if ready.pulls_weights and not self._is_clocked:
             # Under a clock an exact lease names what to pull, which need not be the newest.
             for part in self._publisher:
                 if self._publisher[part].newest_version >= 0:
@@ -120,7 +118,7 @@ class Reception:
 
     def announce(self, name: str, part: Part, version: int) -> None:
         """Tell a selector that pulls of a newer snapshot."""
-        self._port.send(name, Announce(version, self._publisher[part].num_bytes, part is Part.FAST))
+        self._port.send(name, Announce(version, self._publisher[part].num_bytes, part))
 
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
@@ -139,13 +137,13 @@ class Reception:
 
     def _serve(self, name: str, fetch: Fetch) -> None:
         """One piece of a snapshot; its slot is held from the first piece to the last."""
-        publisher = self._publisher.get(Part(int(fetch.is_fast)))
+        publisher = self._publisher.get(fetch.part)
         index = publisher.hold(name, fetch.version) if publisher is not None else None
         end = fetch.offset + fetch.num_bytes
         if publisher is None or index is None or end > publisher.num_bytes:
-            self._port.send(name, Gone(fetch.version, fetch.is_fast))
+            self._port.send(name, Gone(fetch.version, fetch.part))
             return
         piece = publisher.piece(index, fetch.offset, end)
-        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.is_fast))
+        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.part))
         if end == publisher.num_bytes:
             publisher.release(name)
