@@ -209,7 +209,7 @@ def _tooltip(curves: Curves) -> list[Spec]:
 
 def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
     """A lane per role, a bar per stage; rows are {lane, stage, begin, end, step}, times in seconds."""
-    stages = theme.STAGES | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
+    stages = theme.STAGE_COLOURS | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
     seconds = {"type": "quantitative", "title": "time (s; 0 = newest)"}
     return {
         "data": {"name": DATA},
