@@ -162,7 +162,7 @@ def _tooltip(curves: Curves) -> list[Spec]:
 
 def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
     """A lane per role, a bar per stage; rows are {lane, stage, begin, end, step}, times in seconds."""
-    colours = theme.STAGES | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
+    colours = theme.STAGE_COLOURS | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
     stages = {STAGE_LABELS[stage]: colours[stage] for stage in (*LOOP_STAGES, *SELECTOR_STAGES)}
     seconds = {"type": "quantitative", "title": "time (s; 0 = newest)"}
     return {

@@ -37,7 +37,7 @@ TRAINED = Axis(
 
 
 def band(curves: list[Series]) -> list[dict[str, float]]:
-    """Mean, lowest and highest of finished runs' curves at every x where one was measured, once all have begun.
+    """Mean, lowest and highest of finished runs' curves wherever one was measured, once all have begun.
 
     Between two evaluations a curve is taken as straight; after its last one it stays, because a run that has
     ended keeps its model.
@@ -65,8 +65,8 @@ def error_over_time(group: Group) -> Chart:
     if not points:
         return without_data(TIME.name, TIME.title, "No test error has been measured.", group.notes)
     if len(points) == 1:
-        (trial, point), unit = points[0], "of wall-clock time, start-up included"
-        said = f"{trial.name}: {100 * point.error:.2f} % after {point.time_s:.1f} s {unit}, measured once."
+        trial, point = points[0]
+        said = f"Measured once: {trial.name} had {100 * point.error:.2f} % after {point.time_s:.1f} s."
         return without_data(TIME.name, TIME.title, said, group.notes)
     return _chart(group, TIME)
 
