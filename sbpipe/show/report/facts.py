@@ -3,7 +3,6 @@
 Labels, units and meanings of numbers are those of `sbpipe.runs.names`. Knows no page.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from sbpipe.config import Config, flatten, to_dict
@@ -11,7 +10,7 @@ from sbpipe.runs import Run
 from sbpipe.runs.names import IN_SUMMARY, LOOP, NUMBERS, TROUBLE
 from sbpipe.show.report.kept import never_kept_share
 from sbpipe.show.report.table import Table
-from sbpipe.show.terminal import duration, percent
+from sbpipe.show.terminal import percent, shown
 
 HEAD = (
     "eval.error",
@@ -47,16 +46,6 @@ FACTS = (
     "sync.bytes_per_s",
 )
 """What explains the numbers of the head."""
-FORMS: dict[str, Callable[[Any], str]] = {
-    "share": percent,
-    "s": duration,
-    "ms": "{:,.1f} ms".format,
-    "ratio": "{:.2f}".format,
-    "correlation": "{:.3f}".format,
-    "bytes/s": lambda rate: f"{rate / 1e6:,.1f} MB/s",
-    "candidates/s": "{:,.0f} / s".format,
-}
-"""How a number of some unit is written; of others, as `written` does."""
 
 
 def status_of(run: Run) -> str:
@@ -92,7 +81,9 @@ def tiles_of(run: Run) -> list[tuple[str, str]]:
     numbers, never_kept = numbers_of(run), never_kept_share(run)
     # A run without an end has no wall time yet; it says how long it has been training.
     names = [name if numbers.get(name) is not None else WITHOUT_END.get(name, name) for name in HEAD]
-    known = [(NUMBERS[name].label, _shown(name, numbers)) for name in names if numbers.get(name) is not None]
+    known = [
+        (NUMBERS[name].label, shown(name, numbers[name])) for name in names if numbers.get(name) is not None
+    ]
     return [*known, *([] if never_kept is None else [("never kept", percent(never_kept))])]
 
 
@@ -132,7 +123,7 @@ def written(value: Any) -> str:
 def _facts(run: Run) -> Table:
     numbers = numbers_of(run)
     known = [name for name in FACTS if numbers.get(name) is not None]
-    rows = [[NUMBERS[name].label, _shown(name, numbers), _meaning(name)] for name in known]
+    rows = [[NUMBERS[name].label, shown(name, numbers[name]), _meaning(name)] for name in known]
     return Table("Facts", ["number", "value", "meaning"], rows, "What explains the numbers at the top.")
 
 
@@ -160,13 +151,6 @@ def _hardware(run: Run) -> Table:
     }
     rows = [[what, str(value)] for what, value in found.items() if value]
     return Table("Hardware and versions", ["what", "value"], rows, "What the run was made on.")
-
-
-def _shown(name: str, numbers: dict[str, Any]) -> str:
-    unit, value = NUMBERS[name].unit, numbers[name]
-    if unit in FORMS:
-        return FORMS[unit](value)
-    return f"{value:,.2f} {unit}" if isinstance(value, float) else f"{value:,}"
 
 
 def _meaning(name: str) -> str:
