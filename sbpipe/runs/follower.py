@@ -142,9 +142,7 @@ class RunFollower:
         self._selectors: dict[Path, Follower] = {}
 
     def look(self) -> News:
-        """What happened since the last look: the trainer's events first, each file's in order; a selector's
-        say which it was.
-        """
+        """What is new: the trainer's events first, each file's in order; a selector's say which it was."""
         if not self.path.is_dir():
             return News(notes=[f"{self.path} is gone"], is_anew=self._trainer.look().is_anew)
         if not any(self.path.iterdir()):

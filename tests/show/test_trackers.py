@@ -1,6 +1,4 @@
-"""Runs are copied to TensorBoard, W&B and MLflow by a process of its own, once, whole, and whatever happens
-to it.
-"""
+"""Runs are copied to TensorBoard, W&B and MLflow by a process of its own, once and whole."""
 
 import json
 import os
@@ -231,9 +229,7 @@ def test_a_stopped_tracking_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def wandb_rows(path: Path) -> list[dict[str, Any]]:
-    """The history rows of all offline runs in a run directory: records in blocks of 32 KiB, behind a header
-    of 7 bytes.
-    """
+    """The history rows of all offline runs: records in blocks of 32 KiB, behind a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     rows, whole, last_piece = [], b"", (1, 4)

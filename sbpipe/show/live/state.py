@@ -115,7 +115,7 @@ class RunState:
         step = number(event, "step")
         if step is None:
             return
-        if step <= self._last_step:
+        if step <= self._last_step:  # a resume whose `resumed` event was lost or damaged
             self._take_back(step)
         self._last_step = step
         row = {name: number(event, name) for name in self.series["steps"].columns}

@@ -64,9 +64,7 @@ def _times(numbers: object) -> list[tuple[float, float]]:
 
 @dataclass
 class Timeline:
-    """The newest events with spans, of the trainer and of each selector; they are read only when drawn, for
-    most never are.
-    """
+    """The newest events with spans, of the trainer and of each selector; parsed only when drawn."""
 
     steps: deque[Event] = field(default_factory=lambda: deque(maxlen=NUM_STEPS + 1))
     selections: dict[str, deque[Event]] = field(default_factory=dict)
@@ -85,9 +83,7 @@ class Timeline:
 
 
 def drawing(timeline: Timeline) -> dict[str, Any]:
-    """Bars (lane, stage, begin and end in seconds before the end of the window) and the share of the window
-    each role waited.
-    """
+    """Bars (lane, stage, begin and end in seconds before now), and the share of time each role waited."""
     steps = _moments(timeline.steps)
     if not steps:
         return {"bars": [], "waited": {}}
@@ -117,9 +113,7 @@ def _shift(selection: Moment, step: Moment) -> float:
 
 
 def _end(steps: Sequence[Moment], selectors: Iterable[Sequence[Moment]], begin: float) -> float:
-    """The end of the last step, or of the last answer of a selector at work: what it does now is not told yet
-    and must not look idle.
-    """
+    """The end of the last step, or of the last answer: what a selector does since must not look idle."""
     last = steps[-1].end
     told = [selections[-1].end + _shift(selections[-1], steps[-1]) for selections in selectors]
     return min([last, *(end for end in told if end > (begin + last) / 2)])

@@ -19,9 +19,7 @@ from sbpipe.show.trackers.tracker import Tracked, Tracker
 
 POLL_S = 1.0
 GONE_AFTER_S = 5.0
-"""Silence after which a run whose lock is free counts as killed. A trainer writes twice a second, but not
-during an evaluation.
-"""
+"""Silence after which a run whose lock is free counts as killed; an evaluation is silent too."""
 BEGIN_WITHIN_S = 3600.0
 """How long a run may take to begin: it may have to fetch its data first."""
 _TURNS = ("start", "resumed", "summary", "failed")
