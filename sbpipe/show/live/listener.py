@@ -1,6 +1,4 @@
-"""Where the page is served: which hosts may be named, and a bound socket, or a plain word why not. Knows no
-web server.
-"""
+"""Where the page is served: a bound socket, or a plain word why not. Knows no web server."""
 
 import errno
 import ipaddress
@@ -26,9 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def trusted_hosts(host: str) -> list[str]:
-    """Names a request may call this server by. A page elsewhere that points its own name here (DNS rebinding)
-    is refused.
-    """
+    """Names a request may call this server by; others could be another page's (DNS rebinding)."""
     named = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
     if host in ANY:
         name = socket.gethostname()
