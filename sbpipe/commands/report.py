@@ -18,19 +18,10 @@ of each run.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="a run directory, or the folder of a sweep or comparison",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (report.html in PATH; with several, in this folder)",
-    )
+    what = "a run directory, or the folder of a sweep or comparison"
+    where = "the page (report.html in PATH; with several, in this folder)"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=what)
+    parser.add_argument("--out", type=Path, metavar="FILE", help=where)
     parser.add_argument("--no-figures", action="store_true", help="the page only, without PNG and SVG files")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
 

@@ -12,6 +12,8 @@ from sbpipe.show.report.trials import Trial
 
 MOST = 150
 """Places at which a mean curve is drawn."""
+FEW = 30
+"""Evaluations of a lone run up to which each is marked."""
 Series = list[tuple[float, float]]
 
 
@@ -149,7 +151,9 @@ def _spec(
     arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}
     of_run = [arm, run, where, {"field": "error", "title": "test error (%)", "format": ".3f"}]
     dash = {"condition": {"test": "datum.finished", "value": [1, 0]}, "value": [5, 3]}
-    curve = {"type": "line", "point": "transparent"}
+    # Few evaluations of a lone run are marked; others would hide the lines, so only the mouse finds them.
+    is_marked = len(lines) <= FEW and len({row["run"] for row in lines}) == 1
+    curve = {"type": "line", "point": True if is_marked else "transparent"}
     alone, averaged = ([row for row in lines if row["thin"] is is_thin] for is_thin in (False, True))
     of_one = {**shared, "detail": {"field": "run"}, "strokeDash": dash, "tooltip": of_run}
     layers = [

@@ -16,7 +16,7 @@ from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.chart import Spec
 
-COLUMNS = 6
+COLUMNS = 8
 SIDE = 84
 """Pixels of a thumbnail, at least; small images are enlarged to it without smoothing."""
 ROW = 132
@@ -95,7 +95,7 @@ def _grid(rows: list[dict[str, Any]]) -> Spec:
         "width": {"expr": side},
         "height": {"expr": side},
     }
-    size = {"expr": "min(11, max(8, width / 45))"}
+    size = {"expr": "min(11, max(7, width / 50))"}
     return {
         "width": "container",
         "height": num_rows * ROW,

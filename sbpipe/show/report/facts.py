@@ -26,14 +26,7 @@ HEAD = (
 """What a reader asks first; with the share of examples never kept, ten numbers."""
 WITHOUT_END = {"wall_s": "train_s"}
 FACTS = (
-    "trained",
-    "trainer.busy_ratio",
-    "trainer.idle_ratio",
-    "selector.busy_ratio",
-    "selector.idle_ratio",
     "staleness.mean",
-    "staleness.max",
-    "staleness.fast_mean",
     "fidelity.spearman",
     "scoring.agreement",
     "selection.swing",
@@ -44,6 +37,7 @@ FACTS = (
     "trainer.step_ms",
     "sync.snapshot_ms",
     "sync.bytes_per_s",
+    "trained",
 )
 """What explains the numbers of the head."""
 
@@ -115,9 +109,7 @@ def full_tables(run: Run) -> list[Table]:
 
 def written(value: Any) -> str:
     """A value of a setting or a number as it stands in a table."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) and abs(value) > 9999 else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _facts(run: Run) -> Table:
