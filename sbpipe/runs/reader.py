@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS, selector_of
 
 Event = dict[str, Any]
 SAME_HOST_S = 0.5
@@ -48,8 +48,10 @@ def read_run(path: Path) -> Run:
     notes: list[str] = []
     all_events = events_in(path / TRAINER_EVENTS, notes)
     selections = {
-        file.stem.removeprefix("events-selector-"): [event for event in events_in(file, notes) if event.get("kind") == "selection"]
-        for file in sorted(path.glob("events-selector-*.jsonl"))
+        selector_of(file.stem): [
+            event for event in events_in(file, notes) if event.get("kind") == "selection"
+        ]
+        for file in sorted(path.glob(SELECTOR_EVENTS.format("*")))
     }
     inline = [event for event in all_events if event.get("kind") == "selection"]
     if inline:
@@ -61,7 +63,7 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path,
         config=_read_json(path / CONFIG, notes),
-        environment=_read_json(path / "environment.json", notes),
+        environment=_read_json(path / ENVIRONMENT, notes),
         summary={} if is_going_on else _read_json(path / SUMMARY, notes),
         events=_by_kind(all_events),
         selections=selections,
@@ -99,7 +101,7 @@ def events_in(path: Path, notes: list[str]) -> list[Event]:
 
 
 def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
-    """Whether a resume from a checkpoint of so many steps does an event's work anew, or has mended it.
+    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it.
 
     A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps
     done.
@@ -116,7 +118,10 @@ def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
     for event in events:
         if event["kind"] == "resumed":
             step = event.get("step", 0)
-            kinds = defaultdict(list, {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()})
+            kinds = defaultdict(
+                list,
+                {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()},
+            )
         kinds[event["kind"]].append(event)
     return dict(kinds)
 

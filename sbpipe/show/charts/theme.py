@@ -34,6 +34,7 @@ STAGES = {
     "send": "#e0802f",
     "apply": "#8a6fd1",
     "apply_fast": "#b3a1e3",
+    "refresh": "#6b4fb8",
     "await": "#e3a857",
     "transfer": "#c99a6b",
     "transfer_fast": "#dfc3a4",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, SIDE_STAGES
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.runs.reader import SAME_HOST_S
 
@@ -14,35 +15,8 @@ Event = Mapping[str, Any]
 
 NUM_STEPS = 10
 NUM_SELECTORS = 4
-SIDE_STAGES = ("receive", "view")
-"""Stages of the trainer's side thread: they run beside the loop, so they get a lane of their own."""
 SIDE_LANE = "side thread"
-LOOP_STAGES = (
-    "wait",
-    "forward",
-    "backward",
-    "weigh",
-    "optimizer",
-    "steer",
-    "publish",
-    "publish_fast",
-    "log",
-    "evaluate",
-    "checkpoint",
-)
-SELECTOR_STAGES = (
-    "idle",
-    "await",
-    "transfer",
-    "transfer_fast",
-    "apply",
-    "apply_fast",
-    "view",
-    "score",
-    "select",
-    "send",
-)
-"""`apply` and `transfer` happen within `await`, so they come after it and are drawn over it."""
+"""The trainer's side threads run beside its loop, so they get a lane of their own."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from sbpipe.config import digest
 from sbpipe.link.ports import Port
 from sbpipe.machine import devices
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names import LOOP_STAGES
 from sbpipe.trainer.checkpoint import Checkpoints
-from sbpipe.trainer.record.telemetry import LOOP_STAGES, Telemetry
+from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.serving.dispatch import Dispatcher
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.setup import Setup

@@ -11,6 +11,7 @@ import torch
 
 from sbpipe.records import TrainBatch
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
 from sbpipe.trainer.evaluation import Evaluation
@@ -21,10 +22,8 @@ from sbpipe.trainer.steering.steering import Reading
 from sbpipe.trainer.stream.stream import Stream
 
 PROGRESS_EVERY_S = 0.5
-BUSY = ("forward", "backward", "optimizer")
-LOOP_STAGES = (*BUSY, "weigh", "steer", "wait", "publish", "publish_fast", "log", "evaluate", "checkpoint")
-"""Stages of the loop itself: together, nearly all of its time."""
-APART = ("evaluate", "checkpoint")
+BUSY = stages_of("trainer", "work")
+APART = stages_of("trainer", "apart")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 

@@ -1,5 +1,5 @@
-"""The stages of a run as bars on one clock and in lanes: what the timeline and the trace are made from. Knows
-no picture.
+"""The stages of a run on one clock, each in the lane of its thread: what timeline and trace are made from.
+Knows no picture.
 """
 
 import statistics
@@ -7,28 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sbpipe.runs import Run
+from sbpipe.runs.names import SELECTOR_STAGES, SIDE_STAGES, STAGES
 from sbpipe.runs.reader import SAME_HOST_S, Event
 
 TRAINER = "trainer"
-SIDE_STAGES = {"receive", "view"}
-"""Stages of the trainer that run beside its loop."""
-SELECTOR_STAGES = {
-    "idle",
-    "await",
-    "apply",
-    "apply_fast",
-    "refresh",
-    "score",
-    "select",
-    "send",
-    "transfer",
-    "transfer_fast",
-}
-PROCESSOR_TIME = {"dispatch"}
+INLINE_STAGES = set(SELECTOR_STAGES) - set(SIDE_STAGES)
+"""Stages that only a selector has: in one process the trainer's events hold them too."""
+PROCESSOR_TIME = {stage.name for stage in STAGES if stage.nature == "processor"}
 """Stages timed by the processor: their length is not a stretch of the clock, so they are in no lane."""
 
 
-class Bar(NamedTuple):
+class StageSpan(NamedTuple):
     """One stage, from `begin` to `end` in seconds on the trainer's clock."""
 
     lane: str
@@ -39,10 +28,8 @@ class Bar(NamedTuple):
     """The step or lease it belongs to."""
 
 
-def bars_of(run: Run, begin: float = float("-inf"), end: float = float("inf")) -> Iterator[Bar]:
-    """Every stage that touches a stretch of time, the trainer's first, each role in the order of its
-    events.
-    """
+def stage_spans(run: Run, begin: float = float("-inf"), end: float = float("inf")) -> Iterator[StageSpan]:
+    """Every stage that touches a stretch of time: the trainer's first, each role in the order of its events."""
     for lane, events, shift in _sources(run):
         for event in events:
             if event.get("clock", begin) + shift < begin:
@@ -50,7 +37,8 @@ def bars_of(run: Run, begin: float = float("-inf"), end: float = float("inf")) -
             task = f"step {event.get('step')}" if lane == TRAINER else f"lease {event.get('lease')}"
             for stage, start, seconds in pairs_of(event):
                 if start + shift < end and start + shift + seconds > begin:
-                    yield Bar(_lane_of(stage, lane), stage, start + shift, start + shift + seconds, task)
+                    where = _lane_of(stage, lane)
+                    yield StageSpan(where, stage, start + shift, start + shift + seconds, task)
 
 
 def begins_of(run: Run) -> list[float]:
@@ -73,16 +61,10 @@ def pairs_of(event: Event) -> list[tuple[str, float, float]]:
     ]
 
 
-def total_s(event: Event, *stages: str) -> float:
-    """Seconds an event's spans say were spent in some stages."""
-    spans = event.get("spans") or {}
-    return float(sum(sum(spans[stage][1::2]) for stage in stages if stage in spans))
-
-
 def clock_shift(reference: Sequence[Event], other: Sequence[Event]) -> float:
-    """What to add to another file's clock to have the reference's: 0 on one host, else what their wall clocks
-    say.
-    """
+    """What to add to another file's clock to have the reference's: 0 on one host, else by their wall clocks."""
+    # Monotonic clocks of one host are one clock, and finer than wall time; those of two hosts share nothing,
+    # so their wall clocks, kept together by NTP, are the best there is.
     ours, theirs = _wall_minus_clock(reference), _wall_minus_clock(other)
     if ours is None or theirs is None or abs(theirs - ours) < SAME_HOST_S:
         return 0.0
@@ -117,7 +99,7 @@ def _lane_of(stage: str, lane: str) -> str:
     """The thread a stage runs in; in one process, the trainer's events hold the selector's stages too."""
     if lane != TRAINER:
         return f"{lane}, weights in" if stage.startswith("transfer") else lane
-    if stage in SELECTOR_STAGES:
+    if stage in INLINE_STAGES:
         return selector_lane("inline")
     return f"{TRAINER}, side threads" if stage in SIDE_STAGES else TRAINER
 
