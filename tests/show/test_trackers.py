@@ -18,7 +18,7 @@ from support.runs import sbpipe, settings, small, start, wait_for
 from sbpipe.errors import MissingExtra
 from sbpipe.runs.directory import RunDir
 from sbpipe.show.trackers import check_installed, switched_on, wait_for_begin, wanted
-from sbpipe.show.trackers.feed import GONE_AFTER_S, ending_of
+from sbpipe.show.trackers.copier import GONE_AFTER_S, ending_of
 from sbpipe.show.trackers.scalars import scalars_of, without_taken_back
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}

@@ -1,13 +1,11 @@
-"""The last few steps of both roles as bars on one time axis: where they overlap, and where one waits.
-Pure.
-"""
+"""The last few steps of both roles as bars on one time axis: where they overlap, where one waits. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, SIDE_STAGES
+from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, SIDE_STAGES, STAGE_LABELS, stages_of
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.runs.reader import SAME_HOST_S
 
@@ -17,6 +15,11 @@ NUM_STEPS = 10
 NUM_SELECTORS = 4
 SIDE_LANE = "side thread"
 """The trainer's side threads run beside its loop, so they get a lane of their own."""
+
+# To apply new weights is work that happens within `await`: it is taken off what was waited.
+_WAITING = dict.fromkeys(
+    (STAGE_LABELS[name] for role in ("trainer", "selector") for name in stages_of(role, "wait")), 1
+) | {STAGE_LABELS["apply"]: -1, STAGE_LABELS["apply_fast"]: -1}
 
 
 @dataclass(frozen=True)
@@ -147,23 +150,17 @@ def _bars(
                     times = {"begin": max(start + shift, begin) - end, "end": min(stop + shift, end) - end}
                     yield {
                         "lane": lane,
-                        "stage": stage,
+                        "stage": STAGE_LABELS[stage],
                         **{name: round(time, 6) for name, time in times.items()},
                         **told,
                     }
 
 
 def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, float]:
-    """Share of the window that each lane had nothing to do; the side thread is not a device and is left
-    out.
-    """
+    """Share of the window that each lane had nothing to do; side threads are no device and are left out."""
     shares: dict[str, float] = {}
     for bar in bars:
         if bar["lane"] != SIDE_LANE:
-            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1, "apply_fast": -1}.get(
-                bar["stage"], 0
-            )  # to apply is work within `await`
-            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + counts * (bar["end"] - bar["begin"]) / max(
-                1e-9, window_s
-            )
+            waited_s = _WAITING.get(bar["stage"], 0) * (bar["end"] - bar["begin"])
+            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + waited_s / max(1e-9, window_s)
     return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

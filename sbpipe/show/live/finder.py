@@ -1,6 +1,4 @@
-"""Which runs are under the paths a person named, found anew every time: runs, folders of runs, sweeps and
-comparisons. Opens no events.
-"""
+"""Which runs are under the paths a person named, found anew every time. Opens no events."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +8,7 @@ from typing import Any
 
 from sbpipe.errors import RunDirError
 from sbpipe.runs import read_study
-from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS
+from sbpipe.runs.names.files import CONFIG, TRAINER_EVENTS
 from sbpipe.runs.study import CELLS, PLAN
 
 DEPTH = 3

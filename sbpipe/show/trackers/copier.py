@@ -1,7 +1,6 @@
-"""Copies a run's events to trackers while the run goes on, from a process of its own, so that no tracker can
-slow or break it.
+"""Copies a run's events to trackers, in a process of its own: no tracker can slow or break a run.
 
-A step that a resume repeats is fed once: what a tracker already has of it stays.
+A step that a resume repeats is copied once: what a tracker already has of it stays.
 """
 
 import threading
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import RunDirError
-from sbpipe.runs.directory import TRAINER_EVENTS, is_held
-from sbpipe.show.terminal import Follower
+from sbpipe.runs.directory import is_held
+from sbpipe.runs.follower import Follower
+from sbpipe.runs.names.files import TRAINER_EVENTS
 from sbpipe.show.trackers.outlet import Outlet
 from sbpipe.show.trackers.scalars import without_taken_back
 from sbpipe.show.trackers.tracker import Tracked, Tracker
@@ -29,9 +29,7 @@ _TURNS = ("start", "resumed", "summary", "failed")
 
 
 def wait_for_begin(path: Path, since: float, is_stopped: threading.Event) -> None:
-    """Wait until a run has begun, or gone on, in a directory after a wall time; what an older run left there
-    does not count.
-    """
+    """Wait until a run has begun, or gone on, after a wall time; what an older run left does not count."""
     follower, give_up = Follower(path / TRAINER_EVENTS), time.monotonic() + BEGIN_WITHIN_S
     while not any(
         event.get("kind") in _TURNS and event.get("t", 0.0) >= since for event in follower.new_events()
@@ -55,8 +53,8 @@ def ending_of(turn: Mapping[str, Any], *, is_in_use: bool, silent_s: float) -> s
     return "killed" if silent_s >= GONE_AFTER_S else None
 
 
-class Feed:
-    """Follows one run directory and feeds its outlets until the run has ended."""
+class Copier:
+    """Follows one run directory and copies it to its outlets until the run has ended."""
 
     def __init__(self, run: Tracked, trackers: Sequence[Tracker]) -> None:
         self._run = run
@@ -66,9 +64,7 @@ class Feed:
         self._last_news = time.monotonic()
 
     def run(self, is_stopped: threading.Event, *, once: bool = False) -> bool:
-        """Feed until the run or the tracking ends, or only what is there now; whether every tracker got it
-        all.
-        """
+        """Copy until the run or the tracking ends, or what is there now; whether every tracker got it all."""
         for outlet in self._outlets:
             outlet.start()
         while True:

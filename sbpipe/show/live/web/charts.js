@@ -48,7 +48,6 @@ function layCurves(picture) {
     card.append(title, meaning, chart, empty);
     document.getElementById("charts").append(card);
   }
-  card.hidden = false; // what is hidden has no width to draw in
   return embed(picture.name, card.querySelector(".chart"), picture.spec);
 }
 
@@ -63,10 +62,7 @@ async function embed(name, element, spec) {
   views.set(name, view);
 }
 
-function put(name, rows, card, isOptional = false) {
-  const wasHidden = card.hidden;
-  card.hidden = isOptional && rows.length === 0;
-  if (wasHidden && !card.hidden) dispatchEvent(new Event("resize")); // the window may have changed meanwhile
+function put(name, rows, card) {
   card.dataset.empty = rows.length === 0;
   card.dataset.rows = rows.length; // how much is drawn, for whoever looks at the page from outside
   return views.get(name)?.data(plan.data, rows).runAsync();
@@ -91,7 +87,7 @@ function rowsOf(picture, runs) {
 /** Puts new rows into the charts whose series changed. */
 export async function drawCurves(runs, changed) {
   const due = plan.curves.filter((picture) => changed.has(picture.series));
-  await Promise.all(due.map((picture) => put(picture.name, rowsOf(picture, runs), document.getElementById(`card-${picture.name}`), picture.optional)));
+  await Promise.all(due.map((picture) => put(picture.name, rowsOf(picture, runs), document.getElementById(`card-${picture.name}`))));
 }
 
 /** Draws the bars of one run's last steps, and says how long each role waited in them. */

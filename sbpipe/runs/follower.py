@@ -1,8 +1,7 @@
-"""What was added to a run directory since the last look, and what is wrong with its files. Opens files for
-reading only; folds nothing.
+"""What was added to a run's files since the last look, and what is wrong with them. Only reads.
 
-`RunFollower(path).look()` answers with `News`: forget what you know if it `is_anew`, fold its `events`, show
-its `notes`, and look again at once if it `is_more`, or in half a second if not.
+`RunFollower(path).look()` answers with `News`: forget what you know if it `is_anew`, take in its `events`,
+show its `notes`, and look again at once if it `is_more`, or in half a second if not.
 """
 
 import json
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS
+from sbpipe.runs.names.files import CONFIG, SELECTOR_EVENTS, TRAINER_EVENTS, selector_of
 
 Event = dict[str, Any]
 
@@ -36,7 +35,7 @@ class News:
     """There is more to read already."""
 
 
-class FileFollower:
+class Follower:
     """Reads a growing JSONL file a piece at a time; a line that is still being written waits for its end."""
 
     def __init__(self, path: Path, *, tail_bytes: int | None = None) -> None:
@@ -53,19 +52,28 @@ class FileFollower:
         self._is_empty = False
         self._is_missing = False
 
+    def new_events(self) -> list[Event]:
+        """Every whole event since the last look; [] if there is no file yet."""
+        events: list[Event] = []
+        is_more = True
+        while is_more:
+            news = self.look()
+            events, is_more = news.events if news.is_anew else events + news.events, news.is_more
+        return events
+
     def look(self) -> News:
-        """Whole events since the last look."""
+        """A bounded piece of the whole events since the last look."""
         try:
             status = self.path.stat()
             is_same = self._seen == (status.st_ino, status.st_size, status.st_mtime_ns)
             if is_same and not self._is_missing:
-                return News(notes=self._notes())
+                return News(notes=self.notes)
             return self._read(status.st_size, (status.st_ino, status.st_size, status.st_mtime_ns))
         except OSError:
             was_there = self._head != b""
             self._forget()
             self._is_missing = True
-            return News(notes=self._notes(), is_anew=was_there)
+            return News(notes=self.notes, is_anew=was_there)
 
     def _read(self, size: int, seen: tuple[int, int, int]) -> News:
         with self.path.open("rb") as file:
@@ -83,7 +91,7 @@ class FileFollower:
                 self._offset, data = self._offset + begin, data[begin:]
         whole, newline, rest = data.rpartition(b"\n")
         if not newline and len(data) == CHUNK_BYTES:
-            whole, rest = data, b""  # no event is that long: rubbish, left out piece by piece
+            whole, rest = data, b""  # no event is that long: this is damage
         self._offset += len(whole) + len(newline)
         is_more = self._offset + len(rest) < size
         self._head, self._is_missing, self._is_empty, self._is_cut = (
@@ -93,7 +101,7 @@ class FileFollower:
             bool(rest) and not is_more,
         )
         self._seen = None if is_more else seen
-        return News(list(self._parse(whole.splitlines())), self._notes(), is_anew, is_more)
+        return News(list(self._parse(whole.splitlines())), self.notes, is_anew, is_more)
 
     def _parse(self, lines: Iterable[bytes]) -> Iterable[Event]:
         for line in lines:
@@ -106,7 +114,9 @@ class FileFollower:
             else:
                 self._num_damaged += 1
 
-    def _notes(self) -> list[str]:
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong with the file right now, in words."""
         name = self.path.name
         notes = []
         if self._is_missing:
@@ -128,8 +138,8 @@ class RunFollower:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._trainer = FileFollower(path / TRAINER_EVENTS)
-        self._selectors: dict[Path, FileFollower] = {}
+        self._trainer = Follower(path / TRAINER_EVENTS)
+        self._selectors: dict[Path, Follower] = {}
 
     def look(self) -> News:
         """What happened since the last look: the trainer's events first, each file's in order; a selector's
@@ -145,9 +155,9 @@ class RunFollower:
         trainer = self._trainer.look()
         if trainer.is_anew:
             self._selectors = {}
-        for file in sorted(self.path.glob("events-selector-*.jsonl")):
-            self._selectors.setdefault(file, FileFollower(file, tail_bytes=TAIL_BYTES))
-        looks = {_selector_of(file): follower.look() for file, follower in self._selectors.items()}
+        for file in sorted(self.path.glob(SELECTOR_EVENTS.format("*"))):
+            self._selectors.setdefault(file, Follower(file, tail_bytes=TAIL_BYTES))
+        looks = {selector_of(file.stem): follower.look() for file, follower in self._selectors.items()}
         selectors = looks.values()
         return News(
             events=[
@@ -168,7 +178,3 @@ class RunFollower:
         except OSError as error:
             return [f"{CONFIG} cannot be read ({error.strerror})"]
         return []
-
-
-def _selector_of(file: Path) -> str:
-    return file.stem.removeprefix("events-selector-")

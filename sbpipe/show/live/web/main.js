@@ -1,8 +1,8 @@
 // Follows the server's stream of changes, keeps what it says, and has it listed and drawn.
 
 import { MAX_SHOWN, firstChoice, freeColour, readAddress, writeAddress } from "./address.js";
-import { colourAt, drawCurves, drawTimeline, layCharts, onLookChange } from "./drawing.js";
-import { listProblems, listRuns, listSelectors, listStudies, listWarnings } from "./listing.js";
+import { colourAt, drawCurves, drawTimeline, layCharts, onLookChange } from "./charts.js";
+import { listProblems, listRuns, listSelectors, listStudies, listWarnings } from "./lists.js";
 
 const SILENT_MS = 10000; // the server says something every three seconds
 let { shown, x, isChosen } = readAddress();

@@ -23,24 +23,16 @@ export const percent = (share) => (share == null ? "–" : `${(100 * share).toFi
 const whole = (value) => (value == null ? "–" : Math.round(value).toLocaleString("en"));
 const clock = (t) => (t == null ? "" : new Date(1000 * t).toLocaleTimeString());
 
-const LOOP = [
-  ["swing", "swing", 1, "Variance of the class shares of the last 32 train batches over what chance gives: 1 = calm; to 4 = it follows classes, as fresh selection does; above 6 = it runs after classes, for its feedback comes late."],
-  ["strength", "strength", 2, "How sharply the policy chooses now: 0 = uniformly, 1 = plain Selective-Backprop."],
-  ["ess", "ess", 2, "Effective sample size, (sum w)² / (n sum w²) of the importance weights of a train batch: 1 = every example counts alike, 0.5 = half of the batch is lost to weighing; what it has less than at lag 0 is the price of delay."],
-  ["guard", "guard", 2, "1 = open; less = the choice is mixed towards uniform, because the loop swung or the effective sample size fell."],
-]; // field, label, digits, what it says
-
-/** The numbers of a run worth a glance, as [label, value] or [label, value, what it says]. */
+/** The numbers of a run worth a glance, as [label, value]. */
 function numbersOf(head) {
   const numbers = [];
   if (head.mode) numbers.push(["mode", head.mode]);
   if (head.step != null) numbers.push(["step", whole(head.step)]);
   if (head.error != null) numbers.push(["test error", percent(head.error)]);
   if (head.loss != null) numbers.push(["loss", head.loss.toPrecision(3)]);
-  if (head.candidates_per_s != null) numbers.push(["rate", `${whole(head.candidates_per_s)} candidates/s`]);
-  for (const [field, label, digits, meaning] of LOOP) {
-    if (head[field] != null && (field !== "guard" || head.guard < 1)) numbers.push([label, head[field].toFixed(digits), meaning]);
-  }
+  if (head.candidates_per_s != null) numbers.push(["throughput", `${whole(head.candidates_per_s)} candidates/s`]);
+  if (head.keep_rate != null) numbers.push(["keep", percent(head.keep_rate)]);
+  if (head.staleness != null) numbers.push(["staleness", `${head.staleness.toFixed(2)} steps`]);
   if (head.elapsed_s != null) numbers.push([head.state === "running" ? "so far" : "took", duration(head.elapsed_s)]);
   if (head.left_s != null) numbers.push(["left", duration(head.left_s)]);
   if (head.state === "stalled") numbers.push(["no event for", duration(head.age_s)]);
@@ -76,11 +68,10 @@ function runRow(head, colour, onToggle) {
   if (colour != null) swatch.style.background = colour;
   label.append(box, swatch, make("span", "", head.name));
   const numbers = make("div", "numbers");
-  for (const [name, value, meaning] of numbersOf(head)) {
+  for (const [name, value] of numbersOf(head)) {
     const entry = make("span", "", `${name} `);
     entry.append(make("b", "", value));
     entry.dataset.number = name;
-    if (meaning) entry.title = meaning;
     numbers.append(entry);
   }
   row.append(label, badge(head.state), progressBar(head.share), numbers);

@@ -1,5 +1,6 @@
-"""Looks at the followed runs again and again and keeps their states; pages ask it what changed. Knows no web
-server.
+"""Looks at the followed runs again and again and keeps their states; pages ask it what changed.
+
+Knows no web server.
 """
 
 import itertools
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbpipe.runs.directory import is_held
+from sbpipe.runs.follower import RunFollower
+from sbpipe.runs.names.files import LOCK
 from sbpipe.show.live import timeline
-from sbpipe.show.live.finding import Found, find
-from sbpipe.show.live.following import RunFollower
+from sbpipe.show.live.finder import Found, find
 from sbpipe.show.live.series import Mark
 from sbpipe.show.live.state import RunState
 from sbpipe.show.live.status import head
@@ -43,7 +46,7 @@ class Sent:
     parts: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
-class Watch:
+class Watcher:
     """The runs under some paths. One thread looks; any number of pages ask."""
 
     def __init__(
@@ -134,12 +137,17 @@ class Watch:
                 "left_s": None,
                 "notes": [*line["notes"], self._found.failures[name]],
             }
+        run = followed.follower.path
+        if line["state"] == "stalled" and (run / LOCK).exists() and not is_held(run):
+            way_out = f"go on with: sbpipe run --run-dir {run} --resume"
+            line["notes"] = [
+                *line["notes"],
+                f"no trainer of this host works on it; if it was killed, {way_out}",
+            ]
         return line
 
     def news(self, shown: Sequence[str], sent: Sent) -> dict[str, Any]:
-        """What changed since `sent`, which is brought up to date: the overview, and the curves of the runs
-        shown.
-        """
+        """What changed since `sent`, which is brought up to date: overview, and curves of the runs shown."""
         told: dict[str, Any] = {}
         _put(told, sent, "", "overview", self.overview())
         with self._lock:
