@@ -153,7 +153,7 @@ def test_a_resume_takes_back_what_came_after_its_checkpoint() -> None:
     ([step(0), event("summary", status="finished")], START_T + 9999, "finished"),
     ([step(0), event("summary", status="stopped")], START_T + 9999, "stopped"),
     ([step(0), event("failed", error="boom")], START_T + 9999, "failed"),
-    ([step(0), event("summary", status="stopped"), event("start"), event("resumed", step=1)], START_T + 2, "running"),
+    ([step(0), event("summary", status="stopped"), event("start"), event("resumed")], START_T + 2, "running"),
 ])  # fmt: skip
 def test_a_run_is_in_one_of_six_states(events: list[dict[str, Any]], now: float, expected: str) -> None:
     assert status(folded(*events), now, 30.0) == expected

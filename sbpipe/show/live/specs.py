@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sbpipe.runs.names import STAGE_LABELS
+from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, STAGE_LABELS
 from sbpipe.show.charts import theme
 from sbpipe.show.charts.chart import Spec
 
@@ -162,8 +162,8 @@ def _tooltip(curves: Curves) -> list[Spec]:
 
 def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
     """A lane per role, a bar per stage; rows are {lane, stage, begin, end, step}, times in seconds."""
-    colours = theme.STAGES | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
-    stages = {label: colours[stage] for stage, label in STAGE_LABELS.items() if stage in colours}
+    colours = theme.STAGE_COLOURS | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
+    stages = {STAGE_LABELS[stage]: colours[stage] for stage in (*LOOP_STAGES, *SELECTOR_STAGES)}
     seconds = {"type": "quantitative", "title": "time (s; 0 = newest)"}
     return {
         "data": {"name": DATA},
@@ -191,7 +191,7 @@ def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
                 "type": "nominal",
                 "title": "stage",
                 "scale": {"domain": list(stages), "range": list(stages.values())},
-                "legend": {"orient": "bottom", "columns": 3 if is_narrow else 9, "symbolType": "square"},
+                "legend": {"orient": "bottom", "columns": 2 if is_narrow else 8, "symbolType": "square"},
             },
             "tooltip": [
                 {"field": "lane", "title": "who"},

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, SIDE_STAGES, STAGE_LABELS, stages_of
+from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, STAGE_LABELS, stages_of
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.runs.reader import SAME_HOST_S
 
@@ -13,8 +13,6 @@ Event = Mapping[str, Any]
 
 NUM_STEPS = 10
 NUM_SELECTORS = 4
-SIDE_LANE = "side thread"
-"""The trainer's side threads run beside its loop, so they get a lane of their own."""
 
 # To apply new weights is work that happens within `await`: it is taken off what was waited.
 _WAITING = dict.fromkeys(
@@ -98,7 +96,7 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     }
     begin = steps[0].end if len(steps) > 1 else steps[0].begin
     end = _end(steps, selectors.values(), begin)
-    bars = [*_trainer_bars(steps[1:] or steps, begin, end)]
+    bars = list(_bars("trainer", steps[1:] or steps, LOOP_STAGES, begin, end))
     for place, (name, selections) in enumerate(selectors.items()):
         shift = _shift(selections[-1], steps[-1])
         lane = "selector" if len(selectors) == 1 else f"selector {place + 1}"
@@ -127,11 +125,6 @@ def _end(steps: Sequence[Moment], selectors: Iterable[Sequence[Moment]], begin: 
     return min([last, *(end for end in told if end > (begin + last) / 2)])
 
 
-def _trainer_bars(moments: Sequence[Moment], begin: float, end: float) -> Iterator[dict[str, Any]]:
-    yield from _bars("trainer", moments, LOOP_STAGES, begin, end)
-    yield from _bars(SIDE_LANE, moments, SIDE_STAGES, begin, end)
-
-
 def _bars(
     lane: str,
     moments: Sequence[Moment],
@@ -157,10 +150,9 @@ def _bars(
 
 
 def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, float]:
-    """Share of the window that each lane had nothing to do; side threads are no device and are left out."""
+    """Share of the window that each lane had nothing to do."""
     shares: dict[str, float] = {}
     for bar in bars:
-        if bar["lane"] != SIDE_LANE:
-            waited_s = _WAITING.get(bar["stage"], 0) * (bar["end"] - bar["begin"])
-            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + waited_s / max(1e-9, window_s)
+        waited_s = _WAITING.get(bar["stage"], 0) * (bar["end"] - bar["begin"])
+        shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + waited_s / max(1e-9, window_s)
     return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

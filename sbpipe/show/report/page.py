@@ -85,20 +85,18 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _figure(chart: Chart, figures: str | None) -> str:
     name, title, spec_id = escape(chart.name), escape(chart.title), f"spec-{escape(chart.name)}"
-    links = (
-        "".join(f'<a href="{escape(figures)}/{name}.{form}">{form.upper()}</a>' for form in ("png", "svg"))
-        if figures
-        else ""
-    )
+    forms = ("png", "svg") if figures and chart.spec else ()
+    links = "".join(f'<a href="{escape(str(figures))}/{name}.{form}">{form.upper()}</a>' for form in forms)
+    drawing = f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{title}"></div>'
     notes = "".join(f"<li>{escape(note)}</li>" for note in chart.notes)
     return "\n".join(
         [
             f'<figure id="{name}">',
             f'<div class="heading"><h3>{title}</h3><span class="links">{links}</span></div>',
             f'<p class="meaning">{escape(chart.meaning)}</p>',
-            f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{title}"></div>',
+            f"{drawing}\n{_data(spec_id, chart.spec)}" if chart.spec else "",
             f"<figcaption><ul>{notes}</ul></figcaption>" if notes else "",
-            f"{_data(spec_id, chart.spec)}\n</figure>",
+            "</figure>",
         ]
     )
 
