@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
-from sbpipe.config.consistency import check_together
+from sbpipe.config.rules import check_together
 from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
 from sbpipe.errors import ConfigError
 
