@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent / "sbpipe"
 
 # From the ground up: a room may import itself and what stands before it.
 LAYERS = [
-    ["errors", "records", "randomness", "version"],
+    ["errors", "files", "records", "randomness", "version"],
     ["config"],
     ["runs", "machine"],
     ["models", "data", "selection", "link", "weights", "scoring", "show"],
@@ -46,6 +46,7 @@ TORCH_FREE = (
     "commands",
     "config",
     "errors",
+    "files",
     "link",
     "machine/cores.py",
     "process/__init__.py",

@@ -7,7 +7,7 @@ import torch
 
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig, SelectionConfig
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.selection import POLICIES, ScoreCache, build_policy, choose, coins
 
@@ -41,7 +41,7 @@ def measure() -> list[Row]:
 def _forward_rate() -> float:
     """Candidates per second through a ResNet-18 for 32 x 32 pixels, in evaluation mode."""
     model = build_model(ModelConfig("resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=0).eval()
-    inputs = laid_out(torch.rand(64, 3, 32, 32))
+    inputs = laid_out(torch.rand(64, 3, 32, 32), layout_of(model))
     with one_core(), torch.inference_mode():
         return len(inputs) / seconds_per_call(lambda: model(inputs), repeats=3)
 

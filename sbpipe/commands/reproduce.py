@@ -123,7 +123,7 @@ def _measure(experiment: "Experiment", measurement: "Measurement", args: argpars
     """Measure, leave the numbers, judge."""
     import json
 
-    from sbpipe.runs.directory import write_atomically
+    from sbpipe.files import write_atomically
     from sbpipe.studies.reproduce.conduct import machine_facts
     from sbpipe.studies.reproduce.page import entry_of
 

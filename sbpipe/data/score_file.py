@@ -7,8 +7,6 @@ done with them.
 
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sbpipe.errors import ConfigError
+from sbpipe.files import atomic_file
 from sbpipe.records import Floats
 
 FORMAT = "sbpipe scores 1"
@@ -47,20 +46,9 @@ def write_scores(path: Path, file: ScoreFile) -> None:
         raise ValueError(f"the score of example {first} is {file.scores[first]}")
     about = {"format": FORMAT, "kind": file.kind, "fingerprint": file.fingerprint, "made": file.made}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            np.savez(
-                out,
-                allow_pickle=False,
-                scores=file.scores.astype(np.float32),
-                about=np.array(json.dumps(about)),
-            )
-        os.chmod(partial, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    arrays = {"scores": file.scores.astype(np.float32), "about": np.array(json.dumps(about))}
+    with atomic_file(path) as out:
+        np.savez(out, allow_pickle=False, **arrays)
 
 
 def read_scores(given: str | Path, *, key: str, kind: str | None = None) -> ScoreFile:

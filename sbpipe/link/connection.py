@@ -8,12 +8,12 @@ import contextlib
 import json
 import os
 import socket
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.link.addresses import Address, Endpoints, is_bare, parse
 
 FILE_NAME = "connection.json"
@@ -55,16 +55,9 @@ def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection
 def write_connection(run_dir: Path, connection: Connection) -> Path:
     """Write it at once and whole, for this user only."""
     path = run_dir / FILE_NAME
-    temporary = ""
     try:
-        # mkstemp makes the file with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=run_dir)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(connection), indent=2) + "\n")
-        os.replace(temporary, path)
+        write_atomically(path, json.dumps(asdict(connection), indent=2) + "\n", mode=0o600)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise RunDirError(
             f"{path} cannot be written ({error.strerror}). Check the directory and the space on its disk"
         ) from None

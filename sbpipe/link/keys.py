@@ -2,7 +2,7 @@
 zmq or what is sent.
 
     trainer.key    the trainer's own pair and the selectors' public key
-    selector.key   the selectors' own pair and the trainer's public key: copy this one, and only this one, to the other machine
+    selector.key   the selectors' own pair and the trainer's public key: the only file to copy elsewhere
 
 Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85. Mode 0600 from the first moment; never
 written over.

@@ -1,7 +1,7 @@
-"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It must not know what a message means
-beyond the gate's rules.
+"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It knows no meaning of messages.
 
-    trainer   ROUTER control, ROUTER bulk   (bind)        selector   DEALER control, DEALER bulk   (connect, routing id = selector_id)
+    trainer    ROUTER control, ROUTER bulk   (bind)
+    selector   DEALER control, DEALER bulk   (connect, routing id = selector_id)
 
 Two pairs, because a heartbeat behind a snapshot waits for the whole snapshot. Flow control: the trainer never
 waits for a peer. A selector is sent leases by credit and pulls snapshot chunks by credit, so a queue that is

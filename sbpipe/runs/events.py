@@ -26,8 +26,15 @@ class EventLog:
         """Append one event, stamped with wall and monotonic time. A full disk loses events, never the run."""
         if self._file is None:
             return
-        stamp = {"t": round(time.time(), 4), "clock": round(time.perf_counter(), 6), "role": self._role, "kind": kind}
-        line = json.dumps(stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":"))
+        stamp = {
+            "t": round(time.time(), 4),
+            "clock": round(time.perf_counter(), 6),
+            "role": self._role,
+            "kind": kind,
+        }
+        line = json.dumps(
+            stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":")
+        )
         try:
             with self._lock:
                 self._file.write(line + "\n")
@@ -55,7 +62,9 @@ class Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One event for one message."""
-        self.events.write("warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage())
+        self.events.write(
+            "warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage()
+        )
 
 
 def plain(value: Any) -> Any:

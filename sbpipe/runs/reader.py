@@ -48,7 +48,9 @@ def read_run(path: Path) -> Run:
     notes: list[str] = []
     all_events = events_in(path / TRAINER_EVENTS, notes)
     selections = {
-        file.stem.removeprefix("events-selector-"): [event for event in events_in(file, notes) if event.get("kind") == "selection"]
+        file.stem.removeprefix("events-selector-"): [
+            event for event in events_in(file, notes) if event.get("kind") == "selection"
+        ]
         for file in sorted(path.glob("events-selector-*.jsonl"))
     }
     inline = [event for event in all_events if event.get("kind") == "selection"]
@@ -116,7 +118,10 @@ def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
     for event in events:
         if event["kind"] == "resumed":
             step = event.get("step", 0)
-            kinds = defaultdict(list, {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()})
+            kinds = defaultdict(
+                list,
+                {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()},
+            )
         kinds[event["kind"]].append(event)
     return dict(kinds)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
-from sbpipe.machine.layout import DTYPES, laid_out
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
@@ -47,6 +47,7 @@ class Scorer:
         min_agreement: float = 0.0,
     ) -> None:
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self._layout = layout_of(self.model)
         self._loss = loss
         self._scale = scale
         self._compiles = compiled
@@ -152,7 +153,7 @@ class Scorer:
             )
         small = self._shrunk(inputs)
         try:
-            self.model(laid_out(small))
+            self.model(self._laid_out(small))
         except RuntimeError as error:
             size = "x".join(str(side) for side in small.shape[2:])
             reason = f"the model does not take images of {size} ({error})"
@@ -164,7 +165,7 @@ class Scorer:
         """Hold what was traced to what the model itself computes: a trace may miss what depends on more than
         its input.
         """
-        wanted = self.model(laid_out(inputs)).float()
+        wanted = self.model(self._laid_out(inputs)).float()
         if self._folds:
             exact = self._program
             if self.precision != "fp32" or self._compiles:
@@ -177,7 +178,7 @@ class Scorer:
                     "which is slower"
                 )
                 self.use(self.precision)
-        if self.precision == "int8" and self._program.calibrate(laid_out(inputs)) is None:
+        if self.precision == "int8" and self._program.calibrate(self._laid_out(inputs)) is None:
             raise ModelError(
                 "selector.precision = 'int8': the first candidates give values that are not finite, so their "
                 "range cannot be measured. "
@@ -196,7 +197,7 @@ class Scorer:
         self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float
     ) -> bool:
         try:
-            difference = program(laid_out(inputs)).float() - wanted
+            difference = program(self._laid_out(inputs)).float() - wanted
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -264,7 +265,7 @@ class Scorer:
         """The losses in single precision, learning the ranges of int8 on the way; None if values were not
         finite.
         """
-        outputs = self._program.calibrate(laid_out(self._shrunk(inputs)))
+        outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
         return None if outputs is None else self._losses(outputs, targets)
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Floats:
@@ -272,14 +273,17 @@ class Scorer:
         return losses
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        inputs = laid_out(inputs, DTYPES.get(self.precision, torch.float32))
+        inputs = laid_out(inputs, self._layout, DTYPES.get(self.precision, torch.float32))
         if not self._compiles or self.precision == "int8":
             return self._program(inputs).float()
         # A compiled program knows one batch size: any other is padded to it, or it would be compiled anew.
         self._padded_to = max(self._padded_to, len(inputs))
         missing = self._padded_to - len(inputs)
         padded = inputs if not missing else torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])])
-        return self._program(laid_out(padded))[: len(inputs)].float()
+        return self._program(self._laid_out(padded))[: len(inputs)].float()
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        return laid_out(inputs, self._layout)
 
     def _shrunk(self, inputs: Tensor) -> Tensor:
         """Images at `scale` of their height and width, each pixel the mean of those it stands for."""
@@ -293,7 +297,7 @@ class Scorer:
     def _note(self, losses: Floats, exact: Floats | None, inputs: Tensor, targets: Tensor) -> None:
         if exact is not None and self._scale != 1.0:
             self.scale_agreement.note(
-                agreement_of(exact, self._losses(self.model(laid_out(inputs)), targets))
+                agreement_of(exact, self._losses(self.model(self._laid_out(inputs)), targets))
             )
         self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
         if self.agreement.is_low and self.slower:

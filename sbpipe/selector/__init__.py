@@ -1,3 +1,1 @@
-"""The selector: disposable, holds a replica of the weights and a history of scores, and nothing that must
-survive.
-"""
+"""The selector: disposable. It holds a replica of the weights and a history of scores, nothing that must survive."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from sbpipe.records import SelectorStats
+
 PLAIN_EVERY_S = 5.0
 _BAR = 24
 LOOP: dict[str, tuple[str, str]] = {
@@ -100,15 +102,14 @@ def selector_line(event: Mapping[str, Any]) -> str:
     )
 
 
-def lone_selector_line(stats: Mapping[str, float], elapsed_s: float) -> str:
+def lone_selector_line(stats: SelectorStats | None, elapsed_s: float) -> str:
     """What a selector in a terminal of its own says of itself."""
-    if not stats:
+    if stats is None:
         return "selector waiting for a trainer"
-    known_s = max(1e-9, stats["busy_s"] + stats["idle_s"])
+    known_s = max(1e-9, stats.busy_s + stats.idle_s)
     return (
-        f"selector weights version {stats['version']:.0f}  {stats['scored']:,.0f} candidates scored  "
-        f"{stats['scored'] / max(1e-9, elapsed_s):,.0f} candidates/s  idle "
-        f"{percent(stats['idle_s'] / known_s)}"
+        f"selector weights version {stats.weights_version}  {stats.scored:,} candidates scored  "
+        f"{stats.scored / max(1e-9, elapsed_s):,.0f} candidates/s  idle {percent(stats.idle_s / known_s)}"
     )
 
 

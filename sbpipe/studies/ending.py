@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbpipe.files import write_atomically
 from sbpipe.process.reporting import report_apart
-from sbpipe.runs.directory import write_atomically
 from sbpipe.studies.conduct import Outcome
 from sbpipe.studies.plan import Plan
 from sbpipe.studies.results import CSV

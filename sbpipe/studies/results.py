@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import flatten, resolve, to_dict
+from sbpipe.files import write_atomically
 from sbpipe.runs.curve import time_to_target
-from sbpipe.runs.directory import write_atomically
 from sbpipe.runs.events import plain
 from sbpipe.runs.numbers import is_number
 from sbpipe.runs.study import RESULTS

@@ -47,7 +47,7 @@ from sbpipe.link.messages import (
 from sbpipe.link.opening import open_selector_port, open_trainer_port
 from sbpipe.link.ports import OnePeerPort, Port
 from sbpipe.link.sockets import SelectorPort, TrainerPort
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
 WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
@@ -224,7 +224,7 @@ def test_wake_lets_receive_return_before_its_time_and_is_not_lost(scene: Scene) 
 def test_a_post_that_cannot_be_packed_raises_where_it_was_made(scene: Scene) -> None:
     trainer = scene.trainer()
     with pytest.raises(FrameError, match="stats"):
-        trainer.post("s1", Heartbeat(0, {"loss": float("nan")}))
+        trainer.post("s1", Heartbeat(0, SelectorStats(score_s=float("nan"))))
     assert trainer.receive(0.0) == []
 
 
@@ -335,7 +335,7 @@ def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
     trainer, selector = scene.pair()
     selector.session = b"o" * 16
     trainer.send("s1", Announce(1, 1))
-    trainer.send("s1", Goodbye("end"))
+    trainer.send("s1", Goodbye(RunEnd.STOPPED))
     trainer.send("s1", Reject("no"))
     came = until(lambda: selector.dropped["foreign"] == 2, selector)
     assert (came or selector.receive(DEADLINE_S)) == [Reject("no")]
@@ -394,7 +394,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, Reject)
-    assert "the peer speaks 0.3, this side 2.0" in answer.reason
+    assert "the peer speaks 0.3, this side 3.0" in answer.reason
 
 
 @pytest.mark.parametrize("name", [b"", b"a name", b"\xff\xfe", b"x" * 65])

@@ -14,7 +14,7 @@ from sbpipe.records import Manifest
 from sbpipe.runs.spans import Spans
 from sbpipe.weights import manifest as layout
 from sbpipe.weights.leftovers import leftovers, sweep
-from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource
 from sbpipe.weights.slots import Slots
 from sbpipe.weights.transfer import CREDIT, Pull
@@ -33,9 +33,10 @@ def manifest_of(model: nn.Module, dtype: str = "fp32") -> Manifest:
     return layout.build_manifest(model, parts_of(model), dtype)
 
 
-def publisher_of(model: nn.Module, slots: Slots, committed: list[int] | None = None) -> Publisher:
-    return Publisher(
-        model, manifest_of(model), slots, Spans(), (committed if committed is not None else []).append
+def publisher_of(model: nn.Module, slots: Slots, committed: list[int] | None = None) -> PartPublisher:
+    told = committed if committed is not None else []
+    return PartPublisher(
+        model, manifest_of(model), slots, Spans(), lambda version, is_late: told.append(version)
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbpipe.errors import RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.runs import Run, Study, read_run, read_study
 from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
 from sbpipe.runs.study import PLAN
@@ -61,9 +62,7 @@ def _write(sources: Sources, out: Path, folder: Path | None, paths: Sequence[Pat
         f"{', '.join(str(path) for path in paths)}."
     )
     page = html_page(title_of(sources), lead_of(sources), sections, folder.name if folder else None, footer)
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(out)
+    write_atomically(out, page)
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sbpipe.runs.directory import write_atomically
+from sbpipe.files import write_atomically
 
 FOLDER = "trackers"
 

@@ -7,7 +7,7 @@ whole, which brings fast parts of its own.
 """
 
 from sbpipe.config import Config
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, Part, Selection
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.credit import clock_version
 
@@ -19,8 +19,26 @@ class Versions:
         self._config = config
         self.fast_interval = config.fast_interval if has_fast_part else 0
         """Steps between publishes of the fast parts; 0 = never apart from the whole."""
-        self.published = -1
-        self.fast_published = -1
+        self.offered = dict.fromkeys(Part, -1)
+        """The newest version of each part that selectors can have; -1 = none yet."""
+
+    def offer(self, part: Part, version: int) -> None:
+        """A version can be had from now on.
+
+        Told by the loop or by a late publish's thread, without a lock: each part has one writer, versions
+        only grow, and whoever reads an older one grants as if it had asked a moment before.
+        """
+        self.offered[part] = max(self.offered[part], version)
+
+    @property
+    def published(self) -> int:
+        """The newest version of the whole weights."""
+        return self.offered[Part.WHOLE]
+
+    @property
+    def fast_published(self) -> int:
+        """The newest version of the fast part, where it goes apart."""
+        return self.offered[Part.FAST]
 
     def of_batch(self, batch: int) -> tuple[int, int]:
         """Under a logical clock: the versions of the whole and of the fast parts (-1 = not apart) that score

@@ -26,9 +26,7 @@ class Finder:
         self._connection: Connection | None = None
 
     def find(self, is_stopped: threading.Event) -> OnePeerPort | None:
-        """The first port; a run directory whose trainer has not started yet is waited for. None if stopped
-        meanwhile.
-        """
+        """The first port; waits for the trainer of a run directory. None if stopped meanwhile."""
         give_up = time.monotonic() + self._link.wait_s
         is_said = False
         while not is_stopped.is_set():

@@ -3,7 +3,7 @@
 import torch
 
 
-class Arriving:
+class Arrival:
     """Waiting for it waits for nothing that was queued later; on the CPU it is there at once."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
