@@ -17,7 +17,9 @@ from sbpipe.config.schema import SECTIONS
 
 ROOT = Path(sbpipe.__file__).parent
 # Rules between settings read them to check them, which is no use.
-USERS = [path for path in ROOT.rglob("*.py") if path != ROOT / "config" / "consistency.py"]
+USERS = [
+    path for path in ROOT.rglob("*.py") if path not in (ROOT / "config/rules.py", ROOT / "config/effects.py")
+]
 SECTION_OF = {kind.__name__: name for name, kind in SECTIONS.items()}
 
 

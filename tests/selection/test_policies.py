@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sbpipe.config import SelectionConfig, resolve
-from sbpipe.config.consistency import warnings_of
+from sbpipe.config import SelectionConfig, resolve, warnings_of
 from sbpipe.errors import ConfigError
 from sbpipe.models.losses import cross_entropy, gradient_norm
 from sbpipe.records import Floats, TrainBatch

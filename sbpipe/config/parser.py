@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
-from sbpipe.config.consistency import check_together
+from sbpipe.config.rules import check_together
 from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
 from sbpipe.errors import ConfigError
 
@@ -95,12 +95,11 @@ def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
 
 
 def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
-    limits = known.metadata
+    """A value as its key takes it; refused if it is of another type, not on offer or out of range."""
+    limits, kind = known.metadata, kind_of(known)
     if isinstance(value, str) and value in limits["words"]:
         return value
-    kind: Any = (
-        int if limits["words"] else known.type if isinstance(known.type, type) else get_origin(known.type)
-    )
+    # In Python True is an int; in TOML it is not, and `steps = true` is a slip.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -112,18 +111,25 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
         near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    # Each negated, since no comparison with NaN holds: NaN is out of every range.
     below = limits["low"] is not None and not value >= limits["low"]
     beyond = limits["high"] is not None and not value <= limits["high"]
     not_above = limits["above"] is not None and not value > limits["above"]
     if below or beyond or not_above:
-        raise ConfigError(key, value, f"must be {_range(limits)}", f"It means: {limits['meaning']}")
+        raise ConfigError(key, value, f"must be {range_of(limits)}", f"It means: {limits['meaning']}")
     return value
 
 
-def _range(limits: Mapping[str, Any]) -> str:
-    parts = [
-        f"at least {limits['low']}" if limits["low"] is not None else "",
-        f"above {limits['above']}" if limits["above"] is not None else "",
-    ]
-    parts.append(f"at most {limits['high']}" if limits["high"] is not None else "")
-    return " and ".join(part for part in parts if part)
+def kind_of(known: dataclasses.Field[Any]) -> Any:
+    """The type of a key's values, without what words may stand in their place or what a list is of."""
+    return int if known.metadata["words"] else get_origin(known.type) or known.type
+
+
+def range_of(limits: Mapping[str, Any]) -> str:
+    """The limits of a number in words; empty if it has none."""
+    words = {"low": "at least", "above": "above", "high": "at most"}
+    return " and ".join(
+        f"{word} {int(limits[name]) if limits[name] == int(limits[name]) else limits[name]}"
+        for name, word in words.items()
+        if limits[name] is not None
+    )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sbpipe.config.reading import flatten, resolve
+from sbpipe.config.parser import flatten, resolve
 from sbpipe.config.schema import RETIRED, Config, known_keys
 
 # What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
