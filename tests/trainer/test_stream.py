@@ -9,7 +9,9 @@ from support.runs import answer_all, small
 from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
-from sbpipe.trainer.stream.stream import StarvedError, Stream, credit
+from sbpipe.trainer.stream import credit
+from sbpipe.trainer.stream.stream import Stream
+from sbpipe.trainer.stream.yields import StarvedError
 
 
 def drive(
@@ -149,7 +151,7 @@ def test_every_batch_is_whole_and_every_candidate_considered_once() -> None:
     stream, batches = drive(small(train__steps=0, train__epochs=3.0), steps=10_000)
     assert {len(batch.example_ids) for batch in batches} == {16}
     assert stream.ledger.num_considered == 1800
-    assert stream.num_kept == len(batches) * 16 + stream.leftover
+    assert stream.yielded.num_kept == len(batches) * 16 + stream.leftover
     pairs = [
         (int(epoch), int(i))
         for batch in batches

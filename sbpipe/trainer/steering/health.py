@@ -56,7 +56,7 @@ def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
 
 @dataclass
 class _Means:
-    """Running means over a run; geometric for the swings, whose first steps would else outweigh all others."""
+    """Means over a run; geometric for the swings, whose first steps would else outweigh all others."""
 
     totals: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
