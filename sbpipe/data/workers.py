@@ -26,9 +26,7 @@ _STOP_S = 2.0
 
 
 class Workers:
-    """`num_workers` processes that load examples, started by the first request; with none of them, this
-    process does it itself.
-    """
+    """Processes that load examples, started by the first request; with 0 of them this process does it."""
 
     def __init__(self, dataset: KeyedDataset, num_workers: int) -> None:
         self._dataset = dataset

@@ -18,9 +18,7 @@ def accelerators() -> list[torch.device]:
 
 
 def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
-    """The devices of trainer and selector on this machine: two accelerators, one and the CPU, or the CPU for
-    both.
-    """
+    """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU."""
     found = [str(device) for device in accelerators()]
     if trainer == "auto":
         trainer = next((name for name in found if name != selector), "cpu")

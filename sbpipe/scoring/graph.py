@@ -34,9 +34,7 @@ _NOTHING_IN_EVALUATION = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, n
 
 
 def traced(model: nn.Module) -> fx.GraphModule | None:
-    """The graph of a model in evaluation mode, sharing its modules; None if its forward pass cannot be
-    written as one.
-    """
+    """The graph of a model in evaluation mode, sharing its modules; None if it cannot be traced."""
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # noqa: BLE001  a user's forward pass may fail in any way when it is given stand-ins for tensors
@@ -101,9 +99,7 @@ def _fuse(
 
 
 def module_of(holder: nn.Module, node: Node | None) -> Any:
-    """The module that a step calls, in the graph or in the model it was traced from; None if it calls
-    something else.
-    """
+    """The module that a step calls, in the graph or in the model; None if it calls something else."""
     return holder.get_submodule(str(node.target)) if node is not None and node.op == "call_module" else None
 
 

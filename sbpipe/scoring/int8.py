@@ -30,9 +30,7 @@ def is_available() -> bool:
 
 @lru_cache(maxsize=1)
 def _largest_activation() -> int:
-    """Without VNNI instructions the kernels add two products in 16 bits, which 8-bit activations would
-    overflow.
-    """
+    """Without VNNI the kernels add two products in 16 bits, which 8-bit activations would overflow."""
     return 255 if torch.cpu._is_vnni_supported() else 127
 
 
@@ -84,9 +82,7 @@ class Dequantise(nn.Module):
 
 
 class Int8Conv(nn.Module):
-    """A fused convolution in integers. `out` is the span of its result; None = the result is floating
-    point.
-    """
+    """A fused convolution in integers. `out` is the span of its result; None = a floating-point result."""
 
     def __init__(
         self, fused: FusedConv, source: Range, out: Range | None, other: Range | None, *, owns_other: bool
@@ -114,9 +110,7 @@ class Int8Conv(nn.Module):
         self._bias = torch.zeros_like(self._packed.step) if shift is None else shift.float()
 
     def forward(self, values: Tensor, other: Tensor | None = None) -> Tensor:
-        """The chain's result; a sum is written into `other`, or into a copy of it where somebody still needs
-        it.
-        """
+        """The chain's result; a sum is written into `other`, or into a copy where it is still needed."""
         fused = self._fused[0]
         if other is not None:
             if other.shape == fused.shape_of(values):
@@ -156,7 +150,8 @@ class Int8Conv(nn.Module):
         )
         activation = "none" if self._fused[0].cap is None else "relu"
         done: Tensor = torch.ops.onednn.qconv2d_pointwise.binary(
-            values, *source, *weights, other, self._bias, *self._place, self._out.scale, self._out.zero, torch.uint8,
+            values, *source, *weights, other, self._bias, *self._place,
+            self._out.scale, self._out.zero, torch.uint8,
             self._other.scale, self._other.zero, "sum", 1.0, activation, [], "",
         )  # fmt: skip
         return _within_bits(done)
@@ -189,9 +184,7 @@ class Int8Linear(nn.Module):
 
 
 class PackedWeight:
-    """The weight of a layer in signed bytes as the kernels want them, made anew only when the weight was
-    written into.
-    """
+    """A layer's weight in signed bytes as the kernels want them, made anew only when it was written into."""
 
     def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         self._layer = layer
@@ -199,9 +192,7 @@ class PackedWeight:
         self.step = self.packed = torch.empty(0)
 
     def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Quantise and pack, if need be. A weight that is computed (parametrised, pruned) is another one each
-        time.
-        """
+        """Quantise and pack, if need be; a computed weight (parametrised, pruned) is new each time."""
         weight = self._layer.weight
         written = weight._version if "weight" in self._layer._parameters else None
         if written is None or written != self._written:

@@ -162,9 +162,7 @@ def _head_of(graph: fx.GraphModule) -> fx.Node | None:
 
 
 def record(graph: fx.GraphModule, spans: Mapping[str, Range], inputs: torch.Tensor) -> torch.Tensor | None:
-    """Run a traced graph and let each span see its value; the output, or None if a value was not finite, of
-    which no span learns.
-    """
+    """Run a traced graph and let each span see its value; None, and nothing learned, if one is not finite."""
     recorder = _Recorder(graph, set(spans))
     outputs: torch.Tensor = recorder.run(inputs)
     if not all(-math.inf < low <= high < math.inf for low, high in recorder.seen.values()):

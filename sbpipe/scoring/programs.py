@@ -31,9 +31,7 @@ class Program(Protocol):
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
-        """The outputs in single precision, having learned from the values on the way; None if some were not
-        finite.
-        """
+        """The outputs in fp32, learning the spans of values on the way; None if some were not finite."""
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -138,9 +136,7 @@ def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class _Watched:
-    """Whether all of a model's numbers are finite; only what was written into since the last look is looked
-    at.
-    """
+    """Whether all of a model's numbers are finite; looks only at what was written into since last time."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors = [

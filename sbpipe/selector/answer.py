@@ -11,7 +11,7 @@ from sbpipe.data import Order, Split
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, choosing
+from sbpipe.scoring import Scorer, autotune
 from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
 from sbpipe.selection.within import Mask
 from sbpipe.weights.replica import Replica, WeightsSource
@@ -154,16 +154,16 @@ class Selector:
         """
         if not self._policy.needs_scores:
             return
-        wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
+        wanted = autotune.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
         inputs, targets = self._candidates.batch(
             self._order.ids(0, 0, min(wanted, self._candidates.num_examples)), 0
         )
         some = (inputs[: self._batch_size], targets[: self._batch_size])
         if own.precision == "auto":
-            choosing.choose_precision(self._scorer, *some, own.min_agreement)
+            autotune.choose_precision(self._scorer, *some, own.min_agreement)
         self._scorer.prepare(*some)
         if own.batch_size == "auto":
-            self._batch_size = choosing.choose_batch_size(self._scorer.score, inputs, targets)
+            self._batch_size = autotune.choose_batch_size(self._scorer.score, inputs, targets)
 
     @property
     def precision(self) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
-from sbpipe.data import Data, Order, load_data
-from sbpipe.data import score_file as scorefile
+from sbpipe.data import Data, Order, load_data, score_file
 from sbpipe.errors import DeviceError, PeerRejected
 from sbpipe.link.messages import Welcome
 from sbpipe.machine import devices
@@ -151,7 +150,7 @@ class Builder:
         }
         fingerprints["precision"] = selector.precision
         if selector.irreducible is not None:
-            fingerprints["irreducible"] = scorefile.digest(selector.irreducible)
+            fingerprints["irreducible"] = score_file.digest(selector.irreducible)
         self.events.write(
             "built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints
         )
