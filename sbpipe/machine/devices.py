@@ -79,6 +79,7 @@ def use(device: torch.device) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a device has too little memory."""
+    # The CPU's allocator, and some drivers, raise a plain RuntimeError that only its text tells apart.
     return (
         isinstance(error, torch.OutOfMemoryError)
         or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())

@@ -125,6 +125,7 @@ class FusedConv(nn.Module):
     ) -> Tensor:
         place = (self.padding, self.stride, self.dilation, self.groups)
         if self._packed is None:
+            # Packed for the first shape that comes; the kernel takes other shapes too.
             self._packed = torch.ops.mkldnn._reorder_convolution_weight(
                 self._weight, *place, list(inputs.shape)
             )

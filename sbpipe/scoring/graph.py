@@ -108,6 +108,7 @@ def _only_user(node: Node | None) -> Node | None:
     if node is None or len(node.users) != 1:
         return None
     user = next(iter(node.users))
+    # x + x has one user that uses it twice, and nothing can be folded into one of its sides.
     uses = [*user.args, *user.kwargs.values()].count(node)
     return user if uses == 1 and user.op != "output" else None
 
@@ -121,6 +122,7 @@ def _does_nothing(module: Any) -> bool:
 
 
 def _can_fuse(module: Any) -> bool:
+    # The very class: a subclass may compute anything. Hooks would no longer be called once it is fused.
     plain = (
         type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     )

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from sbpipe.scoring.fused import FusedConv, has_onednn, max_pool, rectified, signed
 
+# -128 stays unused, so that a weight and its negative are rounded alike.
 _LARGEST_WEIGHT = 127
+# A channel or a value that is all zeros must not divide by zero.
 _SMALLEST_STEP = 1e-12
 
 
@@ -48,10 +50,8 @@ class Range:
         is_first = self.low == self.high
         self.low = low if is_first or low < self.low else (self.low + low) / 2
         self.high = high if is_first or high > self.high else (self.high + high) / 2
-        low, high = (
-            min(self.low, 0.0),
-            max(self.high, 0.0),
-        )  # zero itself must be exact: convolutions pad with it
+        # Zero itself must be exact: convolutions pad with it.
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
         self.scale = max((high - low) / _largest_activation(), _SMALLEST_STEP)
         self.zero = round(-low / self.scale)
 
@@ -99,6 +99,8 @@ class Int8Conv(nn.Module):
 
     def refresh(self) -> None:
         """Take what the sources hold now; weights that have not moved stay packed."""
+        # 1.0 and 0 stand for the input's scale and zero, which every call passes: a new range packs nothing
+        # anew.
         self._packed.refresh(
             lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None)
         )
@@ -113,6 +115,7 @@ class Int8Conv(nn.Module):
         """The chain's result; a sum is written into `other`, or into a copy where it is still needed."""
         fused = self._fused[0]
         if other is not None:
+            # The kernel accumulates into the memory of `other`, so the two must have one shape and one owner.
             if other.shape == fused.shape_of(values):
                 return self._add_to(other if self._owns_other else other.clone(), values)
             assert self._other is not None, "a sum is of bytes"

@@ -56,9 +56,12 @@ class FloatProgram:
         self.notes: list[str] = []
         run: nn.Module = model if graph is None else graph
         if dtype != torch.float32:
+            # A copy, since casting works in place and new weights are written into the model in single
+            # precision.
             run = _cast(copy.deepcopy(run), dtype)
         self._fused: list[FusedConv] = []
         if isinstance(run, fx.GraphModule):
+            # From the model and not from the copy: folded in single precision, then rounded once.
             self._fused = fused(run, model, dtype, keeps_sign=compiled)
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
         self._run: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
@@ -87,6 +90,7 @@ class ByteProgram:
     """The model in 8-bit integers wherever it can be; raises ValueError where it cannot at all."""
 
     def __init__(self, model: nn.Module) -> None:
+        # Two graphs: fusing rewrites its own, and ranges are recorded of the values as they were traced.
         plain, graph = traced(model), traced(model)
         if plain is None or graph is None:
             raise ValueError("its forward pass cannot be traced")
@@ -147,6 +151,7 @@ class _Watched:
 
     def is_finite(self) -> bool:
         """The sum of a tensor tells: it is not finite where one of its numbers is not."""
+        # torch counts the writes into each tensor; a fast part writes into few of them.
         new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
         if new:
             sums = torch.stack([self._tensors[k].sum(dtype=torch.float32) for k in new])

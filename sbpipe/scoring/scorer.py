@@ -98,6 +98,8 @@ class Scorer:
 
     def weights_arrived(self) -> None:
         """The model was written into."""
+        # Derived at the next pass, not now: several versions may arrive between two leases, and folding,
+        # casting or packing each of them would be wasted.
         self._is_pending = True
         self.agreement.weights_arrived()
 
@@ -216,6 +218,7 @@ class Scorer:
         """The loss of each candidate, and the class the model gives it; None for no classifier."""
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
+        # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
         exact = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
@@ -232,6 +235,8 @@ class Scorer:
         Counts what is not finite.
         """
         if inputs.is_floating_point() or self._is_broken:
+            # With weights that are not finite no score can be believed, whatever a saturating layer made of
+            # it.
             bad = ~_finite_rows(inputs).cpu().numpy() if not self._is_broken else np.ones(len(losses), bool)
             losses = np.where(bad, np.float32(np.nan), losses) if bad.any() else losses
         count = len(losses) - int(np.isfinite(losses).sum())
