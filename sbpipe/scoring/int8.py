@@ -127,19 +127,20 @@ class Int8Conv(nn.Module):
         done = self._convolve(values, self._out, self._bias, fused.cap)
         return done if fused.pool is None else max_pool(done, fused.pool)
 
+    def _operands(self, values: Tensor) -> tuple[Tensor, float, int, Tensor, Tensor, Tensor]:
+        """The two factors, each with its scale and zero, as the kernels take them."""
+        source, weight = self._source, self._packed.packed
+        return values, source.scale, source.zero, weight, self._scale, self._zeros
+
     def _narrowed(self, values: Tensor) -> Tensor:
         return values if self._out is None else Quantise(self._out)(values)
 
     def _convolve(self, values: Tensor, out: Range | None, bias: Tensor | None, cap: float | None) -> Tensor:
         result, kind = ((1.0, 0), torch.float32) if out is None else ((out.scale, out.zero), torch.uint8)
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._scale, self._zeros),
-        )
         activation = "none" if cap is None else "relu" if cap == torch.inf else "hardtanh"
         limits = [0.0, cap] if activation == "hardtanh" else []
         done: Tensor = torch.ops.onednn.qconv2d_pointwise(
-            values, *source, *weights, bias, *self._place, *result, kind, activation, limits, ""
+            *self._operands(values), bias, *self._place, *result, kind, activation, limits, ""
         )
         return done if out is None else _within_bits(done)
 
@@ -147,13 +148,9 @@ class Int8Conv(nn.Module):
         """Sum and ReLU in the kernel. One that saturates does so because no span reaches beyond its cap."""
         assert self._out is not None, "a sum gives bytes"
         assert self._other is not None, "a sum is of bytes"
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._scale, self._zeros),
-        )
         activation = "none" if self._fused[0].cap is None else "relu"
         done: Tensor = torch.ops.onednn.qconv2d_pointwise.binary(
-            values, *source, *weights, other, self._bias, *self._place,
+            *self._operands(values), other, self._bias, *self._place,
             self._out.scale, self._out.zero, torch.uint8,
             self._other.scale, self._other.zero, "sum", 1.0, activation, [], "",
         )  # fmt: skip
@@ -176,12 +173,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """The layer's result in floating point."""
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._packed.step, self._zeros),
-        )
+        source, weight = (self._source.scale, self._source.zero), (self._packed.packed, self._packed.step)
         done: Tensor = torch.ops.onednn.qlinear_pointwise(
-            values, *source, *weights, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
+            values, *source, *weight, self._zeros, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
         )
         return done
 
