@@ -9,7 +9,7 @@ from sbpipe.config import ModelConfig
 from sbpipe.models import build_model, parts_of
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.manifest import build_manifest
-from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica, SlotSource
 from sbpipe.weights.slots import Slots
 
@@ -22,7 +22,7 @@ def measure() -> list[Row]:
     )
     manifest = build_manifest(model, parts_of(model))
     slots = Slots.create(manifest.num_bytes, name="bench")
-    publisher = Publisher(model, manifest, slots, Spans(), lambda version: None)
+    publisher = PartPublisher(model, manifest, slots, Spans(), lambda version, is_late: None)
     replica, source = Replica(other, manifest), SlotSource(slots)
     version = 0
 

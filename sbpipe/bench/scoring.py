@@ -28,7 +28,7 @@ from sbpipe.config import resolve
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
-from sbpipe.records import Floats
+from sbpipe.records import Floats, Part
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import supported
 from sbpipe.selection.fidelity import spearman
@@ -248,7 +248,7 @@ def _way(subject: Subject, name: str) -> Way:
     replica = Replica(subject.model, manifest, scorer.weights_arrived)
 
     def arrive(whole: bool) -> None:
-        (replica.load if whole else replica.load_fast)(flat)
+        replica.load(flat, Part.WHOLE if whole else Part.FAST)
         scorer.refresh()
 
     return Way(name if scorer.precision == precision else scorer.precision, scorer.score, arrive)

@@ -17,7 +17,7 @@ _MOST_SHARE = 0.01
 
 def measure() -> list[Row]:
     """Candidates per second through all of selection, and what the slowest costs beside a forward pass."""
-    scored = [name for name, policy in POLICIES.items() if policy.needs_scores]
+    scored = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in scored),

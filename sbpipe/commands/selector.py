@@ -8,6 +8,7 @@ import time
 from sbpipe import process as launch
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.machine import cores
+from sbpipe.records import RunEnd, SelectorStats
 from sbpipe.show.terminal import Display, lone_selector_line
 
 HELP = "a selector; takes all other settings from its trainer"
@@ -37,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(launch.SUPERVISED))
 
-    def show(stats: dict[str, float]) -> None:
+    def show(stats: SelectorStats | None) -> None:
         display.lines([lone_selector_line(stats, time.monotonic() - begin)])
 
-    reason = roles.run_selector(config, given, None if is_supervised else show)
-    logging.getLogger("sbpipe").info("done: %s", reason)
-    return 130 if reason == "stopped" else 0
+    end = roles.run_selector(config, given, None if is_supervised else show)
+    logging.getLogger("sbpipe").info("done: %s", end)
+    return 130 if end is RunEnd.STOPPED else 0

@@ -3,8 +3,9 @@
 This room imports neither torch nor anything else of sbpipe but its errors, so `--help` is instant.
 """
 
-from sbpipe.config.consistency import check_together, least_staleness, warnings_of
-from sbpipe.config.reading import flatten, parse_assignment, read_tables, read_toml, resolve
+from sbpipe.config.effects import warnings_of
+from sbpipe.config.parser import flatten, parse_assignment, read_tables, read_toml, resolve
+from sbpipe.config.rules import check_together, least_staleness
 from sbpipe.config.schema import (
     CheckpointConfig,
     Config,
@@ -23,7 +24,8 @@ from sbpipe.config.schema import (
     ViewConfig,
     known_keys,
 )
-from sbpipe.config.writing import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
+from sbpipe.config.traits import Traits, keeps_all, traits_of
+from sbpipe.config.writer import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
 
 __all__ = [
     "CheckpointConfig",
@@ -40,12 +42,14 @@ __all__ = [
     "SyncConfig",
     "TrackersConfig",
     "TrainConfig",
+    "Traits",
     "ViewConfig",
     "check_together",
     "digest",
     "flatten",
     "from_dict",
     "is_local",
+    "keeps_all",
     "known_keys",
     "least_staleness",
     "parse_assignment",
@@ -56,5 +60,6 @@ __all__ = [
     "to_json",
     "to_toml",
     "toml_value",
+    "traits_of",
     "warnings_of",
 ]

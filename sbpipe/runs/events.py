@@ -1,6 +1,4 @@
-"""Events: append-only JSONL, one file a role, that every picture and summary is made from. Knows nothing of
-what it records.
-"""
+"""Events: append-only JSONL, one file a role. Knows nothing of what it records; `names/events.py` does."""
 
 import json
 import logging
@@ -12,11 +10,10 @@ from typing import Any, TextIO
 
 
 class EventLog:
-    """One JSON object per line, whole lines only, flushed as written so that a kill loses at most the line
-    being written.
-    """
+    """One JSON object per line, flushed as written: a kill loses at most the line being written."""
 
     def __init__(self, path: Path | None, role: str) -> None:
+        # Line-buffered: a line goes to the system whole, so a reader never waits for a buffer to fill.
         self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
         self._lock = threading.Lock()
         self._role = role
@@ -26,12 +23,19 @@ class EventLog:
         """Append one event, stamped with wall and monotonic time. A full disk loses events, never the run."""
         if self._file is None:
             return
-        stamp = {"t": round(time.time(), 4), "clock": round(time.perf_counter(), 6), "role": self._role, "kind": kind}
-        line = json.dumps(stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":"))
+        stamp = {
+            "t": round(time.time(), 4),
+            "clock": round(time.perf_counter(), 6),
+            "role": self._role,
+            "kind": kind,
+        }
+        line = json.dumps(
+            stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":")
+        )
         try:
             with self._lock:
                 self._file.write(line + "\n")
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # a full disk, or closed by another thread meanwhile
             self.num_lost += 1
 
     def close(self) -> None:
@@ -45,9 +49,7 @@ class EventLog:
 
 
 class Teller(logging.Handler):
-    """Writes what is logged as events too, `warning` or `note`, so that who follows a run reads it where the
-    run was started.
-    """
+    """Writes what is logged as events too, so that it is read where the run was started."""
 
     def __init__(self, events: EventLog) -> None:
         super().__init__(logging.INFO)
@@ -55,7 +57,9 @@ class Teller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One event for one message."""
-        self.events.write("warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage())
+        self.events.write(
+            "warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage()
+        )
 
 
 def plain(value: Any) -> Any:

@@ -37,9 +37,9 @@ def build_policy(config: SelectionConfig) -> Policy:
     them.
     """
     kind, has_guard = POLICIES[config.policy], config.outliers != "keep"
-    if not kind.needs_scores:
+    if not kind.traits.needs_scores:
         return kind(config)
-    ranks_by_class = issubclass(kind, SelectiveBackprop) and not has_guard
+    ranks_by_class = kind.traits.ranks_by_class and not has_guard
     if config.history_by == "all" or ranks_by_class:
         return OutlierGuard(kind(config), config) if has_guard else kind(config)
     # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole

@@ -23,7 +23,7 @@ class Adjusted(ABC):
     def __init__(self, policy: Policy, history: History | ClassHistory) -> None:
         self._policy = policy
         self._history = history
-        self.needs_scores = policy.needs_scores
+        self.traits = policy.traits
 
     @abstractmethod
     def adjust(self, scores: Floats, classes: Classes | None) -> Floats:

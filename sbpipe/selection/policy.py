@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe import randomness
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats, Ids
 from sbpipe.selection.floor import is_due
 from sbpipe.selection.within import Mask
@@ -17,8 +17,8 @@ from sbpipe.selection.within import Mask
 class Policy(Protocol):
     """The rule from scores to keep probabilities."""
 
-    needs_scores: bool
-    """Whether candidates must be scored at all; if not, their scores travel as NaN."""
+    traits: Traits
+    """What the rest of the program must know of it; the class tells, before one is built."""
 
     def __init__(self, config: SelectionConfig) -> None: ...
 

@@ -6,7 +6,8 @@ With Phi the normal cdf, t the epochs that were scored, e the present one, and x
 epoch t as a normal deviate (Phi(x_t) = share):
 
     x ~ N(0, K),  K(t, t') = (1 - noise) exp(-|t - t'| / length), and 1 on the diagonal
-    mean = k' K^-1 x,  deviation^2 = 1 - k' K^-1 k,  k = (1 - noise) exp(-|e - t| / length), over the epochs the example was scored in
+    mean = k' K^-1 x,  deviation^2 = 1 - k' K^-1 k,  k = (1 - noise) exp(-|e - t| / length),
+        over the epochs the example was scored in
     chance to cross the threshold h, Phi(h) = 1 - keep:  Phi((mean - h) / deviation)
 
 All examples are draws of one process, so length and noise are those under which all that is remembered is

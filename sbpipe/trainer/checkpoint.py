@@ -16,7 +16,7 @@ from sbpipe.files import atomic_file
 
 log = logging.getLogger("sbpipe.trainer")
 
-FORMAT = 3
+FORMAT = 4
 _NAME = re.compile(r"step-(\d+)\.pt")
 
 

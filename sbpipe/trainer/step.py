@@ -3,6 +3,7 @@ batches come from.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -78,6 +79,20 @@ class TrainStep:
             outputs = self.forward(laid_out(inputs, self._layout))
         return self._loss(outputs, targets)
 
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: copies on the CPU of model, optimizer and gradient scaler."""
+        return {
+            "model": _cloned(dict(self.model.state_dict())),
+            "optimizer": _cloned(self.optimizer.state_dict()),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before
         the run, not in it.
@@ -93,3 +108,12 @@ class TrainStep:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def _cloned(value: Any) -> Any:
+    """A deep copy with tensors on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {name: _cloned(inner) for name, inner in value.items()}
+    return [_cloned(inner) for inner in value] if isinstance(value, list) else value

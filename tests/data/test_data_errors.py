@@ -43,13 +43,12 @@ def out_of_range_at_once(): return both((x, -1))
 def broken(): return second(ValueError("the disc is on fire"))
 def unnumbered(): return both((x, 0), kind=Unnamed)
 def flat_bytes(): return both((torch.zeros(5, dtype=torch.uint8), 0))
-not_a_function = 3
 """
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return enter_folder(tmp_path, monkeypatch, bad_data=BAD_DATA, needy_data="import a_library_nobody_has")
+    return enter_folder(tmp_path, monkeypatch, bad_data=BAD_DATA)
 
 
 def load(name: str, batch_size: int = 1, **changed: Any) -> Data:
@@ -301,17 +300,6 @@ def test_an_image_folder_that_is_not_there_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("bad_data:", "is not of the form module:function"),
-        (":load", "is not of the form module:function"),
-        ("no_such_module:load", "there is no module 'no_such_module'"),
-        ("bad_data.inner:load", "there is no module 'bad_data.inner'"),
-        (
-            "needy_data:load",
-            "module 'needy_data' needs 'a_library_nobody_has', which is missing. Install "
-            "a_library_nobody_has",
-        ),
-        ("bad_data:no_such", "module 'bad_data' has no function 'no_such'"),
-        ("bad_data:not_a_function", "module 'bad_data' has no function 'not_a_function'"),
         ("bad_data:nothing", r"the function returned NoneType. It must return \(train, test\)"),
         ("bad_data:stream", "train data set is a Stream without __len__.*map-style"),
         ("bad_data:empty", "the train data set is empty"),

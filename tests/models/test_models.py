@@ -1,6 +1,5 @@
 """Models: known sizes, reproducible first weights, and mistakes that are named before anything is started."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -238,14 +237,3 @@ def test_a_plugin_that_cannot_be_found_says_what_was_found(plugin: str) -> None:
         build(f"{plugin}:mixd")
     with pytest.raises(ConfigError, match=r"'constant' is of type int, not callable"):
         build(f"{plugin}:constant")
-    with pytest.raises(ConfigError, match=r"module 'nowhere.models' cannot be imported"):
-        build("nowhere.models:build")
-    with pytest.raises(ConfigError, match=r"is not of the form module:function"):
-        build("file.py:")
-
-
-def test_the_current_directory_is_on_the_path_only_for_the_import(plugin: str, tmp_path: Path) -> None:
-    before = list(sys.path)
-    build(f"{plugin}:mixed", shape=(8,))
-    assert sys.path == before
-    assert str(tmp_path) not in sys.path

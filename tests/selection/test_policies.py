@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sbpipe.config import SelectionConfig, resolve
-from sbpipe.config.consistency import warnings_of
+from sbpipe.config import SelectionConfig, resolve, warnings_of
 from sbpipe.errors import ConfigError
 from sbpipe.models.losses import cross_entropy, gradient_norm
 from sbpipe.records import Floats, TrainBatch
@@ -17,7 +16,7 @@ from sbpipe.selection.balanced import Balanced
 from sbpipe.selection.within import inclusion, ranks_within, share_of, systematic
 from sbpipe.trainer.steering.steering import Steering
 
-SCORED = [name for name, policy in POLICIES.items() if policy.needs_scores]
+SCORED = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
 
 
 def losses(count: int, seed: int = 0) -> Floats:

@@ -8,7 +8,7 @@ trainer's process knows, so both roles must be one (mode `inline`).
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats, Ids
 from sbpipe.selection.history import History
 from sbpipe.selection.remembering import Remembering
@@ -47,7 +47,7 @@ class InfoBatch(Remembering):
     kept example weighs 1 / chance, so that the mean gradient is that of all.
     """
 
-    needs_scores = False
+    traits = Traits(needs_scores=False, needs_trained_losses=True, has_own_weights=True)
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

@@ -4,7 +4,7 @@ it pays.
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.history import History
 from sbpipe.selection.remembering import Remembering
@@ -21,7 +21,7 @@ class Kath18(Remembering):
     of the last `selection.history` scores.
     """
 
-    needs_scores = True
+    traits = Traits()
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:

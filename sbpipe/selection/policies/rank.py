@@ -4,7 +4,7 @@ likelier the higher it ranks.
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.policies.uniform import Random
 from sbpipe.selection.within import inclusion, ranks_within, systematic
@@ -15,7 +15,7 @@ class Rank(Random):
     no cdf.
     """
 
-    needs_scores = True
+    traits = Traits()
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:

@@ -2,6 +2,8 @@
 2022).
 """
 
+from dataclasses import replace
+
 from sbpipe.selection.policies.topk import TopK
 
 
@@ -12,3 +14,5 @@ class Rho(TopK):
     So a policy sees numbers as ever, and differences are what a new selector takes over; the scores that
     travel stay losses.
     """
+
+    traits = replace(TopK.traits, needs_irreducible=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.by_class import ClassHistory
 from sbpipe.selection.history import History
@@ -17,7 +17,7 @@ class SelectiveBackprop(Remembering):
     a share `keep`.
     """
 
-    needs_scores = True
+    traits = Traits(ranks_by_class=True)
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

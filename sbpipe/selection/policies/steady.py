@@ -2,6 +2,8 @@
 (see the method card).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from sbpipe.config import SelectionConfig
@@ -14,6 +16,8 @@ class Steady(SelectiveBackprop):
 
     The strength comes with each lease from the trainer, who alone knows how far training is and how calm.
     """
+
+    traits = replace(SelectiveBackprop.traits, is_steered=True)
 
     def __init__(self, config: SelectionConfig) -> None:
         super().__init__(config)

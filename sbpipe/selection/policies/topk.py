@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sbpipe.config import Traits
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.policies.uniform import Random
 from sbpipe.selection.within import ranks_within, share_of
@@ -12,7 +13,7 @@ class TopK(Random):
     scores the earlier one.
     """
 
-    needs_scores = True
+    traits = Traits(has_chances=False)
 
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0

@@ -2,9 +2,11 @@
 blindly).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.within import independent
 
@@ -14,7 +16,7 @@ _NOTHING: Floats = np.empty(0, np.float32)
 class Random:
     """Every candidate is kept with the same probability."""
 
-    needs_scores = False
+    traits = Traits(needs_scores=False)
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
@@ -39,6 +41,8 @@ class Random:
 
 class Full(Random):
     """Every candidate is kept."""
+
+    traits = replace(Random.traits, keeps_all=True)
 
     def __init__(self, config: SelectionConfig) -> None:
         self._keep = 1.0

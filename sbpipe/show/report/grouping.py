@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
-from sbpipe.config import flatten
+from sbpipe.config import flatten, keeps_all
 from sbpipe.runs import Cell, Run, Study
 from sbpipe.runs.curve import Point, curve_of
 from sbpipe.show.report.trials import Trial, trial_of_run
@@ -107,7 +107,7 @@ def group_runs(runs: list[Run]) -> Group:
     full = [
         name
         for name, same in zip(names, alike.values(), strict=True)
-        if same[0].setting("selection.policy") == "full"
+        if keeps_all(same[0].setting("selection.policy"))
     ]
     return _group(
         "", "runs", arms, full[0] if len(full) == 1 else None, "the arm that trains on everything", FACTORS

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from sbpipe.files import atomic_file
-from sbpipe.records import Floats, Ids
+from sbpipe.records import Classes, Floats, Ids
 from sbpipe.trainer.stream.scores import ScoreTable
 
 FILE_NAME = "examples.npz"
@@ -32,7 +32,7 @@ class Census:
     known).
     """
 
-    def __init__(self, table: ScoreTable, classes: NDArray[np.int64] | None, num_classes: int) -> None:
+    def __init__(self, table: ScoreTable, classes: Classes | None, num_classes: int) -> None:
         self._table = table
         self._classes = classes
         self.num_classes = num_classes
@@ -49,9 +49,10 @@ class Census:
             self._table.times_kept.copy(),
         )
 
-    def classes_of(self, example_ids: Ids) -> NDArray[np.int64] | None:
-        """The class of each example; None where the data set does not tell before it is loaded."""
-        return None if self._classes is None else self._classes[example_ids]
+    @property
+    def knows_classes(self) -> bool:
+        """Whether the data set tells the class of each example before it is loaded."""
+        return self._classes is not None
 
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
         """How many of these examples are of each class; by their targets where the classes are not known

@@ -48,7 +48,7 @@ class Stream:
         has_fast_part: bool = True,
     ) -> None:
         self._config = config
-        self._batch_size = config.train.batch_size
+        self.batch_size = config.train.batch_size
         limit = (
             None
             if config.train.steps or config.train.seconds
@@ -61,7 +61,7 @@ class Stream:
         self.table = ScoreTable(
             num_examples, config.selection.history, irreducible=irreducible, classes=judged_by
         )
-        self._assembler = Assembler(self._batch_size)
+        self._assembler = Assembler(self.batch_size)
         self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
         self._leases: dict[int, Lease] = {}
         self._active = ""
@@ -77,7 +77,7 @@ class Stream:
         self.is_waiting = False
         self.num_kept = 0
         self._since_kept = 0
-        self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
+        self.keep_rate = config.selection.keep_rate
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Stream:
         peer = next((peer for peer in peers if peer.name == self._active), peers[0])
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
-        need = self._batch_size - len(self._assembler)
+        need = self.batch_size - len(self._assembler)
         return self._lease(peer, need, need, self.versions.of_batch(self.num_assembled), exact=True)
 
     @property
@@ -135,13 +135,13 @@ class Stream:
         depth = self._config.sync.depth
         out = [] if is_urgent else list(self.ledger.out.values())
         kept = credit.kept_to_lease(
-            batch_size=self._batch_size,
+            batch_size=self.batch_size,
             depth=depth,
             on_hand=self.on_hand,
             expected=sum(grant.expected_kept for grant in out),
             is_waiting=self.is_waiting,
         )
-        return kept, depth * self._batch_size - self.on_hand - sum(grant.most for grant in out)
+        return kept, depth * self.batch_size - self.on_hand - sum(grant.most for grant in out)
 
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
@@ -200,7 +200,7 @@ class Stream:
             self.expire(selection.lease_id)
             return fault
         bound = self._config.sync.max_staleness
-        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
+        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self.batch_size
         if bound and versions is None and last_step - selection.version > bound:
             self.expire(selection.lease_id)
             return (
@@ -303,7 +303,7 @@ class Stream:
     @property
     def on_hand(self) -> int:
         """Kept examples that wait to be trained: the queue."""
-        return len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
+        return len(self._assembler) + (self.num_assembled - self.num_started) * self.batch_size
 
     @property
     def leftover(self) -> int:
@@ -314,7 +314,7 @@ class Stream:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: batches not yet trained count as waiting, leases that are out as pending."""
-        waiting = Assembler(self._batch_size)
+        waiting = Assembler(self.batch_size)
         waiting.restore(self._assembler.state())
         waiting.put_back(list(self._untrained))
         return {
