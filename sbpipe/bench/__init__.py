@@ -15,9 +15,7 @@ from sbpipe.bench.rows import Row, table
 from sbpipe.errors import ConfigError
 
 BENCHES = ("selection", "views", "link", "publish", "scoring", "startup", "memory", "pipeline")
-"""The files of this room that have a `measure() -> list[Row]`; imported when asked for, since most need
-torch.
-"""
+"""The files that have a `measure() -> list[Row]`; imported when asked for, since most need torch."""
 
 
 def main(what: list[str], *, as_json: bool) -> int:
@@ -35,7 +33,7 @@ def main(what: list[str], *, as_json: bool) -> int:
 
 
 def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
-    """The table of precisions and batch sizes of one model, or of the two with a bar, and below it the bars."""
+    """The table of precisions and batch sizes of one model, or of those with a bar, and the bars."""
     from sbpipe.bench.scoring import bars, measure_precisions, precisions_table, to_dicts
 
     found = measure_precisions(given, run, compiled=compiled)

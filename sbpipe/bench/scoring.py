@@ -75,9 +75,7 @@ def measure() -> list[Row]:
 def measure_precisions(
     given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True
 ) -> list[Scored]:
-    """The table: of the weights of a run, of the model and data that were given, or of the two models of the
-    default.
-    """
+    """The table: of the weights of a run, of the model and data given, or of the two default models."""
     if run is not None:
         subjects = [from_run(run)]
     elif given:
@@ -183,9 +181,7 @@ def _measure(subject: Subject, *, compiled: bool) -> list[Scored]:
 def _side_by_side(
     subject: Subject, names: Sequence[str], size: int, exact: Floats, known: Mapping[str, Scored]
 ) -> list[Scored]:
-    """Every way in turn, several rounds; ranks and refreshes, which no batch size changes, are measured where
-    they are not `known`.
-    """
+    """Every way in turn, several rounds; ranks and refreshes are measured where they are not `known`."""
     ways, memory = {}, {}
     for name in names:
         sys.stderr.write(f"  {subject.name}, batch {size}: {name}\n")

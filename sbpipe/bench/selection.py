@@ -16,9 +16,7 @@ _MOST_SHARE = 0.01
 
 
 def measure() -> list[Row]:
-    """Candidates per second through the whole of selection, and what the dearest of it costs beside a forward
-    pass.
-    """
+    """Candidates per second through all of selection, and what the slowest costs beside a forward pass."""
     scored = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
@@ -30,11 +28,11 @@ def measure() -> list[Row]:
         _row("rank, outliers clipped", SelectionConfig(policy="rank", outliers="clip")),
         _predicted(50_000, 8),
     ]
-    dearest = min(rows, key=lambda row: row.value)
-    share = _forward_rate() / dearest.value
+    slowest = min(rows, key=lambda row: row.value)
+    share = _forward_rate() / slowest.value
     return [
         *rows,
-        Row("selection", f"{dearest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
+        Row("selection", f"{slowest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
     ]
 
 
@@ -66,9 +64,7 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
 
 
 def _predicted(num_examples: int, num_epochs: int) -> Row:
-    """A reuse epoch by the Gaussian process: new scores of everyone, training, and the prediction of
-    everyone.
-    """
+    """A reuse epoch by the Gaussian process: new scores, training, and predictions, all of everyone."""
     rng, example_ids = np.random.default_rng(0), np.arange(num_examples)
     usual = rng.normal(size=num_examples)
     columns = [np.exp(usual + rng.normal(size=num_examples)).astype(np.float32) for _ in range(num_epochs)]

@@ -27,9 +27,7 @@ READERS: dict[str, Reader] = {
 
 
 def read(data: DataConfig) -> Contents:
-    """The contents of the data set that the config names; a name with a colon is the user's own
-    module:function.
-    """
+    """The contents of the data set that the config names; with a colon it is the user's module:function."""
     contents = (read_own if is_plugin(data.name) else _reader(data.name))(data)
     return with_noise(limited(contents, data), data)
 

@@ -27,9 +27,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyErr
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """The scores of examples 0 to N - 1 of a data set; `kind` says what they are, `made` how they came
-    about.
-    """
+    """The scores of examples 0 to N - 1; `kind` says what they are, `made` how they came about."""
 
     kind: str
     fingerprint: str
@@ -38,9 +36,7 @@ class ScoreFile:
 
 
 def write_scores(path: Path, file: ScoreFile) -> None:
-    """Leave the file, whole or not at all; scores that are not finite are refused here as they would be by
-    every reader.
-    """
+    """Leave the file, whole or not at all; scores that are not finite are refused, as by every reader."""
     first = _first_not_finite(file.scores)
     if first is not None:
         raise ValueError(f"the score of example {first} is {file.scores[first]}")
@@ -52,9 +48,7 @@ def write_scores(path: Path, file: ScoreFile) -> None:
 
 
 def read_scores(given: str | Path, *, key: str, kind: str | None = None) -> ScoreFile:
-    """The file that setting `key` names; ConfigError if it is missing, is not a score file (of that kind), or
-    holds NaN.
-    """
+    """The file that setting `key` names; ConfigError if it is missing, of another kind, or holds NaN."""
     path = Path(given).expanduser()
     if not path.exists():
         raise ConfigError(key, str(given), "there is no such file", _MAKE)
@@ -87,9 +81,7 @@ def read_scores(given: str | Path, *, key: str, kind: str | None = None) -> Scor
 def check_scores(
     file: ScoreFile, given: str | Path, *, key: str, fingerprint: str, num_examples: int
 ) -> None:
-    """Refuse a file that was made for another data set, or has not one score for each of its training
-    examples.
-    """
+    """Refuse a file of another data set, or without exactly one score for each training example."""
     if file.fingerprint != fingerprint:
         reason = (
             f"was made for another data set: the file's fingerprint is {file.fingerprint}, this data "

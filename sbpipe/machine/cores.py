@@ -1,6 +1,4 @@
-"""Which CPU cores each role computes on. Runs before torch is imported, because OpenMP reads its environment
-once.
-"""
+"""Which CPU cores each role computes on. Runs before torch is imported: OpenMP reads its environment once."""
 
 import ctypes
 import os
@@ -14,8 +12,7 @@ _KEPT_BYTES = 1 << 30
 
 
 def share(role: str, threads: int, available: list[int] | None = None) -> list[int]:
-    """The cores of one role: the trainer's from the front, the selector's from the back, half of them unless
-    told.
+    """The cores of a role: the trainer's from the front, the selector's from the back, half unless told.
 
     Inline runs on the trainer's share too, so that it computes with as many threads, and so the same bits, as
     lockstep does.

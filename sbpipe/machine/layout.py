@@ -32,9 +32,7 @@ def laid_out(
 
 
 def _overruns_its_buffer(module: nn.Module) -> bool:
-    """Whether its backward pass writes past a buffer on some CPU: a 1x1 convolution with a stride, of few
-    input channels.
-    """
+    """Whether it is a strided 1x1 convolution of few input channels, which writes past a buffer."""
     # With one thread, in single precision, on a CPU that has AVX2 and not AVX-512, oneDNN's kernel for it
     # (jit_1x1:avx2, backward_weights) writes past the end of its scratch memory and corrupts the heap. Seen
     # with every number of input channels below 8; never from 8 on, with a larger kernel, without a stride,

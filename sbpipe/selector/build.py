@@ -21,7 +21,7 @@ from sbpipe.records import Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, choosing
+from sbpipe.scoring import Scorer, autotune
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
@@ -76,7 +76,7 @@ def assemble(
     order = Order(data.train.num_examples, config.seed)
     batch_size = config.score_batch_size
     if judge.needs_scores:
-        wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else batch_size
+        wanted = autotune.BATCH_SIZES[-1] if own.batch_size == "auto" else batch_size
         some = order.ids(0, 0, min(wanted, data.score.num_examples))
         batch_size = forward.rehearse(some, batch_size, own)
     return Selector(order, batch_size, forward, judge, spans, events), manifest

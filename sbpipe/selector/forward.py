@@ -13,7 +13,7 @@ from sbpipe.data import Split
 from sbpipe.records import Floats, Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, choosing
+from sbpipe.scoring import Scorer, autotune
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -61,10 +61,10 @@ class ForwardPass:
         inputs, targets = self._candidates.batch(example_ids, 0)
         some = (inputs[:batch_size], targets[:batch_size])
         if own.precision == "auto":
-            choosing.choose_precision(self._scorer, *some, own.min_agreement)
+            autotune.choose_precision(self._scorer, *some, own.min_agreement)
         self._scorer.prepare(*some)
         if own.batch_size == "auto":
-            return choosing.choose_batch_size(self._scorer.score, inputs, targets)
+            return autotune.choose_batch_size(self._scorer.score, inputs, targets)
         return batch_size
 
     def refresh(self, lease: Lease) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from sbpipe.config import Config
-from sbpipe.data import Data, load_data
-from sbpipe.data import score_file as scorefile
+from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices
 from sbpipe.machine.layout import laid_out, layout_of
@@ -46,7 +45,7 @@ class Setup:
     @property
     def fingerprints(self) -> dict[str, str]:
         """What a selector must agree on."""
-        of_scores = {} if self.irreducible is None else {"irreducible": scorefile.digest(self.irreducible)}
+        of_scores = {} if self.irreducible is None else {"irreducible": score_file.digest(self.irreducible)}
         return {"data": self.data.fingerprint, "model": self.manifest.digest, **of_scores}
 
     def job(self, examples: Examples | None = None) -> Job:

@@ -183,7 +183,8 @@ class Mixed(nn.Sequential):
     def forward(self, x):
         return {"logits": super().forward(x)}
 def mixed(num_classes, input_shape, hidden=4):
-    return Mixed(nn.Flatten(), nn.Linear(input_shape[0], hidden), nn.BatchNorm1d(hidden).eval(), nn.Linear(hidden, num_classes))
+    first, last = nn.Linear(input_shape[0], hidden), nn.Linear(hidden, num_classes)
+    return Mixed(nn.Flatten(), first, nn.BatchNorm1d(hidden).eval(), last)
 def tokens(num_classes, input_shape, **options):
     return nn.Sequential(nn.Embedding(5, num_classes))
 def no_model(num_classes, input_shape):
@@ -196,9 +197,7 @@ constant = 3
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A user's module in the current directory; its name is new each time, since Python imports a name
-    once.
-    """
+    """A user's module in the current directory; its name is new each time: Python imports a name once."""
     name = f"plugin_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)

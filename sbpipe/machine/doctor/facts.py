@@ -83,9 +83,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it. What only torch and our own rooms can tell is None when a library they need does not
-    import.
-    """
+    """All of it; what only torch and our own rooms can tell is None when a library does not import."""
 
     cpu: Cpu
     memory: HostMemory

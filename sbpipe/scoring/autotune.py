@@ -19,6 +19,7 @@ from sbpipe.scoring.scorer import Scorer
 log = logging.getLogger("sbpipe.scoring")
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)
+# A lease ends with the pass that kept enough, so a short pass means less lag: worth a little speed.
 _NEAR_THE_BEST = 0.95
 _TASTE = 8
 _MOST_PASSES, _ENOUGH_S = 30, 0.3
@@ -39,9 +40,7 @@ class Measured:
 
 
 def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: float) -> list[Measured]:
-    """Make the scorer use the fastest precision that ranks like fp32, ready to step back to the slower ones;
-    what was measured.
-    """
+    """Use the fastest precision that ranks like fp32, slower ones kept to step back to; what was measured."""
     rows: list[Measured] = []
     exact, least_rate = None, 0.0
     for precision in supported(inputs.device):
@@ -69,9 +68,7 @@ def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: flo
 
 
 def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
-    """The precisions worth having, the slowest (fp32, the first row) first: none is slower than it or ranks
-    otherwise.
-    """
+    """The precisions worth having, slowest (fp32, the first row) first: faster than it, and ranking alike."""
     base, *narrow = rows
     good = [row for row in narrow if row.examples_per_s > base.examples_per_s and row.agreement >= least]
     return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
@@ -113,6 +110,7 @@ def rate(score: Score, inputs: Tensor, targets: Tensor) -> float:
         begin = time.perf_counter()
         score(inputs, targets)
         end = time.perf_counter()
+        # The best and not the mean: other work on the machine only ever makes a pass slower.
         fastest = min(fastest, end - begin)
         if end > give_up:
             break
