@@ -1,6 +1,4 @@
-"""`steady`: Selective-Backprop for scores that come late. Its proposal; the trainer decides with fresh losses
-(see the method card).
-"""
+"""`steady`: Selective-Backprop for scores that come late. The trainer weighs by fresh losses."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""Policies that do not look at scores: `full` (the paper's Traditional) and `random` (the same keep rate,
-blindly).
-"""
+"""Policies that do not look at scores: `full` (the paper's Traditional) and `random`."""
 
 from dataclasses import replace
 
@@ -8,7 +6,7 @@ import numpy as np
 
 from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.within import independent
+from sbpipe.selection.draws import independent
 
 _NOTHING: Floats = np.empty(0, np.float32)
 
