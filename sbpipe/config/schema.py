@@ -31,6 +31,7 @@ def setting(
         "high": high,
         "above": above,
     }
+    # Each config gets a list or table of its own: a shared default would be changed for all by one.
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -399,9 +400,7 @@ class Config:
 
     @property
     def fast_interval(self) -> int:
-        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or
-        nobody scores.
-        """
+        """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
         is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 
