@@ -36,7 +36,7 @@ class Lease:
     newer one; `fast_version` is the same for the fast parts alone, where they are published apart (-1 = they
     are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
     selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
-    says how sharply to choose: 0 = uniformly; policies that know no strength pay no heed to it.
+    says how sharply to choose: 0 = uniformly; policies that know no strength ignore it.
     """
 
     lease_id: int
@@ -64,7 +64,7 @@ class SelectorStats:
     """What a selector tells of itself with every heartbeat and selection.
 
     Seconds and counts are totals since it was built for this trainer, so a lost message loses nothing. None =
-    not measured yet.
+    not measured.
     """
 
     weights_version: int = -1

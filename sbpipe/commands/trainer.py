@@ -13,7 +13,8 @@ from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, default_path
-from sbpipe.show.terminal import Display, Follower
+from sbpipe.runs.follower import Follower
+from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
 
 HELP = "the trainer alone; selectors connect to it"

@@ -24,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
@@ -56,8 +56,7 @@ class ProtocolMismatch(BadFrame):
         self.ours = ours
 
 
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(NamedTuple):
     """A message and what its prefix says."""
 
     session: bytes

@@ -54,9 +54,7 @@ def time_to_target(curve: Iterable[Point], error: float) -> float | None:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Whether each (time, error) is Pareto-optimal: no other is at most as late and at most as wrong, and
-    better in one of them.
-    """
+    """Whether each (time, error) is Pareto-optimal: no other is as early and as low, and better in one."""
     optimal = [False] * len(points)
     lowest = float("inf")
     last: tuple[float, float] | None = None
@@ -81,9 +79,7 @@ def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | N
 
 
 def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
-    """Seconds from the start of the trainer's process to its first step, and a note if they are not all
-    known.
-    """
+    """Seconds from the start of the trainer's process to its first step; a note if some are unknown."""
     stated = number(run.summary, "startup_s")
     if stated is not None:
         return stated, ""

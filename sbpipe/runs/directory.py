@@ -1,10 +1,6 @@
-"""The run directory: who may write into it, and what every run leaves there. No torch at import; knows no
-role.
+"""The run directory: who may write into it, and what every run leaves there (`names/files.py` lists it).
 
-config.json        the resolved settings            connection.json    where to reach the trainer
-environment.json   versions, devices, git commit    summary.json       the numbers of the run
-events-*.jsonl     what happened, one file a role   logs/              what was said, one file a role
-checkpoints/       what a resume needs              trainer.lock       held while a trainer works here
+No torch at import; knows no role.
 """
 
 import fcntl
@@ -25,16 +21,17 @@ from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve,
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.runs.events import plain
+from sbpipe.runs.names.files import CONFIG as CONFIG
+from sbpipe.runs.names.files import ENVIRONMENT, LOCK
+from sbpipe.runs.names.files import LOGS as LOGS
+from sbpipe.runs.names.files import SELECTOR_EVENTS as SELECTOR_EVENTS
+from sbpipe.runs.names.files import SUMMARY as SUMMARY
+from sbpipe.runs.names.files import TRAINER_EVENTS as TRAINER_EVENTS
 
 log = logging.getLogger("sbpipe")
 
-CONFIG = "config.json"
-LOGS = "logs"
-LOCK = "trainer.lock"
+_BEFORE_A_RUN = (LOGS, LOCK)
 """Logs and lock are there before a run has begun, so they alone do not make a directory used."""
-SUMMARY = "summary.json"
-TRAINER_EVENTS = "events-trainer.jsonl"
-SELECTOR_EVENTS = "events-selector-{}.jsonl"
 _LOCKS = Path("/proc/locks")
 
 
@@ -57,7 +54,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunDirError(
             f"{path} holds no run to resume ({CONFIG} is missing). Check --run-dir, or leave out --resume"
         )
-    if path.is_dir() and any(entry.name not in (LOGS, LOCK) for entry in path.iterdir()) and not resume:
+    if path.is_dir() and any(entry.name not in _BEFORE_A_RUN for entry in path.iterdir()) and not resume:
         if not overwrite:
             raise RunDirError(
                 f"{path} is not empty. Use --resume to go on with the run there, --overwrite to replace it, "
@@ -158,7 +155,7 @@ class RunDir:
             ) from None
         if overwrite and not resume:
             for entry in path.iterdir():
-                if entry.name not in (LOCK, LOGS):
+                if entry.name not in _BEFORE_A_RUN:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         return run_dir
 
@@ -193,7 +190,7 @@ class RunDir:
             "command": sys.argv,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        write_atomically(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
+        write_atomically(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Leave the numbers of the run; a full disk is said, not raised, for the run itself is done."""

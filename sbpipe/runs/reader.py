@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.follower import Event as Event
+from sbpipe.runs.follower import Follower
+from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS, selector_of
 
-Event = dict[str, Any]
 SAME_HOST_S = 0.5
 """Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
 
@@ -48,10 +49,10 @@ def read_run(path: Path) -> Run:
     notes: list[str] = []
     all_events = events_in(path / TRAINER_EVENTS, notes)
     selections = {
-        file.stem.removeprefix("events-selector-"): [
+        selector_of(file.stem): [
             event for event in events_in(file, notes) if event.get("kind") == "selection"
         ]
-        for file in sorted(path.glob("events-selector-*.jsonl"))
+        for file in sorted(path.glob(SELECTOR_EVENTS.format("*")))
     }
     inline = [event for event in all_events if event.get("kind") == "selection"]
     if inline:
@@ -63,7 +64,7 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path,
         config=_read_json(path / CONFIG, notes),
-        environment=_read_json(path / "environment.json", notes),
+        environment=_read_json(path / ENVIRONMENT, notes),
         summary={} if is_going_on else _read_json(path / SUMMARY, notes),
         events=_by_kind(all_events),
         selections=selections,
@@ -73,35 +74,14 @@ def read_run(path: Path) -> Run:
 
 def events_in(path: Path, notes: list[str]) -> list[Event]:
     """The whole events of a file, in order."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        notes.append(f"{path.name} is missing: the run has not begun, or its files were moved")
-        return []
-    if not data:
-        notes.append(f"{path.name} is empty: nothing has happened yet")
-        return []
-    *lines, tail = data.split(b"\n")
-    events, num_damaged = [], 0
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            num_damaged += 1
-            continue
-        if isinstance(event, dict) and "kind" in event:
-            events.append(event)
-        else:
-            num_damaged += 1
-    if num_damaged:
-        notes.append(f"{path.name}: {num_damaged} damaged lines were left out")
-    if tail:
-        notes.append(f"{path.name}: the last line is cut (a write in progress, or a kill)")
+    follower = Follower(path)
+    events = follower.new_events()
+    notes += follower.notes
     return events
 
 
 def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
-    """Whether a resume from a checkpoint of so many steps does an event's work anew, or has mended it.
+    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it.
 
     A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps
     done.

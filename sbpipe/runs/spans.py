@@ -11,7 +11,7 @@ _MAX_RECENT = 2 * 64
 
 
 class Spans:
-    """How long each named stage took: totals for the whole run, and every (start, duration) since the last event."""
+    """How long each stage took: totals of the run, and every (start, duration) since the last event."""
 
     def __init__(self) -> None:
         self.total_s: defaultdict[str, float] = defaultdict(float)
@@ -30,7 +30,10 @@ class Spans:
 
     @contextmanager
     def cpu_span(self, name: str) -> Iterator[None]:
-        """Time one stage of a side thread by the processor time it took: what it costs the loop, not how long it was kept waiting."""
+        """Time one stage of a side thread by its processor time: what it costs the loop.
+
+        The clock would also count how long the thread was kept waiting for a core or a lock.
+        """
         begin, cpu = time.perf_counter(), time.thread_time()
         try:
             yield
@@ -52,7 +55,7 @@ class Spans:
         self.count.clear()
 
     def take_recent(self) -> dict[str, list[float]]:
-        """Start, duration, start, duration, ... of each stage since the last call; starts are on this machine's monotonic clock."""
+        """Start, duration, start, duration, ... of each stage since the last call, on the monotonic clock."""
         with self._lock:
             recent, self._recent = self._recent, {}
         return recent

@@ -61,9 +61,7 @@ class Study:
         return list(self.plan.get("tasks") or [])
 
     def parts(self) -> list["Study"]:
-        """What is compared by itself: each task with its own cells and analysis; the whole study if it has no
-        tasks.
-        """
+        """What is compared by itself: each task with its cells and analysis, or the whole study."""
         return [self._of_task(task) for task in self.tasks] or [self]
 
     def _of_task(self, task: str) -> "Study":

@@ -1,1 +1,1 @@
-"""The selector: disposable. It holds a replica of the weights and a history of scores, nothing that must survive."""
+"""The selector: a replica of the weights and a history of scores. Disposable: nothing in it must survive."""

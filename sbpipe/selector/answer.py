@@ -33,12 +33,9 @@ class Selector:
         spans: Spans,
         events: EventLog,
     ) -> None:
-        self._order = order
-        self._batch_size = batch_size
-        self._forward = forward
-        self._judge = judge
-        self._spans = spans
-        self._events = events
+        self._order, self._batch_size = order, batch_size
+        self._forward, self._judge = forward, judge
+        self._spans, self._events = spans, events
         self.progress = 0
 
     @property

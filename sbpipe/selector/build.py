@@ -1,6 +1,4 @@
-"""From a welcome to a selector: the trainer's settings, this side's own device and paths, the shortest way to
-the weights.
-"""
+"""From a welcome to a selector: the trainer's settings, its own device, the shortest way to weights."""
 
 import json
 import logging

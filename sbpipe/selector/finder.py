@@ -1,6 +1,4 @@
-"""Where the trainer is, and where it is now: a run directory tells, also after its trainer was started again
-elsewhere.
-"""
+"""Where the trainer is now: it may be started again elsewhere, and its run directory tells."""
 
 import contextlib
 import logging

@@ -31,12 +31,9 @@ class ForwardPass:
         spans: Spans,
         events: EventLog,
     ) -> None:
-        self._candidates = candidates
-        self._scorer = scorer
-        self._replica = replica
-        self._source = source
-        self._spans = spans
-        self._events = events
+        self._candidates, self._scorer = candidates, scorer
+        self._replica, self._source = replica, source
+        self._spans, self._events = spans, events
         self._num_scored = 0
         self._num_applied = 0
         self._slowest_s = 0.0

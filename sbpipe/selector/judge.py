@@ -37,11 +37,8 @@ class Judge:
         irreducible: Floats | None = None,
         classes_of: Callable[[Ids], Classes | None] | None = None,
     ) -> None:
-        self._policy = policy
-        self._cache = cache
-        self._seed = seed
-        self._floor = floor
-        self._trained = trained
+        self._policy, self._cache, self._trained = policy, cache, trained
+        self._seed, self._floor = seed, floor
         self._classes_of = classes_of
         self.irreducible = irreducible
 

@@ -18,20 +18,7 @@ from dataclasses import dataclass
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import PeerLost, PeerRejected, SbpipeError
-from sbpipe.link.messages import (
-    NO_SESSION,
-    Announce,
-    Chunk,
-    Fenced,
-    Gone,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-    Ready,
-    Reject,
-    Welcome,
-)
+from sbpipe.link import messages
 from sbpipe.link.ports import OnePeerPort
 from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
@@ -56,7 +43,7 @@ class Built:
     """What a welcome was turned into; `pulled` is None where weights come through shared memory."""
 
     selector: Selector
-    ready: Ready
+    ready: messages.Ready
     pulled: PulledSource | None
     snapshot_bytes: Mapping[Part, int]
 
@@ -67,19 +54,16 @@ class SelectorService:
     def __init__(
         self,
         port: OnePeerPort,
-        hello: Hello,
+        hello: messages.Hello,
         link: LinkConfig,
-        build: Callable[[Welcome], Built],
+        build: Callable[[messages.Welcome], Built],
         spans: Spans,
         moved: Callable[[], OnePeerPort | None] = lambda: None,
     ) -> None:
-        self._port = port
-        self._hello = hello
-        self._link = link
-        self._build = build
-        self._moved = moved
+        self._port, self._hello, self._link = port, hello, link
+        self._build, self._moved = build, moved
         self._spans = spans
-        self._inbox: queue.Queue[Welcome | Lease | Goodbye | SbpipeError] = queue.Queue()
+        self._inbox: queue.Queue[messages.Welcome | Lease | messages.Goodbye | SbpipeError] = queue.Queue()
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
@@ -104,7 +88,7 @@ class SelectorService:
                 except queue.Empty:
                     continue
                 self._spans.add("idle", idle_since, time.perf_counter() - idle_since)
-                if isinstance(message, Goodbye):
+                if isinstance(message, messages.Goodbye):
                     if message.end is RunEnd.FAILED:
                         raise PeerLost(message.reason)
                     return message.end
@@ -112,10 +96,10 @@ class SelectorService:
                     raise message
                 self._serve(message)
                 idle_since = time.perf_counter()
-            self._port.post(Goodbye(RunEnd.STOPPED))
+            self._port.post(messages.Goodbye(RunEnd.STOPPED))
             return RunEnd.STOPPED
         except BaseException as error:
-            self._port.post(Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
+            self._port.post(messages.Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
             raise
         finally:
             self._is_stopping.set()
@@ -123,8 +107,8 @@ class SelectorService:
             self._thread.join(5.0)
             self._port.close()
 
-    def _serve(self, message: Welcome | Lease) -> None:
-        if isinstance(message, Welcome):
+    def _serve(self, message: messages.Welcome | Lease) -> None:
+        if isinstance(message, messages.Welcome):
             self._built = self._puller = None
             built = self._build(message)
             self._puller = self._puller_of(built)
@@ -143,7 +127,7 @@ class SelectorService:
         piece_bytes = int(self._link.chunk_mib * 2**20)
         return Puller(built.snapshot_bytes, piece_bytes, built.pulled, self._send, self._spans)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         self._port.send(message)  # the port of now: a moved trainer has another
 
     def status(self) -> SelectorStats | None:
@@ -171,12 +155,12 @@ class SelectorService:
             self._inbox.put(_Bug(error))
 
     def _beat(self) -> None:
-        if self._port.session == NO_SESSION:
+        if self._port.session == messages.NO_SESSION:
             self._said_hello = True
             self._port.send(self._hello)
         else:
             built = self._built
-            self._port.send(Heartbeat(built.selector.progress if built else 0, self.status()))
+            self._port.send(messages.Heartbeat(built.selector.progress if built else 0, self.status()))
 
     def _watch(self, now: float) -> None:
         silent_s = now - self._heard_at
@@ -187,8 +171,8 @@ class SelectorService:
         if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
-            # Hello again at every beat: a restarted trainer has a new session and knows nobody.
-            self._port.session = NO_SESSION
+            # messages.Hello again at every beat: a restarted trainer has a new session and knows nobody.
+            self._port.session = messages.NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
         puller = self._puller
@@ -201,10 +185,10 @@ class SelectorService:
             self._port, old = port, self._port
             old.close()
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: messages.Message) -> None:
         self._heard_at = time.monotonic()
         puller = self._puller  # read once: the main loop takes it away when it builds anew
-        if isinstance(message, Welcome):
+        if isinstance(message, messages.Welcome):
             if not self._said_hello:
                 return  # hellos queue up before the trainer listens, and it answers every one of them
             self._said_hello = False
@@ -216,24 +200,24 @@ class SelectorService:
             if puller is not None:
                 puller.lease(message)
             self._inbox.put(message)
-        elif isinstance(message, Announce | Chunk | Gone):
+        elif isinstance(message, messages.Announce | messages.Chunk | messages.Gone):
             if puller is not None:
                 puller.handle(message)
-        elif isinstance(message, Fenced):
+        elif isinstance(message, messages.Fenced):
             log.info("the trainer does not know this selector any more: saying hello again")
-            self._port.session = NO_SESSION
-        elif isinstance(message, Reject):
+            self._port.session = messages.NO_SESSION
+        elif isinstance(message, messages.Reject):
             raise PeerRejected(message.reason)
-        elif isinstance(message, Goodbye):
+        elif isinstance(message, messages.Goodbye):
             self._inbox.put(message)
 
     def _drop_leases(self) -> None:
         """Leases of an earlier session are worth nothing."""
-        kept: list[Goodbye | SbpipeError] = []
+        kept: list[messages.Goodbye | SbpipeError] = []
         with contextlib.suppress(queue.Empty):  # the main loop takes from it too
             while True:
                 message = self._inbox.get_nowait()
-                kept += [message] if isinstance(message, Goodbye | SbpipeError) else []
+                kept += [message] if isinstance(message, messages.Goodbye | SbpipeError) else []
         for message in kept:
             self._inbox.put(message)
 
@@ -246,6 +230,8 @@ class _Bug(SbpipeError):
         self.__cause__ = error
 
 
-def hello_of(selector_id: str, device: str, precision: str) -> Hello:
+def hello_of(selector_id: str, device: str, precision: str) -> messages.Hello:
     """How this process introduces itself."""
-    return Hello(selector_id, platform.node()[:255], os.getpid(), device[:64], precision, __version__)
+    return messages.Hello(
+        selector_id, platform.node()[:255], os.getpid(), device[:64], precision, __version__
+    )

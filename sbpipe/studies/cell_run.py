@@ -11,7 +11,7 @@ from typing import Any
 
 from sbpipe import process as launch
 from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
-from sbpipe.show.terminal import Follower
+from sbpipe.runs.follower import Follower
 from sbpipe.studies.beside import on_cores
 from sbpipe.studies.folder import Folder, State
 from sbpipe.studies.plan import PlannedCell

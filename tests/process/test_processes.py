@@ -24,7 +24,7 @@ from support.runs import (
 )
 
 from sbpipe.runs import read_run
-from sbpipe.show.report.spans import pairs_of
+from sbpipe.show.report.lanes import pairs_of
 from sbpipe.weights.leftovers import SHARED_MEMORY, leftovers
 
 pytestmark = pytest.mark.timeout(150)

@@ -1,5 +1,5 @@
-"""Where the wall time of each arm went, as a stacked bar (the paper's Figures 1 and 10), from summary
-numbers. Knows no event.
+"""Where the wall time went, as a stacked bar per arm (the paper's Figures 1 and 10), from summary numbers.
+Knows no event.
 """
 
 from statistics import mean
@@ -7,39 +7,38 @@ from typing import Any
 
 from sbpipe.runs.numbers import number
 from sbpipe.show.charts import Chart
-from sbpipe.show.charts.theme import STAGES
+from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.arms import devices_of, shown, training_s
 from sbpipe.show.report.grouping import Arm, Group
 from sbpipe.show.report.scales import without_data
 from sbpipe.show.report.table import Table
 
 PARTS = {
-    "selecting": ("selecting, while the trainer waits", STAGES["score"]),
-    "forward": ("forward, training", STAGES["forward"]),
-    "backward": ("backward and optimizer", STAGES["backward"]),
-    "other": ("other (start-up, publish, log, ...)", STAGES["log"]),
-    "idle": ("waiting for something else", STAGES["wait"]),
+    "selecting": ("selecting, while the trainer waits", STAGE_COLOURS["score"]),
+    "forward": ("forward, training", STAGE_COLOURS["forward"]),
+    "backward": ("backward and optimizer", STAGE_COLOURS["backward"]),
+    "other": ("other (start-up, publish, log, ...)", STAGE_COLOURS["log"]),
+    "idle": ("waiting for something else", STAGE_COLOURS["wait"]),
     "hidden": ("selecting, hidden behind training", "#9fd8c0"),
 }
-"""The parts of a bar in the order they are stacked; `hidden` is drawn beside it, for it costs no wall time.
-"""
+"""The parts of a bar in the order they are stacked; `hidden` is drawn beside it: it costs no wall time."""
 NEEDED = ("wall_s", "trainer.forward_s", "trainer.backward_s", "trainer.wait_s", "selector.busy_s")
 UNEVEN = 1.05
 """Arms whose candidates differ by more than this factor are drawn per candidate as well."""
 
 
 def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str, float] | None:
-    """Seconds per part of one run; without `hidden` they add up to `time_s`, or to its wall time less
-    measuring. None if numbers are missing.
+    """Seconds per part of one run, None if numbers are missing.
 
-    What the trainer waits while selectors work is selecting on the clock; the rest of the selectors' work is
-    hidden.
+    Without `hidden` they add up to `time_s` or, where it is not given, to the wall time less measuring.
     """
     found = {name: number(summary, name) for name in NEEDED}
     if any(value is None for value in found.values()):
         return None
     wall_s, forward_s, backward_s, wait_s, busy_s = (value for value in found.values() if value is not None)
     backward_s += number(summary, "trainer.optimizer_s") or 0.0
+    # The summary does not say for what the trainer waited. While selectors work it is for them, so their work
+    # counts on the clock as far as the trainer waited at all; the rest of it was hidden behind training.
     selecting_s = min(wait_s, busy_s)
     measured_s = forward_s + backward_s + wait_s + (number(summary, "trainer.evaluate_s") or 0.0)
     return {
@@ -53,9 +52,7 @@ def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str,
 
 
 def breakdown_charts(group: Group) -> list[Chart]:
-    """Seconds of the whole run and, where arms considered unequal numbers of candidates, per 1,000
-    candidates.
-    """
+    """Seconds of the whole run and, where arms considered unequal numbers, per 1,000 candidates."""
     means = {arm.name: found for arm in group.arms if (found := _mean_parts(arm)) is not None}
     if not means:
         why = "No finished run's summary says where its time went."
@@ -168,12 +165,10 @@ def _chart(
         if (total := sum(value for part, value in parts.items() if part != "hidden")) is not None
     ]
     meaning = (
-        "Each bar is an arm's time (mean over its finished runs, whole runs, start-up included), cut into "
-        "what the trainer was doing. "
-        "Selecting counts as long as the trainer waited for it; the pale bar below is selecting that ran "
-        "beside training or measuring, and so is not in the time. "
-        "All waiting counts as waiting for selection as far as the selectors were at work at all, so that "
-        "part is at most what is shown."
+        f"{'Each bar is the mean time of an arm' if len(means) > 1 else 'The bar is the time of the run'}, "
+        "start-up included, cut into what the trainer was doing. Selecting counts as long as the trainer "
+        "waited for it, so that part is at most what is shown; the pale bar below is selecting beside "
+        "training, which cost no time."
     )
     return Chart(name, title, meaning, _spec(rows, sums, list(means), unit), notes)
 

@@ -10,18 +10,16 @@ from sbpipe.errors import RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.runs import Run, Study, read_run, read_study
 from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.names.files import REPORT
 from sbpipe.runs.study import PLAN
 from sbpipe.show.charts import Chart, png_of_svg, to_svg
-from sbpipe.show.report.facts import status_of
+from sbpipe.show.report.facts import lead_of_run
 from sbpipe.show.report.many import charts_of_many, tables_of_many
 from sbpipe.show.report.one import ESSENTIAL, section_of_run, sections_of_one
 from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
-from sbpipe.show.report.table import Table
 from sbpipe.show.report.trace import write_trace
 from sbpipe.version import __version__
-
-FILE_NAME = "report.html"
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,7 @@ class Sources:
 
 
 def build_report(paths: list[Path], out: Path, *, figures: bool = True) -> Path:
-    """Write the report of some runs and studies to `out`, its figures and traces beside it; the page's
-    path.
-    """
+    """Write the report of some runs and studies to `out`, figures and traces beside it; the page's path."""
     sources = read_sources(paths)
     if not out.parent.is_dir():
         raise RunDirError(
@@ -52,15 +48,16 @@ def build_report(paths: list[Path], out: Path, *, figures: bool = True) -> Path:
 
 
 def _write(sources: Sources, out: Path, folder: Path | None, paths: Sequence[Path]) -> None:
-    sections = _with_traces(sections_of(sources), sources.runs, out)
+    sections = sections_of(sources)
     if folder is not None:
         write_figures(
             [chart for section in sections if not section.is_folded for chart in section.charts], folder
         )
-    footer = (
-        f"Made by sbpipe {__version__} on {time.strftime('%Y-%m-%d %H:%M %Z')} from "
-        f"{', '.join(str(path) for path in paths)}."
-    )
+    made_from = ", ".join(str(path) for path in paths)
+    footer = [
+        *_write_traces(sources.runs, out),
+        f"Made by sbpipe {__version__} on {time.strftime('%Y-%m-%d %H:%M %Z')} from {made_from}.",
+    ]
     page = html_page(title_of(sources), lead_of(sources), sections, folder.name if folder else None, footer)
     write_atomically(out, page)
 
@@ -79,10 +76,9 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 def sections_of(sources: Sources) -> list[Section]:
     """One run in full; several runs and studies compared first, with single runs folded below."""
-    together = Section("together", "Runs compared", charts_of_many(sources.runs, sources.studies))
     if len(sources.runs) == 1 and not sources.studies:
-        summary, *others = sections_of_one(sources.runs[0])
-        return [summary, replace(together, name="error", title="Test error and time"), *others]
+        return sections_of_one(sources.runs[0])
+    together = Section("together", "Runs compared", charts_of_many(sources.runs, sources.studies))
     tables = tables_of_many(sources.runs, sources.studies)
     notes = [f"{run.name}: {note}" for run in sources.runs for note in run.notes]
     singles = [_single(run, run.name, None) for run in sources.runs]
@@ -97,9 +93,9 @@ def sections_of(sources: Sources) -> list[Section]:
 
 
 def write_figures(charts: Sequence[Chart], folder: Path) -> None:
-    """Each chart as PNG and SVG, in place of those of the same name."""
+    """Each chart that draws something as PNG and SVG, in place of those of the same name."""
     folder.mkdir(exist_ok=True)
-    for chart in charts:
+    for chart in (chart for chart in charts if chart.spec):
         svg = to_svg(chart)
         (folder / f"{chart.name}.svg").write_text(svg, encoding="utf-8")
         (folder / f"{chart.name}.png").write_bytes(png_of_svg(svg))
@@ -107,12 +103,12 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> None:
 
 def figures_folder(out: Path) -> Path:
     """Where a report's figures go: `figures` beside report.html, NAME-figures beside any other NAME.html."""
-    return out.with_name("figures" if out.name == FILE_NAME else f"{out.stem}-figures")
+    return out.with_name("figures" if out.name == REPORT else f"{out.stem}-figures")
 
 
 def trace_paths(out: Path, runs: Sequence[Run]) -> list[Path]:
     """Where each run's trace goes, beside the report; runs of one name are numbered."""
-    prefix = "" if out.name == FILE_NAME else f"{out.stem}-"
+    prefix = "" if out.name == REPORT else f"{out.stem}-"
     if len(runs) == 1:
         return [out.with_name(f"{prefix}trace.json")]
     slugs = [_slug(run.name) for run in runs]
@@ -132,15 +128,7 @@ def title_of(sources: Sources) -> str:
 def lead_of(sources: Sources) -> str:
     """One line under the title."""
     if len(sources.runs) == 1 and not sources.studies:
-        run = sources.runs[0]
-        what = (
-            run.setting("mode"),
-            run.setting("model.name"),
-            run.setting("data.name"),
-            f"seed {run.setting('seed')}",
-            status_of(run),
-        )
-        return " · ".join(str(part) for part in what if part not in (None, "seed None"))
+        return lead_of_run(sources.runs[0])
     studies = [
         f"{study.kind} {study.path.name}: {len(study.arms)} arms, {len(study.cells)} runs"
         for study in sources.studies
@@ -165,18 +153,14 @@ def _check_run(path: Path) -> None:
     raise RunDirError(f"{path} holds no run: none of {CONFIG}, {TRAINER_EVENTS}, {SUMMARY} is there. {hint}")
 
 
-def _with_traces(sections: list[Section], runs: Sequence[Run], out: Path) -> list[Section]:
-    """Write the trace of each run, and a note in the first section that says where."""
+def _write_traces(runs: Sequence[Run], out: Path) -> list[str]:
+    """Write the trace of each run; where each is and what it holds."""
     said = []
     for run, path in zip(runs, trace_paths(out, runs), strict=True):
-        what = write_trace(run, path)
-        if what:
-            said.append([path.name, what])
-    if not said:
-        return sections
-    meaning = "Every stage of both roles on one clock. Open it in chrome://tracing or with ui.perfetto.dev."
-    table = Table("Trace file", ["file beside this page", "holds"], said, meaning)
-    return [replace(sections[0], tables=[*sections[0].tables, table]), *sections[1:]]
+        holds = write_trace(run, path)
+        if holds:
+            said.append(f"Trace: {path.name} beside this page holds {holds}. Open it with ui.perfetto.dev.")
+    return said
 
 
 def _single(run: Run, title: str, only: tuple[str, ...] | None) -> Section:

@@ -1,6 +1,4 @@
-"""Test error over time, over examples trained and over candidates: a line per arm with its band of seeds.
-Knows no page.
-"""
+"""Test error over time and over examples trained: a line per arm with its band of seeds. Knows no page."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ from sbpipe.show.report.trials import Trial
 
 MOST = 150
 """Places at which a mean curve is drawn."""
+FEW = 30
+"""Evaluations of a lone run up to which each is marked."""
 Series = list[tuple[float, float]]
 
 
@@ -27,33 +27,21 @@ class Axis:
     label: str
 
 
-AXES = (
-    Axis(
-        "time_s",
-        "error-over-time",
-        "Test error over time",
-        "wall-clock time, start-up included, measuring excluded (s)",
-    ),
-    Axis(
-        "trained",
-        "error-over-trained",
-        "Test error over examples trained",
-        "examples trained (backpropagated)",
-    ),
-    Axis(
-        "candidates",
-        "error-over-candidates",
-        "Test error over candidates",
-        "candidates considered (examples)",
-    ),
+TIME = Axis(
+    "time_s",
+    "error-over-time",
+    "Test error over time",
+    "wall-clock time, start-up included, measuring excluded (s)",
+)
+TRAINED = Axis(
+    "trained", "error-over-trained", "Test error over examples trained", "examples trained (backpropagated)"
 )
 
 
 def band(curves: list[Series]) -> list[dict[str, float]]:
-    """Mean, lowest and highest of the curves of finished runs (x ascending) at every x where one was
-    measured, once all have begun.
+    """Mean, lowest and highest of finished runs' curves wherever one was measured, once all have begun.
 
-    Between two evaluations a curve is taken as straight; after its last one it stays, for a run that has
+    Between two evaluations a curve is taken as straight; after its last one it stays, because a run that has
     ended keeps its model.
     """
     if not curves or any(not curve for curve in curves):
@@ -68,10 +56,21 @@ def band(curves: list[Series]) -> list[dict[str, float]]:
 
 
 def curve_charts(group: Group) -> list[Chart]:
-    """One chart per axis; one that says so if no trial was ever evaluated."""
-    if not any(trial.curve for arm in group.arms for trial in arm.trials):
-        return [without_data(AXES[0].name, AXES[0].title, "No test error has been measured.", group.notes)]
-    return [_chart(group, axis) for axis in AXES]
+    """Error over time and, where arms are compared, over examples trained: the same on any machine."""
+    has_curves = any(trial.curve for arm in group.arms for trial in arm.trials)
+    return [error_over_time(group), *([_chart(group, TRAINED)] if has_curves and len(group.arms) > 1 else [])]
+
+
+def error_over_time(group: Group) -> Chart:
+    """The chart; one that says why if there is nothing to draw a line through."""
+    points = [(trial, point) for arm in group.arms for trial in arm.trials for point in trial.curve]
+    if not points:
+        return without_data(TIME.name, TIME.title, "No test error has been measured.", group.notes)
+    if len(points) == 1:
+        trial, point = points[0]
+        said = f"Measured once: {trial.name} had {100 * point.error:.2f} % after {point.time_s:.1f} s."
+        return without_data(TIME.name, TIME.title, said, group.notes)
+    return _chart(group, TIME)
 
 
 def _chart(group: Group, axis: Axis) -> Chart:
@@ -79,24 +78,29 @@ def _chart(group: Group, axis: Axis) -> Chart:
     lines = [row for arm in group.arms for row in _run_rows(arm, axis)]
     ends = [row for arm in group.arms for row in _end_rows(arm, axis)]
     errors = [point.error for arm in group.arms for trial in arm.trials for point in trial.curve]
-    meaning = ["Lower and further left is better."]
-    if means:
-        meaning.append(
+    spec = _spec(group, axis, means, lines, ends, errors)
+    return Chart(axis.name, axis.title, _meaning(group, has_means=bool(means)), spec, group.notes)
+
+
+def _meaning(group: Group, *, has_means: bool) -> str:
+    """How to read what is drawn, and nothing of what is not."""
+    said = ["Lower and further left is better."]
+    if has_means:
+        said.append(
             "A bold line is the mean over an arm's finished runs, its band reaches from their lowest to "
-            "their highest; thin lines are runs. "
-            "Between two evaluations a run is taken as straight, after its end as staying there; a mean "
-            "begins where all runs were measured."
+            "their highest; thin lines are runs. Between two evaluations a run is taken as straight, after "
+            "its end as staying there; a mean begins where all runs were measured."
         )
-    else:
-        meaning.append("A line is one run, straight between its evaluations.")
-    meaning.append("Dots are ends of runs; dashed runs did not finish.")
+    trials = [trial for arm in group.arms for trial in arm.trials]
+    if len(trials) > 1:
+        said.append("Dots are ends of runs.")
+    if not all(trial.is_finished for trial in trials):
+        said.append("Dashed runs did not finish.")
     if group.targets:
-        meaning.append(
+        said.append(
             f"Level lines are multiples of the final error of {group.reference} ({group.reference_is})."
         )
-    return Chart(
-        axis.name, axis.title, " ".join(meaning), _spec(group, axis, means, lines, ends, errors), group.notes
-    )
+    return " ".join(said)
 
 
 def _mean_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
@@ -147,7 +151,9 @@ def _spec(
     arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}
     of_run = [arm, run, where, {"field": "error", "title": "test error (%)", "format": ".3f"}]
     dash = {"condition": {"test": "datum.finished", "value": [1, 0]}, "value": [5, 3]}
-    curve = {"type": "line", "point": "transparent"}
+    # Few evaluations of a lone run are marked; others would hide the lines, so only the mouse finds them.
+    is_marked = len(lines) <= FEW and len({row["run"] for row in lines}) == 1
+    curve = {"type": "line", "point": True if is_marked else "transparent"}
     alone, averaged = ([row for row in lines if row["thin"] is is_thin] for is_thin in (False, True))
     of_one = {**shared, "detail": {"field": "run"}, "strokeDash": dash, "tooltip": of_run}
     layers = [

@@ -1,45 +1,49 @@
-"""The few words of Vega-Lite that every chart of a run says. Plain data."""
+"""The few words of Vega-Lite that every chart of a run says, and its two plain shapes: lines and bars.
+Pure functions; knows no run.
+"""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sbpipe.show.charts.chart import Spec
 
-WIDE: Spec = {"width": "container", "height": 260}
-PROGRESS_SCALE: Spec = {"scheme": "viridis", "domain": [0, 100]}
-"""Early is dark violet, late is yellow, in every picture that compares moments of one run."""
+WIDE: Spec = {"width": "container", "height": 240}
+PERCENT: Spec = {"format": ".0%"}
+"""An axis of shares, said in percent."""
 
 
-def number(field: str, title: str, **more: Any) -> Spec:
+def quantitative(field: str, title: str, **more: Any) -> Spec:
     """A field that is a quantity."""
     return {"field": field, "type": "quantitative", "title": title, **more}
 
 
-def word(field: str, title: str, **more: Any) -> Spec:
+def nominal(field: str, title: str, **more: Any) -> Spec:
     """A field that is a name."""
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def rank(field: str, title: str, **more: Any) -> Spec:
+def ordinal(field: str, title: str, **more: Any) -> Spec:
     """A field that has an order but no distance."""
     return {"field": field, "type": "ordinal", "title": title, **more}
 
 
-def step_axis() -> Spec:
-    """The steps of a run, from its first to its last."""
-    return number("step", "step", scale={"nice": False, "zero": False})
+def lines(rows: list[Spec], x: Spec, y: Spec, *, mark: Spec | None = None, **encoding: Spec) -> Spec:
+    """A line for each value of what `encoding` colours or details, one line if it says nothing."""
+    drawn = {"type": "line", "tooltip": True, **(mark or {})}
+    return {**WIDE, "data": {"values": rows}, "mark": drawn, "encoding": {"x": x, "y": y, **encoding}}
 
 
-def percent_axis(**more: Any) -> Spec:
-    """An axis of shares, said in percent."""
-    return {"format": ".0%", **more}
+def bars(rows: list[Spec], x: Spec, y: Spec, tooltip: list[Spec]) -> Spec:
+    """A bar for each row, in the order of the rows."""
+    places = {**x, "sort": None, "axis": {"labelAngle": 0}}
+    encoding = {"x": places, "y": y, "tooltip": tooltip}
+    return {**WIDE, "data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}
 
 
-def progress_colour() -> Spec:
-    """Colour by how far the run was."""
-    return number("progress", "progress (%)", scale=PROGRESS_SCALE)
-
-
-def progress_of(events: Sequence[dict[str, Any]], last: float, key: str = "candidates") -> list[float]:
-    """How far the run was at each event, in percent of the last number of candidates."""
-    return [round(100.0 * (event.get(key) or 0) / max(1.0, last), 2) for event in events]
+def with_band(line: Spec, low: str, high: str) -> Spec:
+    """A line over the band between two other fields of its rows."""
+    y = line["encoding"]["y"]
+    edges = {"y": {**y, "field": low}, "y2": {"field": high}}
+    band = {"mark": {"type": "area", "opacity": 0.25}, "encoding": edges}
+    shared = {name: line[name] for name in ("width", "height", "data")}
+    x = {"x": line["encoding"]["x"]}
+    return {**shared, "encoding": x, "layer": [band, {"mark": line["mark"], "encoding": {"y": y}}]}

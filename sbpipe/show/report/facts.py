@@ -1,56 +1,45 @@
-"""What one run was and how it ended, in numbers and words: tiles and tables. Knows no page."""
+"""What one run was and how it ended, in numbers and words: the tiles at its head and the tables at its foot.
+
+Labels, units and meanings of numbers are those of `sbpipe.runs.names`. Knows no page.
+"""
 
 from typing import Any
 
-from sbpipe.config import flatten
+from sbpipe.config import Config, flatten, to_dict
 from sbpipe.runs import Run
+from sbpipe.runs.names import IN_SUMMARY, LOOP, NUMBERS, TROUBLE
 from sbpipe.show.report.kept import never_kept_share
 from sbpipe.show.report.table import Table
-from sbpipe.show.terminal import FIRST, Rows, percent
+from sbpipe.show.terminal import percent, shown
 
-TILES: Rows = (
-    *FIRST,
-    ("selector idle", "selector.idle_ratio", percent),
-    ("staleness (steps)", "staleness.mean", "{:.2f}".format),
-    ("fidelity", "fidelity.spearman", "{:.3f}".format),
-    ("scores rank like fp32", "scoring.agreement", "{:.3f}".format),
-    ("swing (1 = calm)", "selection.swing", "{:.2f}".format),
-    ("effective sample size", "selection.ess", "{:.2f}".format),
-    ("candidates / s", "candidates_per_s", "{:,.0f}".format),
-    ("weights sent", "sync.bytes_per_s", lambda rate: f"{rate / 1e6:,.1f} MB/s"),
+HEAD = (
+    "eval.error",
+    "wall_s",
+    "steps",
+    "candidates",
+    "candidates_per_s",
+    "keep_rate",
+    "trainer.idle_ratio",
+    "selector.idle_ratio",
+    "staleness.mean",
 )
-PROGRESS_NAMES = {
-    "error": "eval.error",
-    "elapsed_s": "wall_s",
-    "step": "steps",
-    "candidates": "candidates",
-    "keep_rate": "keep_rate",
-    "idle": "trainer.idle_ratio",
-    "selector_idle": "selector.idle_ratio",
-    "staleness": "staleness.mean",
-    "candidates_per_s": "candidates_per_s",
-    "swing": "selection.swing",
-    "ess": "selection.ess",
-    "strength": "selection.strength",
-    "guard": "selection.guard",
-}
-"""What a progress event calls the numbers of a summary: a run that has no summary yet is shown by its last
-one.
-"""
-SETTINGS = (
-    "mode", "seed", "data.name", "data.examples", "model.name", "train.batch_size", "train.epochs", "train.steps", "train.seconds",
-    "train.amp", "optim.name", "optim.lr", "schedule.name", "selection.policy", "selection.keep", "selection.history", "sync.interval",
-    "sync.depth", "sync.max_staleness", "sync.lag", "sync.dtype", "selector.precision", "view.score",
-)  # fmt: skip
-TROUBLE = (
-    "selector.lost",
-    "lease.expired",
-    "lease.fenced",
-    "lease.fallback",
-    "link.dropped",
-    "checkpoint.failed",
-    "events.lost",
+"""What a reader asks first; with the share of examples never kept, ten numbers."""
+WITHOUT_END = {"wall_s": "train_s"}
+FACTS = (
+    "staleness.mean",
+    "fidelity.spearman",
+    "scoring.agreement",
+    "selection.swing",
+    "selection.prediction_swing",
+    "selection.ess",
+    "selection.strength",
+    "selection.guard",
+    "trainer.step_ms",
+    "sync.snapshot_ms",
+    "sync.bytes_per_s",
+    "trained",
 )
+"""What explains the numbers of the head."""
 
 
 def status_of(run: Run) -> str:
@@ -60,97 +49,105 @@ def status_of(run: Run) -> str:
     return str(run.summary.get("status") or "no end recorded: still running, or killed")
 
 
+def lead_of_run(run: Run) -> str:
+    """What ran and how it ended, in one line."""
+    policy, keep, seed = (run.setting(key) for key in ("selection.policy", "selection.keep", "seed"))
+    what = (
+        status_of(run),
+        " on ".join(filter(None, (run.setting("model.name"), run.setting("data.name")))),
+        f"{policy} keeps {100 * keep:.3g} %" if policy and keep else policy,
+        run.setting("mode"),
+        None if seed is None else f"seed {seed}",
+    )
+    return " · ".join(part for part in what if part)
+
+
 def numbers_of(run: Run) -> dict[str, Any]:
     """The numbers of the summary; of the last progress event while there is none."""
     if run.summary:
         return run.summary
     last = run.of("progress")[-1] if run.of("progress") else {}
-    return {name: last.get(key) for key, name in PROGRESS_NAMES.items()}
+    return {name: last.get(field) for field, name in IN_SUMMARY.items()}
 
 
 def tiles_of(run: Run) -> list[tuple[str, str]]:
-    """The numbers a reader asks for first."""
-    numbers = numbers_of(run)
-    tiles = [(label, form(numbers[key])) for label, key, form in TILES if numbers.get(key) is not None]
-    counted = [event for event in run.of("scores") if sum(event.get("times_kept") or [])]
-    return [*tiles, *([("never kept", percent(never_kept_share(counted[-1])))] if counted else [])]
+    """The ten numbers a reader asks for first, as far as they are known."""
+    numbers, never_kept = numbers_of(run), never_kept_share(run)
+    # A run without an end has no wall time yet; it says how long it has been training.
+    names = [name if numbers.get(name) is not None else WITHOUT_END.get(name, name) for name in HEAD]
+    known = [
+        (NUMBERS[name].label, shown(name, numbers[name])) for name in names if numbers.get(name) is not None
+    ]
+    return [*known, *([] if never_kept is None else [("never kept", percent(never_kept))])]
 
 
 def warnings_in(run: Run) -> list[str]:
     """What the run warned of, what went wrong, and what could not be read."""
     numbers = numbers_of(run)
-    trouble = [f"{name} = {numbers[name]}" for name in TROUBLE if numbers.get(name)]
+    trouble = [f"{NUMBERS[name].label}: {numbers[name]}" for name in TROUBLE if numbers.get(name)]
     resumes = [f"The run was resumed at step {event.get('step')}." for event in run.of("resumed")]
     said = [str(event.get("text")) for event in run.of("warning")]
     return [*run.notes, *said, *resumes, *(["On the way: " + ", ".join(trouble) + "."] if trouble else [])]
 
 
 def fact_tables(run: Run) -> list[Table]:
-    """The settings that matter, and on what the run was made."""
-    return [table for table in (_settings(run), _hardware(run)) if table.rows]
+    """What the head's numbers come from, what was set, and on what the run was made; none of them empty."""
+    return [table for table in (_facts(run), _settings(run), _hardware(run)) if table.rows]
 
 
-def folded_tables(run: Run) -> list[Table]:
+def full_tables(run: Run) -> list[Table]:
     """Every setting and every number."""
-    settings = [[key, _said(value)] for key, value in flatten(run.config).items()]
-    numbers = [[name, _said(value)] for name, value in numbers_of(run).items() if value is not None]
+    settings = [[key, written(value)] for key, value in flatten(run.config).items()]
+    numbers = [
+        [name, written(value), _meaning(name)] for name, value in numbers_of(run).items() if value is not None
+    ]
     return [
         Table("All settings", ["setting", "value"], settings, "config.json, resolved."),
-        Table(
-            "All numbers",
-            ["name", "value"],
-            numbers,
-            "summary.json; docs/events.md says what each name means.",
-        ),
+        Table("All numbers", ["name", "value", "meaning"], numbers, "summary.json."),
     ]
+
+
+def written(value: Any) -> str:
+    """A value of a setting or a number as it stands in a table."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _facts(run: Run) -> Table:
+    numbers = numbers_of(run)
+    known = [name for name in FACTS if numbers.get(name) is not None]
+    rows = [[NUMBERS[name].label, shown(name, numbers[name]), _meaning(name)] for name in known]
+    return Table("Facts", ["number", "value", "meaning"], rows, "What explains the numbers at the top.")
 
 
 def _settings(run: Run) -> Table:
-    rows = [
-        [key, _said(value)]
-        for key in SETTINGS
-        if (value := run.setting(key)) not in (None, "", 0, 0.0) or key == "seed"
-    ]
-    return Table(
-        "Settings",
-        ["setting", "value"],
-        [row for row in rows if row[1] != "None"],
-        "Those that matter most; 0 and off are left out.",
-    )
+    defaults = flatten(to_dict(Config()))
+    changed = {key: value for key, value in flatten(run.config).items() if value != defaults.get(key)}
+    rows = [[key, written(value), written(defaults.get(key, ""))] for key, value in changed.items()]
+    return Table("Settings", ["setting", "value", "default"], rows, "Those that are not at their default.")
 
 
 def _hardware(run: Run) -> Table:
     environment, numbers = run.environment, numbers_of(run)
-    found = environment.get("devices") or {}
-    rows: list[list[Any]] = [
-        ["status", status_of(run)],
-        ["trainer device", numbers.get("device.trainer") or found.get("trainer")],
-        ["selector device", numbers.get("device.selector") or found.get("selector")],
-        ["devices held", numbers.get("devices")],
-        ["selectors", ", ".join(run.selections)],
-        ["host", environment.get("host")],
-        ["cores", environment.get("cores")],
-        ["platform", environment.get("platform")],
-        [
-            "versions",
-            ", ".join(f"{name} {version}" for name, version in (environment.get("versions") or {}).items()),
-        ],
-        ["git commit", environment.get("git_commit")],
-        ["started", environment.get("started")],
-    ]
-    return Table(
-        "Hardware and versions",
-        ["what", "value"],
-        [[what, str(value)] for what, value in rows if value],
-        "On what it was made.",
-    )
+    devices, versions = environment.get("devices") or {}, environment.get("versions") or {}
+    found = {
+        "trainer device": numbers.get("device.trainer") or devices.get("trainer"),
+        "selector device": numbers.get("device.selector") or devices.get("selector"),
+        "devices held": numbers.get("devices"),
+        "selectors": ", ".join(run.selections),
+        "host": environment.get("host"),
+        "cores": environment.get("cores"),
+        "platform": environment.get("platform"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "git commit": environment.get("git_commit"),
+        "started": environment.get("started"),
+    }
+    rows = [[what, str(value)] for what, value in found.items() if value]
+    return Table("Hardware and versions", ["what", "value"], rows, "What the run was made on.")
 
 
-def _said(value: Any) -> str:
-    return (
-        f"{value:.6g}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int) and abs(value) > 9999
-        else str(value)
-    )
+def _meaning(name: str) -> str:
+    """What a number says; of one that is a mean over steps, what it says of a step."""
+    of_step = LOOP.get(name.removeprefix("selection."))
+    if of_step is not None:
+        return of_step.meaning
+    return NUMBERS[name].meaning if name in NUMBERS else ""

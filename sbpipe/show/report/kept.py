@@ -1,89 +1,74 @@
-"""How often examples were kept: the histogram at the end, and the share never kept on the way. Pure
-functions.
-"""
+"""What selection kept: how often each example, and which share of each class. Pure functions."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from sbpipe.runs import Run
 from sbpipe.runs.reader import Event
 from sbpipe.show.charts import Chart
-from sbpipe.show.report.encoding import WIDE, number, percent_axis, rank, step_axis
-from sbpipe.show.report.thinning import thin, thinning_note
+from sbpipe.show.report.encoding import PERCENT, bars, ordinal, quantitative
+from sbpipe.show.report.thinning import thinning_note
 
 MOST_BARS = 40
-MOST_MOMENTS = 200
+MOST_CLASSES = 40
 
 
 def kept_charts(run: Run) -> list[Chart]:
-    """Times kept, and the share of examples never kept."""
-    counted = [event for event in run.of("scores") if sum(event.get("times_kept") or [])]
-    if not counted:
-        return []
-    return [times_kept(counted[-1]["times_kept"]), *([never_kept(counted)] if len(counted) > 1 else [])]
+    """Times kept, and the keep rate of each class."""
+    counts, rates = last_times_kept(run), keep_rates(run.of("scores"))
+    return [*([times_kept(counts)] if counts else []), *([keep_rate_by_class(rates)] if rates else [])]
 
 
-def never_kept_share(event: Event) -> float:
-    """Share of the considered examples that were never kept up to a `scores` event."""
-    counts = event["times_kept"]
-    return float(counts[0] / sum(counts))
+def last_times_kept(run: Run) -> list[int]:
+    """At each index how many examples had been kept that often at the end; [] if nothing was counted."""
+    counted = [event["times_kept"] for event in run.of("scores") if sum(event.get("times_kept") or [])]
+    return list(counted[-1]) if counted else []
+
+
+def never_kept_share(run: Run) -> float | None:
+    """Share of the considered examples that were never kept; None if nothing was counted."""
+    counts = last_times_kept(run)
+    return counts[0] / sum(counts) if counts else None
+
+
+def keep_rates(events: Iterable[Event]) -> dict[int, float]:
+    """Kept / considered of each class over the whole run; classes never considered are left out."""
+    kept: dict[int, int] = {}
+    considered: dict[int, int] = {}
+    for event in events:  # each counts what came since the one before
+        pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=True)
+        for class_index, (num_kept, num_considered) in enumerate(pairs):
+            kept[class_index] = kept.get(class_index, 0) + num_kept
+            considered[class_index] = considered.get(class_index, 0) + num_considered
+    return {index: kept[index] / count for index, count in considered.items() if count}
 
 
 def times_kept(counts: Sequence[int]) -> Chart:
     """How many examples were kept how often."""
-    total = sum(counts)
-    tail = sum(counts[MOST_BARS:])
-    rows: list[dict[str, Any]] = [
-        {"times": str(k), "examples": count, "share": count / total}
-        for k, count in enumerate(counts[:MOST_BARS])
-    ]
-    if tail:
-        rows.append({"times": f"{MOST_BARS}+", "examples": tail, "share": tail / total})
+    total, tail = sum(counts), sum(counts[MOST_BARS:])
+    by_times = {str(times): count for times, count in enumerate(counts[:MOST_BARS])}
+    by_times |= {f"{MOST_BARS}+": tail} if tail else {}
+    rows = [{"times": times, "examples": count, "share": count / total} for times, count in by_times.items()]
+    times, share = ordinal("times", "times kept"), quantitative("share", "share of examples", axis=PERCENT)
+    examples = quantitative("examples", "examples", format=",")
     return Chart(
         name="times-kept",
         title="How often examples were kept",
-        meaning=f"Of {total:,} examples considered, {counts[0] / total:.1%} were never kept, so the network "
-        "was never trained on them; "
-        "those at the right are the ones it was trained on most.",
-        spec={
-            **WIDE,
-            "data": {"values": rows},
-            "mark": {"type": "bar"},
-            "encoding": {
-                "x": rank("times", "times kept", sort=None, axis={"labelAngle": 0}),
-                "y": number("share", "share of examples", axis=percent_axis()),
-                "tooltip": [
-                    rank("times", "times kept"),
-                    number("examples", "examples", format=","),
-                    number("share", "share", format=".2%"),
-                ],
-            },
-        },
+        meaning=f"Of {total:,} examples considered, {counts[0] / total:.1%} were never kept: the network was "
+        "not trained on them. Those on the right it was trained on most.",
+        spec=bars(rows, times, share, [times, examples, {**share, "format": ".2%"}]),
     )
 
 
-def never_kept(counted: Sequence[Event]) -> Chart:
-    """The share of examples that had never been kept, while the run went on."""
-    shown = thin(counted, MOST_MOMENTS)
+def keep_rate_by_class(rates: dict[int, float]) -> Chart:
+    """Which classes selection prefers, the most kept first."""
+    order = sorted(rates, key=lambda index: -rates[index])
+    rows = [{"class": str(index), "rate": round(rates[index], 4)} for index in order[:MOST_CLASSES]]
+    label, rate = ordinal("class", "class"), quantitative("rate", "keep rate", axis=PERCENT)
     return Chart(
-        name="never-kept",
-        title="Examples never kept so far",
-        meaning="Share of the examples considered at least once that had not been kept until then. What "
-        "stays at the end is the part of "
-        "the data set that selection left out.",
-        spec={
-            **WIDE,
-            "height": 200,
-            "data": {
-                "values": [
-                    {"step": event["step"], "share": round(never_kept_share(event), 5)} for event in shown
-                ]
-            },
-            "mark": {"type": "line", "point": True, "tooltip": True},
-            "encoding": {
-                "x": step_axis(),
-                "y": number("share", "never kept", axis=percent_axis(), scale={"zero": True}),
-            },
-        },
-        notes=thinning_note(len(counted), len(shown), "moments"),
+        name="keep-rate-by-class",
+        title="Keep rate of each class",
+        meaning="Share of each class's candidates that were kept, over the whole run. The network finds the "
+        "classes on the left hard.",
+        spec=bars(rows, label, rate, [label, {**rate, "format": ".1%"}]),
+        notes=thinning_note(len(rates), len(rows), "classes", "those kept most"),
     )

@@ -1,29 +1,21 @@
-"""All pictures of one run, in the order a reader wants them. Knows no page."""
+"""The page of one run, in the order a reader wants it: head, pictures, facts. Knows no HTML."""
 
 from sbpipe.runs import Run
 from sbpipe.show.charts import Chart
-from sbpipe.show.report.classes import class_charts
-from sbpipe.show.report.confidence import confidence_charts, confidence_notes
-from sbpipe.show.report.course import course_charts, idle_chart
+from sbpipe.show.report.breakdown import breakdown_charts
+from sbpipe.show.report.curves import error_over_time
 from sbpipe.show.report.examples import example_charts, read_examples
-from sbpipe.show.report.facts import fact_tables, folded_tables, status_of, tiles_of, warnings_in
+from sbpipe.show.report.facts import fact_tables, full_tables, status_of, tiles_of, warnings_in
+from sbpipe.show.report.grouping import group_runs
 from sbpipe.show.report.kept import kept_charts
-from sbpipe.show.report.scores import score_charts, score_notes
+from sbpipe.show.report.loss import loss_chart
+from sbpipe.show.report.scores import distribution, score_notes
 from sbpipe.show.report.section import Section
-from sbpipe.show.report.stability import stability_charts
-from sbpipe.show.report.staleness import staleness_charts, staleness_notes
 from sbpipe.show.report.timeline import timeline_chart
 
-ESSENTIAL = (
-    "timeline",
-    "idle",
-    "staleness-histogram",
-    "fidelity",
-    "swing",
-    "score-distribution",
-    "times-kept",
-    "examples-hardest",
-)
+COMPARED = ("error-over-time", "time-breakdown")
+"""Charts that a page of several runs draws for all of them together."""
+ESSENTIAL = ("timeline", "times-kept", "examples-hardest")
 """What the page of a study shows of one run of each arm."""
 
 
@@ -33,40 +25,33 @@ def charts_of_one(run: Run) -> list[Chart]:
 
 
 def sections_of_one(run: Run) -> list[Section]:
-    """A run from its numbers to its examples; what is missing is said where it would be."""
+    """A run from its numbers to its settings; what is missing is said where it would be."""
+    group = group_runs([run])
     timeline = timeline_chart(run)
     missing = [] if timeline else ["The events hold no spans, so there is no timeline."]
     example_notes: list[str] = []
     sheets = example_charts(read_examples(run.path, example_notes))
+    kept = [*kept_charts(run), *_known(distribution(run.of("scores")))]
     return [
-        Section("summary", "Summary", tiles=tiles_of(run), tables=fact_tables(run), notes=warnings_in(run)),
-        Section("pipeline", "The pipeline at work", _known(timeline, idle_chart(run)), notes=missing),
-        Section("training", "Training", course_charts(run)),
-        Section(
-            "staleness-and-fidelity",
-            "Staleness and fidelity",
-            staleness_charts(run),
-            notes=staleness_notes(run),
-        ),
-        Section("stability", "Is the loop stable?", stability_charts(run)),
-        Section(
-            "selection",
-            "Scores and selection",
-            [*score_charts(run), *kept_charts(run), *class_charts(run)],
-            notes=score_notes(run),
-        ),
+        Section("head", "", tiles=tiles_of(run), notes=warnings_in(run)),
+        Section("training", "Error and loss", _known(error_over_time(group), loss_chart(run))),
+        Section("time", "Time", [*breakdown_charts(group), *_known(timeline)], notes=missing),
+        Section("selection", "What was kept", kept, notes=score_notes(run)),
         Section("examples", "Easy and hard examples", sheets, notes=example_notes),
-        Section(
-            "test-set", "The test set, from hard to easy", confidence_charts(run), notes=confidence_notes(run)
-        ),
-        Section("everything", "All settings and numbers", tables=folded_tables(run), is_folded=True),
+        Section("facts", "Facts and settings", tables=fact_tables(run), is_folded=True),
+        Section("everything", "All settings and numbers", tables=full_tables(run), is_folded=True),
     ]
 
 
 def section_of_run(run: Run, name: str, title: str, only: tuple[str, ...] | None = None) -> Section:
-    """A run as one folded section, with the charts named or all of them."""
+    """A run as one folded section among others: the charts named, or all that are not drawn for all runs."""
     sections = sections_of_one(run)
-    charts = [chart for section in sections for chart in section.charts if only is None or chart.name in only]
+    charts = [
+        chart
+        for section in sections
+        for chart in section.charts
+        if (chart.name not in COMPARED if only is None else chart.name in only)
+    ]
     notes = [note for section in sections for note in section.notes]
     status = [("status", status_of(run))]
     return Section(name, title, charts, fact_tables(run), [*status, *tiles_of(run)], notes, is_folded=True)

@@ -1,6 +1,4 @@
-"""From sections to one HTML page that needs nothing but itself. Knows neither runs nor where the page
-goes.
-"""
+"""From sections to one HTML page that needs nothing but itself. Knows neither runs nor files."""
 
 import functools
 import json
@@ -23,21 +21,26 @@ POLICY = (
 WIDE_COLUMNS = 4
 
 
-def html_page(title: str, lead: str, sections: Sequence[Section], figures: str | None, footer: str) -> str:
+def html_page(
+    title: str, lead: str, sections: Sequence[Section], figures: str | None, footer: Sequence[str]
+) -> str:
     """The whole page; `figures` is the folder, relative to the page, that holds each chart as PNG and SVG."""
     shown = [
         section for section in sections if section.charts or section.tables or section.tiles or section.notes
     ]
     themes = {shade: theme.config(shade) for shade in ("light", "dark")}
+    end = "".join(f"<p>{escape(line)}</p>" for line in footer)
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'{MARK}\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>",
-            f'<header>\n<h1>{escape(title)}</h1>\n<p class="quiet">{escape(lead)}</p>\n{_contents(shown)}\n</header>\n<main>',
+            f'<header>\n<h1>{escape(title)}</h1>\n<p class="quiet">{escape(lead)}</p>',
+            f"{_contents(shown)}\n</header>\n<main>",
             *(_section(section, figures) for section in shown),
-            f"</main>\n<footer>{escape(footer)}</footer>",
+            f"</main>\n<footer>{end}</footer>",
             _data("themes", themes),
             f"<script>\n{_vega()}\n</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n",
         ]
@@ -46,26 +49,25 @@ def html_page(title: str, lead: str, sections: Sequence[Section], figures: str |
 
 def _contents(sections: Sequence[Section]) -> str:
     items = "".join(
-        f'<li><a href="#{escape(section.name)}">{escape(section.title)}</a></li>' for section in sections
+        f'<li><a href="#{escape(section.name)}">{escape(section.title)}</a></li>'
+        for section in sections
+        if section.title
     )
     return f'<nav aria-label="Contents"><ul>{items}</ul></nav>'
 
 
 def _section(section: Section, figures: str | None) -> str:
-    body = "\n".join(
-        [
-            _tiles(section.tiles),
-            _notes(section.notes),
-            *(_figure(chart, None if section.is_folded else figures) for chart in section.charts),
-            f'<div class="tables">{"".join(_table(table) for table in section.tables)}</div>'
-            if section.tables
-            else "",
-        ]
-    )
+    # A folded chart has no files of its own: a study folds one run of each arm, and nobody asked for those.
+    folder = None if section.is_folded else figures
+    charts = [_figure(chart, folder) for chart in section.charts]
+    tables = "".join(_table(table) for table in section.tables)
+    parts = [_tiles(section.tiles), _notes(section.notes), *charts, tables]
+    body = "\n".join(part for part in parts if part)
     name, title = escape(section.name), escape(section.title)
     if section.is_folded:
         return f'<section id="{name}">\n<details>\n<summary>{title}</summary>\n{body}\n</details>\n</section>'
-    return f'<section id="{name}">\n<h2>{title}</h2>\n{body}\n</section>'
+    heading = f"<h2>{title}</h2>\n" if title else ""
+    return f'<section id="{name}">\n{heading}{body}\n</section>'
 
 
 def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
@@ -82,18 +84,20 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _figure(chart: Chart, figures: str | None) -> str:
-    name, spec_id = escape(chart.name), f"spec-{escape(chart.name)}"
-    links = (
-        "".join(f'<a href="{escape(figures)}/{name}.{form}">{form.upper()}</a>' for form in ("png", "svg"))
-        if figures
-        else ""
-    )
+    name, title, spec_id = escape(chart.name), escape(chart.title), f"spec-{escape(chart.name)}"
+    forms = ("png", "svg") if figures and chart.spec else ()
+    links = "".join(f'<a href="{escape(str(figures))}/{name}.{form}">{form.upper()}</a>' for form in forms)
+    drawing = f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{title}"></div>'
     notes = "".join(f"<li>{escape(note)}</li>" for note in chart.notes)
-    return (
-        f'<figure id="{name}">\n<div class="heading"><h3>{escape(chart.title)}</h3><span class="links">{links}</span></div>\n'
-        f'<p class="meaning">{escape(chart.meaning)}</p>\n'
-        f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{escape(chart.title)}"></div>\n'
-        f"{f'<figcaption><ul>{notes}</ul></figcaption>' if notes else ''}\n{_data(spec_id, chart.spec)}\n</figure>"
+    return "\n".join(
+        [
+            f'<figure id="{name}">',
+            f'<div class="heading"><h3>{title}</h3><span class="links">{links}</span></div>',
+            f'<p class="meaning">{escape(chart.meaning)}</p>',
+            f"{drawing}\n{_data(spec_id, chart.spec)}" if chart.spec else "",
+            f"<figcaption><ul>{notes}</ul></figcaption>" if notes else "",
+            "</figure>",
+        ]
     )
 
 
@@ -102,13 +106,14 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
     kind = ' class="long"' if len(table.header) > WIDE_COLUMNS else ""
     return (
-        f'<div class="scroll"{" style=grid-column:1/-1" if kind else ""}><h3>{escape(table.title)}</h3>'
-        f'<p class="meaning">{escape(table.meaning)}</p><table{kind}><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="scroll"><h3>{escape(table.title)}</h3><p class="meaning">{escape(table.meaning)}</p>'
+        f"<table{kind}><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
 def _data(name: str, content: object) -> str:
-    """JSON inside the page; `<` is escaped so that no text in it can end the script."""
+    """JSON inside the page."""
+    # A run's own words stand in it: with `<` escaped, none of them can end the script.
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
@@ -120,4 +125,4 @@ def _vega() -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("sbpipe.show.report").joinpath("page", name).read_text(encoding="utf-8")
+    return resources.files("sbpipe.show.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ class Section:
     name: str
     """Its anchor: lower case, words joined by dashes."""
     title: str
+    """Its heading; "" for the head of a page, which needs none."""
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     tiles: list[tuple[str, str]] = field(default_factory=list)

@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from sbpipe.runs import Run
+from sbpipe.runs.names import STAGE_LABELS
 from sbpipe.show.charts import Chart
-from sbpipe.show.charts.theme import STAGES
-from sbpipe.show.report.encoding import number, word
-from sbpipe.show.report.spans import Bar, bars_of, selector_lane, step_begins
+from sbpipe.show.charts.chart import Spec
+from sbpipe.show.charts.theme import STAGE_COLOURS
+from sbpipe.show.report.encoding import nominal, quantitative
+from sbpipe.show.report.lanes import StageSpan, selector_lane, stage_spans, step_begins
 
 SHOWN_STEPS = 20
 MARGIN_STEPS = 20
@@ -20,21 +22,17 @@ LANE = 46
 UNDER = ("idle", "await", "wait")
 """Stages that hold others are drawn first."""
 LEGEND = {"orient": "bottom", "columns": 7}
+UNKNOWN_COLOUR = "#999999"
 MEANING = (
-    "One row per thread, time from left to right. Blue is training (forward, backward, optimizer), green is "
-    "scoring and selecting, "
-    "pink and purple carry the weights from trainer to selector, red is the trainer waiting for examples, "
-    "pale grey a selector "
-    "with nothing to do; sand is measuring the test error, for which everybody stops. Two rows filled at the "
-    "same time are the overlap the pipeline is for. Drag to move, hold Ctrl or Alt "
-    "and turn the wheel to zoom, double-click to go back."
+    "One row per thread. Blue is training, green is scoring and selecting, pink and purple carry weights to "
+    "the selector, red is the trainer waiting, pale grey a selector with nothing to do. Rows filled at the "
+    "same time are the overlap the pipeline is for. Drag to move, hold Ctrl and turn the wheel to zoom, "
+    "double-click to go back."
 )
 
 
 def typical_window(begins: Sequence[float], count: int = SHOWN_STEPS) -> tuple[int, int]:
-    """First and last step of the stretch whose length is nearest to the median, after the warm-up; near ones
-    to the middle win.
-    """
+    """First and last step of a stretch of about the median length, after the warm-up, near the middle."""
     if len(begins) <= count + 1:
         return 0, len(begins) - 1
     first = min(int(WARMUP_SHARE * len(begins)), len(begins) - 1 - count)
@@ -55,81 +53,77 @@ def timeline_chart(run: Run) -> Chart | None:
         return None
     first, last = typical_window(begins)
     begin, end = begins[first], begins[last]
-    wide_begin, wide_end = (
-        begins[max(0, first - MARGIN_STEPS)],
-        begins[min(len(begins) - 1, last + MARGIN_STEPS)],
+    wide_begin = begins[max(0, first - MARGIN_STEPS)]
+    wide_end = begins[min(len(begins) - 1, last + MARGIN_STEPS)]
+    spans = sorted(
+        stage_spans(run, wide_begin, wide_end), key=lambda span: (span.stage not in UNDER, span.begin)
     )
-    bars = sorted(bars_of(run, wide_begin, wide_end), key=lambda bar: (bar.stage not in UNDER, bar.begin))
-    if not bars:
+    if not spans:
         return None
     steps = run.of("step")
     return Chart(
         name="timeline",
         title="Timeline of both roles",
         meaning=MEANING,
-        spec=_spec(bars, begin, end, _lanes(run, bars)),
+        spec=_spec(spans, begin, end, _lanes(run, spans)),
         notes=(
             f"Steps {steps[first].get('step')} to {steps[last].get('step')} of {len(steps):,}: a stretch of "
-            "typical length. "
-            "The whole run is in the trace file.",
+            "typical length. The trace file beside this page has more.",
         ),
     )
 
 
-def _spec(bars: Sequence[Bar], begin: float, end: float, lanes: list[str]) -> dict[str, object]:
-    rows = [
-        {
-            "lane": bar.lane,
-            "stage": bar.stage,
-            "begin": round(1e3 * (bar.begin - begin), 3),
-            "end": round(1e3 * (bar.end - begin), 3),
-            "ms": round(1e3 * (bar.end - bar.begin), 3),
-            "task": bar.task,
-        }
-        for bar in bars
-    ]
-    found = {bar.stage for bar in bars}
-    stages = [stage for stage in STAGES if stage in found] + sorted(found - STAGES.keys())
-    colour = {"domain": stages, "range": [STAGES.get(stage, "#999999") for stage in stages]}
+def _spec(spans: Sequence[StageSpan], begin: float, end: float, lanes: list[str]) -> Spec:
     wheel = "wheel![event.ctrlKey || event.altKey || event.metaKey]"
+    zoom = {"type": "interval", "encodings": ["x"], "zoom": wheel}
+    shown = {"domain": [0, _ms(end - begin)], "nice": False}
+    axis = {"labelLimit": 150, "ticks": False, "domain": False}
+    stage = nominal("stage", "stage", legend=LEGEND, **_colours(spans))
     return {
         "width": "container",
         "height": LANE * len(lanes),
-        "data": {"values": rows},
-        "params": [
-            {
-                "name": "zoom",
-                "select": {"type": "interval", "encodings": ["x"], "zoom": wheel},
-                "bind": "scales",
-            }
-        ],
+        "data": {"values": [_row(span, begin) for span in spans]},
+        "params": [{"name": "zoom", "select": zoom, "bind": "scales"}],
         "mark": {"type": "bar", "clip": True, "height": {"band": 0.78}, "strokeWidth": 0.6},
         "encoding": {
-            "x": number(
-                "begin", "time (ms)", scale={"domain": [0, round(1e3 * (end - begin), 3)], "nice": False}
-            ),
+            "x": quantitative("begin", "time (ms)", scale=shown),
             "x2": {"field": "end"},
-            "y": word(
-                "lane",
-                "",
-                sort=lanes,
-                scale={"domain": lanes},
-                axis={"labelLimit": 150, "ticks": False, "domain": False},
-            ),
-            "color": word("stage", "stage", scale=colour, sort=stages, legend=LEGEND),
-            "stroke": word("stage", "stage", scale=colour, sort=stages, legend=LEGEND),
+            "y": nominal("lane", "", sort=lanes, scale={"domain": lanes}, axis=axis),
+            "color": stage,
+            # Without an outline a stage shorter than a pixel would not be drawn at all.
+            "stroke": stage,
             "tooltip": [
-                word("stage", "stage"),
-                word("lane", "thread"),
-                word("task", "for"),
-                number("begin", "begins (ms)"),
-                number("ms", "takes (ms)"),
+                nominal("stage", "stage"),
+                nominal("lane", "thread"),
+                nominal("task", "for"),
+                quantitative("begin", "begins (ms)"),
+                quantitative("ms", "takes (ms)"),
             ],
         },
     }
 
 
-def _lanes(run: Run, bars: Sequence[Bar]) -> list[str]:
+def _row(span: StageSpan, begin: float) -> dict[str, object]:
+    return {
+        "lane": span.lane,
+        "stage": STAGE_LABELS.get(span.stage, span.stage),
+        "begin": _ms(span.begin - begin),
+        "end": _ms(span.end - begin),
+        "ms": _ms(span.end - span.begin),
+        "task": span.task,
+    }
+
+
+def _colours(spans: Sequence[StageSpan]) -> Spec:
+    """Order and colour of the stages found, the same in every picture."""
+    found = {span.stage for span in spans}
+    stages = [*(stage for stage in STAGE_COLOURS if stage in found), *sorted(found - STAGE_COLOURS.keys())]
+    labels = [STAGE_LABELS.get(stage, stage) for stage in stages]
+    colours = [STAGE_COLOURS.get(stage, UNKNOWN_COLOUR) for stage in stages]
+    return {"sort": labels, "scale": {"domain": labels, "range": colours}}
+
+
+def _lanes(run: Run, spans: Sequence[StageSpan]) -> list[str]:
     """The lanes that hold something, the trainer's above the selectors'."""
     names = [selector_lane(name) for name in (*run.selections, "inline")]
     order = [
@@ -137,5 +131,9 @@ def _lanes(run: Run, bars: Sequence[Bar]) -> list[str]:
         "trainer, side threads",
         *(lane for name in names for lane in (name, f"{name}, weights in")),
     ]
-    found = {bar.lane for bar in bars}
+    found = {span.lane for span in spans}
     return [lane for lane in dict.fromkeys(order) if lane in found]
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 3)

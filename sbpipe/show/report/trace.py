@@ -1,6 +1,4 @@
-"""The whole run as a trace file in the trace-event format, for Perfetto (ui.perfetto.dev) or
-chrome://tracing.
-"""
+"""The whole run as a trace file in the trace-event format, for Perfetto (ui.perfetto.dev)."""
 
 import json
 from collections.abc import Iterator
@@ -8,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.runs import Run
-from sbpipe.show.report.spans import bars_of, begins_of
+from sbpipe.show.report.lanes import TRAINER, begins_of, stage_spans
 
 MOST_EVENTS = 100_000
-"""Stages written; a longer run has only its middle in the file, which viewers would otherwise refuse to open.
-"""
+"""Stages written: viewers refuse larger files, so a longer run has only its middle in the file."""
 
 
 def write_trace(run: Run, path: Path, most: int = MOST_EVENTS) -> str | None:
@@ -35,37 +32,28 @@ def write_trace(run: Run, path: Path, most: int = MOST_EVENTS) -> str | None:
 def _stages(run: Run, begin: float, end: float) -> Iterator[dict[str, Any]]:
     """Every stage as a complete event, each lane named where it first appears."""
     places: dict[str, tuple[int, int]] = {}
-    for bar in bars_of(run, begin, end):
-        if bar.begin < begin:
+    for span in stage_spans(run, begin, end):
+        if span.begin < begin:
             continue
-        if bar.lane not in places:
-            places[bar.lane] = _place(bar.lane, places)
-            process, thread = places[bar.lane]
-            yield {
-                "ph": "M",
-                "name": "process_name",
-                "pid": process,
-                "tid": thread,
-                "args": {"name": _role(bar.lane)},
-            }
-            yield {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": process,
-                "tid": thread,
-                "args": {"name": bar.lane},
-            }
-        process, thread = places[bar.lane]
+        if span.lane not in places:
+            places[span.lane] = _place(span.lane, places)
+            yield _named("process_name", places[span.lane], _role(span.lane))
+            yield _named("thread_name", places[span.lane], span.lane)
+        process, thread = places[span.lane]
         yield {
             "ph": "X",
-            "name": bar.stage,
-            "cat": _role(bar.lane),
-            "ts": _microseconds(bar.begin - begin),
-            "dur": _microseconds(bar.end - bar.begin),
+            "name": span.stage,
+            "cat": _role(span.lane),
+            "ts": _microseconds(span.begin - begin),
+            "dur": _microseconds(span.end - span.begin),
             "pid": process,
             "tid": thread,
-            "args": {"for": bar.task},
+            "args": {"for": span.task},
         }
+
+
+def _named(what: str, place: tuple[int, int], name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": place[0], "tid": place[1], "args": {"name": name}}
 
 
 def _counters(run: Run, begin: float, end: float) -> Iterator[dict[str, Any]]:
@@ -77,13 +65,8 @@ def _counters(run: Run, begin: float, end: float) -> Iterator[dict[str, Any]]:
         for event in run.of(kind):
             clock, value = event.get("clock"), event.get(field)
             if clock is not None and value is not None and begin <= clock < end:
-                yield {
-                    "ph": "C",
-                    "name": name,
-                    "ts": _microseconds(clock - begin),
-                    "pid": 1,
-                    "args": {name: value},
-                }
+                at = _microseconds(clock - begin)
+                yield {"ph": "C", "name": name, "ts": at, "pid": 1, "args": {name: value}}
 
 
 def _role(lane: str) -> str:
@@ -92,7 +75,7 @@ def _role(lane: str) -> str:
 
 def _place(lane: str, places: dict[str, tuple[int, int]]) -> tuple[int, int]:
     """Process and thread number of a lane that is not placed yet; the trainer is process 1."""
-    roles = list(dict.fromkeys(["trainer", *map(_role, places), _role(lane)]))
+    roles = list(dict.fromkeys([TRAINER, *map(_role, places), _role(lane)]))
     return roles.index(_role(lane)) + 1, len(places) + 1
 
 

@@ -13,9 +13,10 @@ from sbpipe.config import digest
 from sbpipe.machine import devices
 from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names import LOOP_STAGES
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
-from sbpipe.trainer.record.telemetry import LOOP_STAGES, Telemetry
+from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.setup import Setup
 from sbpipe.weights import manifest
 

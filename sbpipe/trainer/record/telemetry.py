@@ -10,6 +10,7 @@ import numpy as np
 
 from sbpipe.records import TrainBatch
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
 from sbpipe.trainer.engine import Engine
@@ -18,10 +19,8 @@ from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.health import Health
 
 PROGRESS_EVERY_S = 0.5
-BUSY = ("forward", "backward", "optimizer")
-LOOP_STAGES = (*BUSY, "weigh", "steer", "wait", "publish", "publish_fast", "log", "evaluate", "checkpoint")
-"""Stages of the loop itself: together, nearly all of its time."""
-APART = ("evaluate", "checkpoint")
+BUSY = stages_of("trainer", "work")
+APART = stages_of("trainer", "apart")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 

@@ -1,0 +1,36 @@
+"""The one owner of what a run calls things: files, events, stages and numbers, each with unit and meaning.
+
+Writers, readers, pictures, trackers and docs/events.md take names from here. Knows no run and no picture.
+`python -m sbpipe.runs.names > docs/events.md` writes the page anew.
+"""
+
+from sbpipe.runs.names.events import IN_SUMMARY, KINDS, LOOP, Field, Kind, field_of
+from sbpipe.runs.names.stages import (
+    LOOP_STAGES,
+    SELECTOR_STAGES,
+    SIDE_STAGES,
+    STAGE_LABELS,
+    STAGES,
+    Stage,
+    stages_of,
+)
+from sbpipe.runs.names.summary import NUMBERS, TROUBLE, Number
+
+__all__ = [
+    "IN_SUMMARY",
+    "KINDS",
+    "LOOP",
+    "LOOP_STAGES",
+    "NUMBERS",
+    "SELECTOR_STAGES",
+    "SIDE_STAGES",
+    "STAGES",
+    "STAGE_LABELS",
+    "TROUBLE",
+    "Field",
+    "Kind",
+    "Number",
+    "Stage",
+    "field_of",
+    "stages_of",
+]

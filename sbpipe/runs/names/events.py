@@ -1,0 +1,230 @@
+"""The kinds of events that a run writes, with their fields: unit and meaning. Plain data.
+
+A field whose unit is a list or a map is no curve; a field that applies to some runs only is null in others.
+"""
+
+from typing import NamedTuple
+
+from sbpipe.runs.names.stages import Role
+from sbpipe.runs.names.summary import NUMBERS
+
+
+class Field(NamedTuple):
+    """One field of an event."""
+
+    name: str
+    unit: str
+    meaning: str
+    label: str = ""
+    """What pictures call it, where it is drawn."""
+
+
+class Kind(NamedTuple):
+    """One kind of event."""
+
+    name: str
+    roles: tuple[Role, ...]
+    meaning: str
+    fields: tuple[Field, ...]
+
+
+STAMP = (
+    Field("t", "s", "wall clock"),
+    Field("clock", "s", "this host's monotonic clock; one clock for all processes of a host"),
+    Field("role", "text", "`trainer` or `selector`"),
+    Field("kind", "text", "the kind"),
+)
+"""What every event has."""
+
+_STEP = Field("step", "steps", "optimizer steps done")
+_CANDIDATES = Field("candidates", "candidates", "candidates considered so far")
+_SWING = Field(
+    "swing", "ratio", "variance of the class shares of the last 32 train batches over what chance gives: 1 = "
+    "calm; to 4 = selection follows classes, as fresh selection does; above 6 = it over-corrects between "
+    "classes, because its feedback comes late. Known after 8 batches", "swing",
+)  # fmt: skip
+_PREDICTION_SWING = Field(
+    "prediction_swing", "ratio", "the same for the classes that the selector's model predicts for its "
+    "candidates, which no policy has chosen: the model itself swings between classes", "prediction swing",
+)  # fmt: skip
+_STRENGTH = Field(
+    "strength", "ratio", "how sharply the policy selects now: 0 = uniformly, 1 = plain Selective-Backprop",
+    "strength",
+)  # fmt: skip
+_ESS = Field(
+    "ess", "ratio", "effective sample size of the importance weights of a batch, (sum w)² / (n sum w²): "
+    "1 = every example counts alike, 0.5 = half of the batch is lost to weighing", "effective sample size",
+)  # fmt: skip
+_GUARD = Field(
+    "guard", "ratio", "1 = open; less = selection is mixed towards uniform, because the loop swung or the "
+    "effective sample size fell", "guard",
+)  # fmt: skip
+_SPANS = Field(
+    "spans", "map", "`{stage: [start, duration, start, duration, ...]}` since the last such event, at most "
+    "64 of each, in seconds on `clock`; stages are listed below",
+)  # fmt: skip
+LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD)}
+"""Whether the loop is stable, by field; null where one does not apply or is not yet known."""
+
+_START = Kind("start", ("trainer",), "a trainer's process begins", (
+    Field("mode", "text", "how the roles are clocked"),
+    Field("policy", "text", "`selection.policy`"),
+    Field("keep", "share", "`selection.keep`"),
+    Field("interval", "steps", "between two publishes"),
+    Field("fast_interval", "steps", "between two publishes of the fast parts; 0: with the rest"),
+    Field("batch_size", "examples", "of a train batch"),
+    Field("seed", "number", "the seed"),
+    Field("digest", "text", "digest of the settings"),
+    Field("total_candidates", "candidates", "the budget, if it is one of epochs"),
+    Field("total_steps", "steps", "the budget, if it is one of steps"),
+    Field("total_s", "s", "the budget, if it is one of time"),
+    Field("num_examples", "examples", "in the train set"),
+    Field("num_classes", "classes", "of the data"),
+    Field("devices", "devices", "held by the run"),
+))  # fmt: skip
+_PROGRESS = Kind("progress", ("trainer",), "twice a second: how the run stands", (
+    Field("share", "share", "of the budget that is done", "done"),
+    _STEP,
+    _CANDIDATES,
+    Field("loss", "loss", "training loss of the last step, mean of the batch", "training loss"),
+    Field("error", "share", "last test error", "test error"),
+    Field("keep_rate", "share", "of the candidates so far that were kept", "keep rate"),
+    Field("staleness", "steps", "of the examples trained so far, mean", "staleness"),
+    Field("idle", "share", "of its time so far that the trainer waited", "trainer idle"),
+    Field("selector_idle", "share", "of their time so far that the selectors waited", "selector idle"),
+    Field("selectors", "selectors", "that are ready", "selectors"),
+    Field("queue", "examples", "kept and waiting to be trained", "queue"),
+    Field("candidates_per_s", "candidates/s", "considered per second of training so far", "throughput"),
+    Field("elapsed_s", "s", "of training so far, test error included", "time"),
+    Field("left_s", "s", "of training left, as estimated", "left"),
+    _SWING,
+    _ESS,
+    _STRENGTH,
+    _GUARD,
+))  # fmt: skip
+_ONE_STEP = Kind("step", ("trainer",), "one optimizer step, written a step later", (
+    Field("step", "steps", "its number, counted from 0"),
+    _CANDIDATES,
+    Field("loss", "loss", "mean of the batch", "training loss"),
+    Field("rate", "number", "learning rate"),
+    Field("keep_probability", "share", "mean over the batch"),
+    Field("staleness_mean", "steps", "mean over the batch", "staleness"),
+    Field("staleness_max", "steps", "largest of the batch"),
+    Field("fast_staleness_mean", "steps", "the same mean for the fast parts (normalisation, biases, head); "
+          "null where they come with the rest"),
+    Field("age_mean", "steps", "part of the staleness before the selection arrived, mean"),
+    Field("queue_mean", "steps", "part of the staleness after the selection arrived, mean"),
+    Field("staleness_counts", "list", "`[age, queue, n]`: n examples were `age` steps old when their "
+          "selection arrived and then waited `queue` steps"),
+    Field("spearman", "correlation", "fidelity: rank correlation of the batch's scores with its fresh losses",
+          "fidelity"),
+    Field("score_error", "loss", "mean absolute difference of score and fresh loss"),
+    Field("class_counts", "list", "examples of each class in the batch; empty where targets are no classes"),
+    _SWING,
+    _PREDICTION_SWING,
+    _ESS,
+    _STRENGTH,
+    _GUARD,
+    _SPANS,
+))  # fmt: skip
+_EVAL = Kind("eval", ("trainer",), "the test error was measured", (
+    _STEP,
+    _CANDIDATES,
+    Field("trained", "examples", "backpropagated so far"),
+    Field("elapsed_s", "s", "of training so far, test error included"),
+    Field("evaluate_s", "s", "spent measuring the test error so far, this time included: subtract it to get "
+          "training time"),
+    Field("startup_s", "s", "before the first step"),
+    Field("error", "share", "of test examples classified wrongly; null where targets are no classes",
+          "test error"),
+    Field("loss", "loss", "mean over the test set", "test loss"),
+    Field("class_errors", "list", "the error of each class"),
+    Field("confidence", "list", "probability given to the true class at percentiles 0 to 100, ascending"),
+    Field("confidence_accuracy", "list", "share classified rightly in each of 50 equal groups of test "
+          "examples ordered by that confidence"),
+))  # fmt: skip
+_SCORES = Kind("scores", ("trainer",), "with every `eval`: what selection did to the examples", (
+    _STEP,
+    _CANDIDATES,
+    Field("quantiles", "list", "percentiles 0 to 100 of the last `selection.history` scores; empty where "
+          "nobody scores"),
+    Field("class_considered", "list", "candidates of each class since the last such event"),
+    Field("class_kept", "list", "of these, kept"),
+    Field("times_kept", "list", "how many examples were kept 0, 1, 2, ... times, of those considered"),
+    Field("panel", "map", "`ids`, `score`, `keep_probability` of a fixed handful of examples when last "
+          "considered; null = not yet"),
+))  # fmt: skip
+_SELECTORS = (
+    Kind("selector", ("trainer",), "a selector came or went", (
+        Field("selector", "text", "its id"),
+        Field("state", "text", "`ready`, `rejected`, `lost` (died, hung or failed) or `left`"),
+        Field("device", "text", "its device and precision, when it is ready"),
+        Field("pulls_weights", "yes/no", "whether it gets weights over the wire, not in shared memory"),
+        Field("reason", "text", "why it went"),
+    )),
+    Kind("expired", ("trainer",), "leases taken back from a selector that was lost", (
+        Field("selector", "text", "its id"),
+        Field("leases", "leases", "how many"),
+    )),
+    Kind("fenced", ("trainer",), "an answer refused", (
+        Field("selector", "text", "its id"),
+        Field("lease", "number", "which lease"),
+        Field("reason", "text", "why"),
+    )),
+    Kind("built", ("selector",), "a selector is ready to answer leases", (
+        Field("selector", "text", "its id"),
+        Field("device", "text", "what it scores on"),
+        Field("data", "text", "fingerprint of the data"),
+        Field("model", "text", "digest of the model's layout"),
+        Field("weights", "text", "`shared` memory, or `pulled` over the wire"),
+        Field("precision", "text", "what it scores in"),
+        Field("irreducible", "text", "digest of the irreducible losses; only with policy `rho`"),
+    )),
+    Kind("selection", ("selector",), "one lease answered", (
+        Field("lease", "number", "which lease"),
+        Field("version", "steps", "of the weights that scored it"),
+        Field("candidates", "candidates", "considered"),
+        Field("kept", "candidates", "kept"),
+        _SPANS,
+    )),
+    Kind("check", ("selector",), "some candidates scored in fp32 too", (
+        Field("version", "steps", "of the weights"),
+        Field("precision", "text", "what it scores in"),
+        Field("agreement", "correlation", "rank correlation of both scores"),
+    )),
+)  # fmt: skip
+_TEXT = (Field("text", "text", "the message"),)
+_OTHERS = (
+    Kind("warning", ("trainer", "selector"), "something a user should act on; `sbpipe run` shows it", _TEXT),
+    Kind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
+    Kind("resumed", ("trainer",), "the run goes on from a checkpoint", (_STEP,)),
+    Kind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
+    Kind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
+        Field(number.name, number.unit, number.meaning) for number in NUMBERS.values()
+    )),
+)  # fmt: skip
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_OTHERS)
+}
+"""Every kind of event, by its name."""
+IN_SUMMARY = {
+    "error": "eval.error",
+    "step": "steps",
+    "candidates": "candidates",
+    "keep_rate": "keep_rate",
+    "staleness": "staleness.mean",
+    "idle": "trainer.idle_ratio",
+    "selector_idle": "selector.idle_ratio",
+    "candidates_per_s": "candidates_per_s",
+    "elapsed_s": "train_s",
+    "swing": "selection.swing",
+    "ess": "selection.ess",
+    "strength": "selection.strength",
+    "guard": "selection.guard",
+}
+"""Fields of `progress` that the summary holds too, under these names."""
+
+
+def field_of(kind: str, name: str) -> Field:
+    """A field of a kind of event."""
+    return next(field for field in KINDS[kind].fields if field.name == name)

@@ -1,0 +1,40 @@
+"""What lies in a run directory. Plain data."""
+
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+CONNECTION = "connection.json"
+TRAINER_EVENTS = "events-trainer.jsonl"
+SELECTOR_EVENTS = "events-selector-{}.jsonl"
+SUMMARY = "summary.json"
+EXAMPLES = "examples.npz"
+REPORT = "report.html"
+LOGS = "logs"
+LOCK = "trainer.lock"
+CHECKPOINTS = "checkpoints"
+TRACKERS = "trackers"
+
+FILES: dict[str, str] = {
+    CONFIG: "every setting, resolved",
+    ENVIRONMENT: "versions, devices, host, cores, git commit, command",
+    CONNECTION: "where a selector reaches the trainer",
+    TRAINER_EVENTS: "the trainer's events",
+    SELECTOR_EVENTS.format(
+        "ID"
+    ): "one file per selector process; in mode `inline` its events are the trainer's",
+    SUMMARY: "the numbers of the run, flat, under stable dotted names",
+    EXAMPLES: (
+        "per example: last score, times considered, times kept; thumbnails of the easiest, hardest, most "
+        "often and never kept"
+    ),
+    REPORT: "the page that `sbpipe run` and `sbpipe report` make",
+    f"{CHECKPOINTS}/": "what a resume needs",
+    f"{LOGS}/": "what the roles printed",
+    LOCK: "held while a trainer works here",
+    f"{TRACKERS}/": "how far each tracker has come; `tensorboard/`, `wandb/`, `mlruns/` are their copies",
+}
+"""Every file and folder, with one line on what it holds."""
+
+
+def selector_of(file_stem: str) -> str:
+    """A selector's id, from the name of its events file without the ending."""
+    return file_stem.removeprefix(SELECTOR_EVENTS.partition("{")[0])

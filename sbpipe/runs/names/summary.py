@@ -1,0 +1,147 @@
+"""The numbers that a run leaves in summary.json: name, label, unit, meaning. Plain data.
+
+The unit says how a number is shown: `share` as a percentage, `s` as a duration, others as they are.
+"""
+
+from typing import NamedTuple
+
+from sbpipe.runs.names.stages import LOOP_STAGES, STAGES
+
+
+class Number(NamedTuple):
+    """One entry of the summary."""
+
+    name: str
+    label: str
+    """What a person is shown; two or three words."""
+    unit: str
+    meaning: str
+
+
+_RUN = (
+    Number("status", "status", "text", "`finished`, `stopped` or `failed`"),
+    Number("mode", "mode", "text", "how the roles were clocked"),
+    Number("seed", "seed", "number", "the seed"),
+    Number("config.digest", "settings digest", "text", "digest of every setting that changes the training"),
+    Number("wall_s", "wall time", "s", "from the start of the trainer's process to its end"),
+    Number("startup_s", "start-up", "s", "before the first step"),
+    Number("train_s", "training time", "s", "from the first step to the last, test error included"),
+    Number("steps", "steps", "steps", "optimizer steps"),
+    Number("trained", "examples trained", "examples", "examples backpropagated: steps times batch size"),
+    Number("candidates", "candidates", "candidates", "examples considered for training"),
+    Number("kept", "kept", "candidates", "candidates kept"),
+    Number("leftover", "left over", "examples", "kept examples that did not fill a last batch"),
+    Number("keep_rate", "keep rate", "share", "kept / candidates"),
+    Number("candidates_per_s", "throughput", "candidates/s", "candidates considered per second of training"),
+    Number(
+        "devices", "devices", "devices", "devices held during the run: what device-seconds are counted by"
+    ),
+    Number("device.trainer", "trainer device", "text", "what the trainer ran on"),
+    Number("device.selector", "selector device", "text", "what the selectors ran on"),
+    Number("eval.error", "test error", "share", "share of test examples classified wrongly, at the end"),
+    Number("eval.loss", "test loss", "loss", "mean loss on the test set, at the end"),
+)
+_LOOP_MEANINGS = {stage.name: stage.meaning for stage in STAGES if stage.role == "trainer"}
+_TRAINER = (
+    Number("trainer.busy_ratio", "trainer busy", "share", "of its time in forward, backward and optimizer"),
+    Number("trainer.idle_ratio", "trainer idle", "share", "of its time without a batch to train on"),
+    Number("trainer.step_ms", "train step", "ms", "mean forward, backward and optimizer of a step"),
+    Number("trainer.steer_ms", "steering", "ms", "mean weighing and steering of a step"),
+    Number(
+        "trainer.view_ms", "load a batch", "ms", "mean loading and augmenting of a train batch, side thread"
+    ),
+    Number("trainer.dispatch_ms", "dispatch", "ms", "processor time of the dispatcher per step, side thread"),
+    Number("trainer.log_ms", "logging", "ms", "mean writing of events per step"),
+    *(
+        Number(f"trainer.{name}_s", f"trainer {name}", "s", f"in all: {_LOOP_MEANINGS[name]}")
+        for name in LOOP_STAGES
+    ),
+)
+_SELECTOR = (
+    Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
+    Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
+    Number("selector.busy_s", "selector busy", "s", "in all: view, score, select and apply"),
+    Number("selector.view_s", "selector view", "s", "in all: candidates loaded and augmented"),
+    Number("selector.score_s", "selector score", "s", "in all: forward pass of candidates"),
+    Number("selector.select_s", "selector select", "s", "in all: keep probabilities, and who is kept"),
+    Number(
+        "selector.apply_s", "selector apply", "s", "in all: new weights applied and made ready for scoring"
+    ),
+    Number("selector.scored", "scored", "candidates", "candidates that went through a selector's model"),
+    Number("selector.lost", "selectors lost", "selectors", "selectors that died, hung or failed"),
+)
+_SELECTION = (
+    Number("staleness.mean", "staleness", "steps", "between scoring an example and training on it, mean"),
+    Number("staleness.p95", "staleness p95", "steps", "the same, 95th percentile"),
+    Number("staleness.max", "staleness max", "steps", "the same, largest"),
+    Number("staleness.age_mean", "age at scoring", "steps", "part of it before the selection arrived, mean"),
+    Number("staleness.queue_mean", "time in queue", "steps", "part of it after the selection arrived, mean"),
+    Number("staleness.fast_mean", "fast staleness", "steps", "the same mean for the fast parts of the "
+           "weights; null where they come with the rest"),
+    Number("fidelity.spearman", "fidelity", "correlation", "rank correlation of scores with fresh losses on "
+           "trained examples"),
+    Number("fidelity.mean_error", "score error", "loss", "mean absolute difference of score and fresh loss"),
+    Number("selection.swing", "swing", "ratio", "geometric mean over the run of a step's `swing`"),
+    Number("selection.prediction_swing", "prediction swing", "ratio", "geometric mean of `prediction_swing`"),
+    Number("selection.ess", "effective sample size", "ratio", "mean of `ess`"),
+    Number("selection.strength", "strength", "ratio", "mean of `strength`"),
+    Number("selection.guard", "guard", "ratio", "mean of `guard`"),
+    Number("scoring.agreement", "scoring agreement", "correlation", "rank correlation of coarse scores with "
+           "fp32 at the same image size; null where scores are exact"),
+    Number("scoring.scale_agreement", "scale agreement", "correlation", "rank correlation of scores of "
+           "smaller images with those of full size"),
+    Number("scoring.checks", "scoring checks", "checks", "how often scores were compared with fp32"),
+    Number("scoring.failed_checks", "failed checks", "checks", "without a result: not finite, or all alike"),
+    Number("scoring.overflowed", "overflowed", "candidates", "scores that were not finite"),
+    Number("scoring.refresh_ms", "refresh", "ms", "mean folding, casting or quantising of new weights"),
+)  # fmt: skip
+_WEIGHTS = (
+    Number("sync.published", "published", "snapshots", "snapshots offered"),
+    Number("sync.skipped", "skipped", "snapshots", "snapshots not taken, because no slot was free"),
+    Number("sync.applied", "applied", "snapshots", "snapshots that selectors scored with"),
+    Number("sync.snapshot_ms", "publish", "ms", "mean cost of a snapshot to the loop"),
+    Number("sync.apply_ms", "apply", "ms", "mean time to put a snapshot into a selector's model"),
+    Number("sync.transfer_ms", "transfer", "ms", "mean time of a snapshot over the wire; 0 in shared memory"),
+    Number("sync.bytes_per_s", "weights sent", "bytes/s", "snapshots offered per second of training"),
+    Number("sync.fast_published", "fast published", "snapshots", "snapshots of the fast parts alone"),
+    Number("sync.fast_skipped", "fast skipped", "snapshots", "of these, not taken"),
+    Number("sync.fast_publish_ms", "publish fast parts", "ms", "mean cost of one; null where there was none"),
+    Number("sync.fast_bytes", "fast parts", "bytes", "size of one; null where they come with the rest"),
+    Number("weights.bytes", "weights", "bytes", "size of a snapshot"),
+    Number("weights.digest", "weights digest", "text", "digest of the final weights"),
+)
+_LEASES = (
+    Number("lease.selected", "leases selected", "leases", "leases answered and accepted"),
+    Number("lease.trained", "leases trained", "leases", "leases whose kept examples were all trained on"),
+    Number("lease.expired", "leases expired", "leases", "taken back from selectors that were lost"),
+    Number("lease.fenced", "leases fenced", "leases", "answers refused, because the lease was no longer out"),
+    Number(
+        "lease.fallback",
+        "leases fallback",
+        "leases",
+        "answered by the trainer itself, because no selector was there",
+    ),
+    Number("link.dropped", "messages dropped", "messages", "messages refused by the wire's checks"),
+    Number("checkpoint.failed", "checkpoints failed", "checkpoints", "checkpoints that could not be written"),
+    Number("events.lost", "events lost", "events", "events that could not be written"),
+)
+GROUPS: dict[str, tuple[Number, ...]] = {
+    "The run": _RUN,
+    "The trainer": _TRAINER,
+    "The selectors, summed": _SELECTOR,
+    "Selection": _SELECTION,
+    "Weights on their way": _WEIGHTS,
+    "Leases, and what went wrong and was put right": _LEASES,
+}
+NUMBERS: dict[str, Number] = {number.name: number for group in GROUPS.values() for number in group}
+"""Every number of the summary, by its name."""
+TROUBLE = (
+    "selector.lost",
+    "lease.expired",
+    "lease.fenced",
+    "lease.fallback",
+    "link.dropped",
+    "checkpoint.failed",
+    "events.lost",
+)
+"""Counts that are 0 in a run without trouble."""
