@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     place = own_place()
     if config.mode == "data-parallel" and place is None:
         raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
-    # Before torch is imported: OpenMP reads its environment once.
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe.process import roles
 

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from sbpipe.config.traits import Traits, traits_of
+from sbpipe.config.traits import TRAITS, Traits
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
@@ -162,7 +162,7 @@ class SelectionConfig:
     policy: str = setting(
         "steady",
         "the rule from scores to keep probabilities",
-        choices=("full", "infobatch", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
+        choices=tuple(TRAITS),
     )
     score: str = setting(
         "loss",
@@ -228,7 +228,7 @@ class SelectionConfig:
     @property
     def traits(self) -> Traits:
         """What sets the policy apart from others."""
-        return traits_of(self.policy)
+        return TRAITS[self.policy]
 
     @property
     def keep_rate(self) -> float:

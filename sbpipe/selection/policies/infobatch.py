@@ -7,7 +7,7 @@ trainer's process knows, so both roles must be one (mode `inline`).
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.config import SelectionConfig, Traits
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats, Ids
 from sbpipe.selection.draws import independent
 from sbpipe.selection.history import History
@@ -47,7 +47,7 @@ class InfoBatch(HistoryPolicy):
     kept example weighs 1 / chance, so that the mean gradient is that of all.
     """
 
-    traits = Traits(needs_scores=False, needs_trained_losses=True, has_own_weights=True)
+    traits = TRAITS["infobatch"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

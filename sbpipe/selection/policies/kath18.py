@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig, Traits
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.draws import inclusion, systematic
 from sbpipe.selection.history import History
@@ -18,7 +18,7 @@ class Kath18(HistoryPolicy):
     of the last `selection.history` scores.
     """
 
-    traits = Traits()
+    traits = TRAITS["kath18"]
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:

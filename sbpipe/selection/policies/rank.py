@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig, Traits
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.draws import inclusion, ranks_within, systematic
 from sbpipe.selection.policies.uniform import Random
@@ -11,7 +11,7 @@ from sbpipe.selection.policies.uniform import Random
 class Rank(Random):
     """A fixed number of each pass, with chances in proportion to (rank / n)^beta, beta = 1/keep - 1."""
 
-    traits = Traits()
+    traits = TRAITS["rank"]
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:

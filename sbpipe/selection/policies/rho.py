@@ -1,7 +1,6 @@
 """`rho`: loss less irreducible loss, what is worth learning and not yet learnt (Mindermann et al. 2022)."""
 
-from dataclasses import replace
-
+from sbpipe.config import TRAITS
 from sbpipe.selection.policies.topk import TopK
 
 
@@ -12,4 +11,4 @@ class Rho(TopK):
     sees numbers as ever, and a new selector takes over differences; the scores that travel stay losses.
     """
 
-    traits = replace(TopK.traits, needs_irreducible=True)
+    traits = TRAITS["rho"]

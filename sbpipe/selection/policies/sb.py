@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig, Traits
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.class_history import ClassHistory
 from sbpipe.selection.draws import independent
@@ -17,7 +17,7 @@ class SelectiveBackprop(HistoryPolicy):
     a share `keep`.
     """
 
-    traits = Traits(ranks_by_class=True)
+    traits = TRAITS["sb"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import Traits
+from sbpipe.config import TRAITS
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.draws import ranks_within, share_of
 from sbpipe.selection.policies.uniform import Random
@@ -14,7 +14,7 @@ class TopK(Random):
     Of equal scores the earlier one is kept.
     """
 
-    traits = Traits(has_chances=False)
+    traits = TRAITS["topk"]
 
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
