@@ -30,9 +30,6 @@ FORBIDDEN = {
     "trainer": {"selector", "scoring", "show"},
     "selector": {"trainer", "show"},
 }
-# A policy's traits stand on its class, and settings are checked against them: this one file looks up, and
-# only once something is resolved.
-LOOKS_UP = {"config/traits.py": {"selection"}}
 OWNERS = {
     "zmq": {"link/sockets.py"},
     "msgpack": {"link/frames.py"},
@@ -86,7 +83,6 @@ def test_lower_never_imports_higher(path: Path) -> None:
     room = room_of(path)
     height = next(k for k, layer in enumerate(LAYERS) if room in layer)
     rooms = {name.split(".")[1] for name in imports_of(path) if name.startswith("sbpipe.")} - {room}
-    rooms -= LOOKS_UP.get(str(path.relative_to(ROOT)), set())
     above = {other for layer in LAYERS[height + 1 :] for other in layer}
     assert rooms & above == set()
     assert rooms & FORBIDDEN.get(room, set()) == set()

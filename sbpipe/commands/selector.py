@@ -8,7 +8,6 @@ import time
 from sbpipe import process as launch
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.machine import cores
-from sbpipe.records import RunEnd, SelectorStats
 from sbpipe.show.terminal import Display, lone_selector_line
 
 HELP = "a selector; takes all other settings from its trainer"
@@ -32,8 +31,10 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     from sbpipe.process import roles
+    from sbpipe.records import RunEnd, SelectorStats
 
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(launch.SUPERVISED))

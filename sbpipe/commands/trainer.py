@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     place = own_place()
     if config.mode == "data-parallel" and place is None:
         raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe.process import roles
 
@@ -66,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Watcher:
-    """Shows a trainer's own progress and copies its log into the run directory, unless a supervisor does
-    both.
-    """
+    """Shows a trainer's progress and copies its log into the run directory, unless a supervisor does both."""
 
     def __init__(self, *, is_supervised: bool) -> None:
         self.is_supervised = is_supervised

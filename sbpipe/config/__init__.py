@@ -24,10 +24,11 @@ from sbpipe.config.schema import (
     ViewConfig,
     known_keys,
 )
-from sbpipe.config.traits import Traits, keeps_all, traits_of
+from sbpipe.config.traits import TRAITS, Traits, keeps_all
 from sbpipe.config.writer import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
 
 __all__ = [
+    "TRAITS",
     "CheckpointConfig",
     "Config",
     "DataConfig",
@@ -60,6 +61,5 @@ __all__ = [
     "to_json",
     "to_toml",
     "toml_value",
-    "traits_of",
     "warnings_of",
 ]

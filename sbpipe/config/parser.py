@@ -1,6 +1,4 @@
-"""From TOML, assignments and dictionaries to a checked Config. Input is checked here, once; the rest of the
-code trusts it.
-"""
+"""From TOML, assignments and dictionaries to a checked Config. Checked here, once; the rest trusts it."""
 
 import dataclasses
 import difflib
@@ -20,9 +18,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
-    """The tables of a TOML file, as they stand there; `what` it is and where there are `examples`, for who
-    gave a wrong one.
-    """
+    """The tables of a TOML file, as they stand there. An error says `what` it is and where `examples` are."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

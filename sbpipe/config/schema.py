@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from sbpipe.config.traits import Traits, traits_of
+from sbpipe.config.traits import TRAITS, Traits
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
@@ -31,6 +31,7 @@ def setting(
         "high": high,
         "above": above,
     }
+    # Each config gets a list or table of its own: a shared default would be changed for all by one.
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -161,7 +162,7 @@ class SelectionConfig:
     policy: str = setting(
         "steady",
         "the rule from scores to keep probabilities",
-        choices=("full", "infobatch", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
+        choices=tuple(TRAITS),
     )
     score: str = setting(
         "loss",
@@ -227,7 +228,7 @@ class SelectionConfig:
     @property
     def traits(self) -> Traits:
         """What sets the policy apart from others."""
-        return traits_of(self.policy)
+        return TRAITS[self.policy]
 
     @property
     def keep_rate(self) -> float:
@@ -399,9 +400,7 @@ class Config:
 
     @property
     def fast_interval(self) -> int:
-        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or
-        nobody scores.
-        """
+        """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
         is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 

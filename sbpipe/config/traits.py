@@ -1,6 +1,6 @@
-"""What the settings and the roles must know of a policy before one is built. The policies' classes hold it.
+"""The policies there are, and what the settings and the roles must know of each before one is built.
 
-It must not know the policies: which there are, and what is true of each, is told in `selection/`.
+It must not know how a policy chooses: that stands in `selection/`, whose classes take their traits from here.
 """
 
 from dataclasses import dataclass
@@ -28,17 +28,23 @@ class Traits:
     """Whether it can rank a score among those of its own class without help."""
 
 
-def traits_of(policy: str) -> Traits:
-    """The traits of the policy that the settings name."""
-    # Not at the top of the file: policies are built from settings, so their room imports this one, and numpy,
-    # which `--help` must not wait for.
-    from sbpipe.selection import POLICIES
-
-    return POLICIES[policy].traits
+# Here, and not only on the classes that point here: settings are checked before a role has chosen its cores,
+# and the classes bring numpy, whose threads are as many as the cores are when it is imported.
+TRAITS = {
+    "full": Traits(needs_scores=False, keeps_all=True),
+    "infobatch": Traits(needs_scores=False, needs_trained_losses=True, has_own_weights=True),
+    "kath18": Traits(),
+    "random": Traits(needs_scores=False),
+    "rank": Traits(),
+    "rho": Traits(needs_irreducible=True, has_chances=False),
+    "sb": Traits(ranks_by_class=True),
+    "shuffled": Traits(ranks_by_class=True),
+    "steady": Traits(ranks_by_class=True, is_steered=True),
+    "topk": Traits(has_chances=False),
+}
+"""Every policy by its name in the settings; `selection.POLICIES` has its class."""
 
 
 def keeps_all(policy: object) -> bool:
     """Whether the policy that some run's files name trains on everything; an unknown one does not."""
-    from sbpipe.selection import POLICIES
-
-    return policy in POLICIES and traits_of(str(policy)).keeps_all
+    return isinstance(policy, str) and TRAITS.get(policy, Traits()).keeps_all

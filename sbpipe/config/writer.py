@@ -1,6 +1,4 @@
-"""From a Config to what people read (TOML), what programs read (JSON), and what two roles compare (a
-digest).
-"""
+"""From a Config to what people read (TOML), programs read (JSON), and two roles compare (a digest)."""
 
 import dataclasses
 import hashlib

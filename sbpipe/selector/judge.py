@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Classes, Floats, Ids, Lease
 from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
-from sbpipe.selection.within import Mask
+from sbpipe.selection.draws import Mask
 
 
 class Decision(NamedTuple):

@@ -6,10 +6,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from sbpipe.records import SelectorStats
 from sbpipe.runs.names import NUMBERS
+
+if TYPE_CHECKING:
+    from sbpipe.records import SelectorStats
 
 PLAIN_EVERY_S = 5.0
 _BAR = 24
@@ -74,7 +76,7 @@ def selector_line(event: Mapping[str, Any]) -> str:
     )
 
 
-def lone_selector_line(stats: SelectorStats | None, elapsed_s: float) -> str:
+def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
     """What a selector in a terminal of its own says of itself."""
     if stats is None:
         return "selector waiting for a trainer"

@@ -114,12 +114,12 @@ def test_a_guard_that_would_pass_over_all_that_is_not_learned_yet_is_warned_of()
     (note,) = warnings_of(resolve(guard))
     assert "quantile 0.8" in note
     assert "Set selection.warmup" in note
-    for mended in (
+    for fix in (
         {"selection.warmup": 4000},
         {"selection.outliers": "clip"},
         {"selection.outlier_quantile": 0.99},
     ):
-        assert warnings_of(resolve(guard | mended)) == []
+        assert warnings_of(resolve(guard | fix)) == []
     (note,) = warnings_of(resolve(guard | {"selection.policy": "random"}))
     assert "has no effect" in note
 

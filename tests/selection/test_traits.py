@@ -1,12 +1,14 @@
 """What policies tell of themselves, and that nobody outside `selection/` goes by their names."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import sbpipe
-from sbpipe.config import SelectionConfig, Traits, keeps_all, known_keys, traits_of
+from sbpipe.config import TRAITS, SelectionConfig, Traits, keeps_all, known_keys
 from sbpipe.selection import POLICIES, build_policy
 
 ROOT = Path(sbpipe.__file__).parent
@@ -45,7 +47,17 @@ def test_a_comparison_with_the_name_of_a_policy_is_found(text: str) -> None:
 
 
 def test_the_settings_offer_the_policies_that_there_are() -> None:
-    assert known_keys()["selection.policy"].metadata["choices"] == tuple(POLICIES)
+    assert known_keys()["selection.policy"].metadata["choices"] == tuple(POLICIES) == tuple(TRAITS)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_tells_the_traits_of_its_name(name: str) -> None:
+    assert POLICIES[name].traits is TRAITS[name]
+
+
+def test_settings_are_checked_without_numpy() -> None:
+    code = "import sys, sbpipe; sbpipe.resolve({'mode': 'inline'}); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -62,7 +74,7 @@ def test_the_settings_offer_the_policies_that_there_are() -> None:
     ],
 )
 def test_each_trait_is_that_of_the_policies_it_was_made_for(trait: str, policies: set[str]) -> None:
-    assert {name for name in POLICIES if getattr(traits_of(name), trait)} == policies
+    assert {name for name in POLICIES if getattr(POLICIES[name].traits, trait)} == policies
 
 
 def test_what_wraps_a_policy_has_its_traits() -> None:

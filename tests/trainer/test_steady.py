@@ -14,7 +14,7 @@ from sbpipe.config import Config, SelectionConfig, resolve
 from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import build_policy
-from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.class_history import ClassHistory
 from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.guard import CALM, WILD, Guard

@@ -1,14 +1,10 @@
-"""Policies that do not look at scores: `full` (the paper's Traditional) and `random` (the same keep rate,
-blindly).
-"""
-
-from dataclasses import replace
+"""Policies that do not look at scores: `full` (the paper's Traditional) and `random`."""
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig, Traits
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.within import independent
+from sbpipe.selection.draws import independent
 
 _NOTHING: Floats = np.empty(0, np.float32)
 
@@ -16,7 +12,7 @@ _NOTHING: Floats = np.empty(0, np.float32)
 class Random:
     """Every candidate is kept with the same probability."""
 
-    traits = Traits(needs_scores=False)
+    traits = TRAITS["random"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
@@ -42,7 +38,7 @@ class Random:
 class Full(Random):
     """Every candidate is kept."""
 
-    traits = replace(Random.traits, keeps_all=True)
+    traits = TRAITS["full"]
 
     def __init__(self, config: SelectionConfig) -> None:
         self._keep = 1.0

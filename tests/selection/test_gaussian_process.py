@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from sbpipe.selection import ScoreCache
-from sbpipe.selection.predicted import LENGTHS, NOISES, SPAN, Histories, fit, log_likelihood, predict, rank
+from sbpipe.selection.gaussian_process import (
+    LENGTHS,
+    NOISES,
+    SPAN,
+    Histories,
+    fit,
+    log_likelihood,
+    predict,
+    rank,
+)
 
 RNG = np.random.default_rng
 

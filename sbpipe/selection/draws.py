@@ -1,6 +1,4 @@
-"""Choosing a fixed number within one scoring pass: ranks, chances that sum to that number, and a draw that
-meets it. Knows no policy.
-"""
+"""From keep probabilities to kept candidates, and chances that sum to a fixed number. Knows no policy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +14,10 @@ def independent(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
 
 
 def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
-    """As many as the chances sum to, up to rounding, each with its own chance exactly: every whole number
-    that the running sum passes.
+    """As many as the chances sum to, up to rounding, each candidate with exactly its own chance.
 
-    One coin, the first candidate's, decides where counting starts.
+    Kept is who carries the running sum of chances past a whole number. One coin, the first candidate's, says
+    where counting starts.
     """
     if not len(probability):
         return np.zeros(0, bool)
@@ -34,10 +32,12 @@ def share_of(keep: float, count: int) -> int:
 
 
 def ranks_within(scores: Floats) -> NDArray[np.intp]:
-    """Ranks from 0, the highest score last; what is not finite ranks lowest, and of equal scores the earlier
-    one ranks higher.
+    """Ranks from 0, the highest score last; what is not finite ranks lowest.
+
+    Of equal scores the earlier one ranks higher.
     """
     filled = np.where(np.isfinite(scores), scores, -np.inf)
+    # A stable sort ranks the earlier of two equals lower; from the back, it ranks it higher.
     order = np.argsort(filled[::-1], kind="stable")
     ranks = np.empty(len(scores), np.intp)
     ranks[len(scores) - 1 - order] = np.arange(len(scores))
@@ -45,12 +45,11 @@ def ranks_within(scores: Floats) -> NDArray[np.intp]:
 
 
 def inclusion(weights: NDArray[np.float64], total: float) -> Floats:
-    """Chances in proportion to weights that sum to `total`, none above 1: what one would have too much is
-    shared by the others.
-    """
+    """Chances in proportion to weights that sum to `total`, none above 1."""
     chances = np.zeros(len(weights))
     open_: Mask = weights > 0
     total = min(total, float(open_.sum()))
+    # Whoever would get more than 1 gets 1, and the rest is shared out anew, which may lift others above 1.
     while open_.any():
         chances[open_] = (
             weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()

@@ -1,9 +1,7 @@
-"""The history of `selection.history_by = "class"`: a score ranks among the scores of its own class in the
-window.
+"""The history of `selection.history_by = "class"`: a score ranks among the recent ones of its own class.
 
-One class that the model is wrong about then cannot fill the batches: each class keeps about its share.
-Otherwise it is `History`: every candidate enters before it is looked up, and the window of the last
-`capacity` scores of all classes slides by one.
+A class that the model is wrong about then cannot fill the batches: each keeps about its share. Otherwise it
+is `History`: every candidate enters before it is looked up, and one window of all classes slides by one.
 """
 
 import numpy as np
@@ -21,8 +19,9 @@ class ClassHistory:
         self._classes: Classes = np.empty(0, np.int64)
 
     def cdf(self, scores: Floats, classes: Classes | None = None) -> Floats:
-        """The share of its class in the window strictly below each score; a score that is not finite ranks
-        lowest. Changes nothing.
+        """The share of its class in the window strictly below each score. Changes nothing.
+
+        A score that is not finite ranks lowest.
         """
         finite = np.isfinite(scores)
         shares = np.zeros(len(scores), np.float32)
@@ -33,6 +32,7 @@ class ClassHistory:
         series, groups = np.concatenate([self._scores, scores]), np.concatenate([self._classes, classes])
         places = np.arange(len(self._scores), len(series))
         shares = np.empty(len(scores), np.float32)
+        # A loop over the classes of a pass, which are fewer than its candidates.
         for group in np.unique(classes):
             members, own = np.flatnonzero(groups == group), classes == group
             in_window = (members[:, None] <= places[own]) & (members[:, None] > places[own] - self.capacity)

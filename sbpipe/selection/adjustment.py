@@ -1,5 +1,6 @@
-"""A policy behind a lens: it sees scores adjusted by the recent ones as they came. Knows neither the policy
-nor the adjustment.
+"""What stands between scores and a policy: the policy sees scores adjusted by the recent ones.
+
+Knows neither which policy it is nor what the adjustment does.
 """
 
 from abc import ABC, abstractmethod
@@ -8,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.class_history import ClassHistory
+from sbpipe.selection.draws import Mask
 from sbpipe.selection.history import History
 from sbpipe.selection.policy import Policy
-from sbpipe.selection.within import Mask
 
 
-class Adjusted(ABC):
-    """Wraps any policy that looks at scores; who derives from it says what the policy sees of them.
+class ScoreAdjustment(ABC):
+    """Wraps any policy that looks at scores; a subclass says what the policy sees in their place.
 
     It remembers scores as they came, not as adjusted, so that one adjustment never feeds the next.
     """

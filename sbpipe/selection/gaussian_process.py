@@ -1,5 +1,4 @@
-"""Predicted scores (the paper's section 3.3): a Gaussian process foresees whose score will cross the
-threshold. Pure; knows no model and no policy.
+"""Predicted scores (the paper's section 3.3): whose score will cross the threshold. Knows no policy.
 
 Scores of one epoch count by their rank only, so neither the fall of the loss nor its unit or sign matters.
 With Phi the normal cdf, t the epochs that were scored, e the present one, and x_t an example's rank share in
@@ -28,15 +27,11 @@ from numpy.typing import NDArray
 from sbpipe.records import Floats, Ids
 
 SPAN = 8
-"""Scored epochs that are remembered: each is a bit of the byte that says in which of them an example was
-scored.
-"""
+"""Scored epochs that are remembered: each is a bit of the byte that says when an example was scored."""
 LENGTHS = 2.0 ** np.arange(10, -2, -1)
 """Epochs after which the correlation of scores has fallen to 1/e, and ..."""
 NOISES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
-"""... the share of their variance that is gone at once: those that are tried, the ones that trust the last
-score first.
-"""
+"""... the share of their variance that is gone at once, those that trust the last score first."""
 _EQUAL = 1e-6
 """Log-likelihoods per example that are nearer than this are equal: one epoch alone tells nothing of time."""
 _DEVIATES = np.linspace(-6.0, 6.0, 1201)
@@ -46,8 +41,9 @@ Doubles = NDArray[np.float64]
 
 
 class Ranked(NamedTuple):
-    """The scores of one epoch as normal deviates of their rank shares (NaN = not scored), and the way back:
-    the score at each of `_DEVIATES`.
+    """The scores of one epoch as normal deviates of their rank shares (NaN = not scored).
+
+    And the way back: the score at each of `_DEVIATES`.
     """
 
     deviates: Floats
@@ -95,8 +91,9 @@ def gram(epochs: Doubles, length: Doubles, noise: Doubles) -> Doubles:
 
 
 def _only(matrices: Doubles, masks: Doubles) -> Doubles:
-    """With the rows and columns of missing epochs as in the identity: determinant and inverse are then those
-    of what is left.
+    """With the rows and columns of missing epochs as in the identity.
+
+    Determinant and inverse are then those of what is left.
     """
     return matrices * masks[..., :, None] * masks[..., None, :] + np.eye(masks.shape[-1]) * (
         1.0 - masks[..., None, :]
@@ -139,9 +136,7 @@ def predict(histories: Histories, epoch: int, length: float, noise: float, thres
 
 
 class GaussianProcess:
-    """Remembers the scores of the last `SPAN` scored epochs, and predicts those of the present one when it
-    begins.
-    """
+    """Remembers the last `SPAN` scored epochs, and predicts the present one's scores when it begins."""
 
     def __init__(self, num_examples: int, keep: float) -> None:
         self._threshold = float(np.interp(1.0 - keep, _SHARES, _DEVIATES))

@@ -1,24 +1,21 @@
-"""Class balance for policies that do not rank by class themselves: a score counts as the score of equal rank
-among all. Wraps any policy.
+"""Class balance for policies that do not rank by class themselves. Knows no policy, and wraps any.
 
 Where a share F of its class's recent scores lies below a score, the policy sees the value below which a share
-F of all recent scores lies. Every class then has the same scores to offer, so whatever the policy makes of
-them keeps each class at about the rate of all, as long as the window has some twenty scores of it: of n
-scores none is above a share (n - 1) / n.
+F of all recent scores lies. Every class then has the same scores to offer, so each is kept at about the rate
+of all. It takes some twenty scores of a class in the window: of n scores none is above a share (n - 1) / n.
 """
 
 import numpy as np
 
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.adjusted import Adjusted
-from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.adjustment import ScoreAdjustment
+from sbpipe.selection.class_history import ClassHistory
 from sbpipe.selection.policy import Policy
 
 
-class Balanced(Adjusted):
-    """`selection.history_by = "class"` for `rank`, `topk`, `rho` and `kath18`, and for any policy behind a
-    guard against outliers.
+class ClassBalance(ScoreAdjustment):
+    """`selection.history_by = "class"` for policies that cannot rank by class, or stand behind a guard.
 
     Within a class the order stays, but for what the sliding of the window changes between candidates of one
     pass.

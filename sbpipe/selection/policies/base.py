@@ -1,14 +1,12 @@
-"""What policies that judge a score by recent ones have in common: a history, and how it is kept and handed
-over. Knows no rule.
-"""
+"""What policies that judge a score by recent ones have in common: how the history is kept. Knows no rule."""
 
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.class_history import ClassHistory
 from sbpipe.selection.history import History
 
 
-class Remembering:
-    """Holds the last scores; who derives from it says what follows from them."""
+class HistoryPolicy:
+    """Holds the last scores; a subclass says what follows from them."""
 
     _history: History | ClassHistory
 
