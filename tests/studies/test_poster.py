@@ -15,10 +15,11 @@ from sbpipe.commands import reproduce as command
 from sbpipe.commands.settings import resolve_or_print
 from sbpipe.errors import ConfigError, DataError
 from sbpipe.studies.rating.make import recipe_of
-from sbpipe.studies.reproduce import diet, lowest, overlap
+from sbpipe.studies.reproduce import lowest_rated as lowest
 from sbpipe.studies.reproduce.experiment import Comparison, Scores
+from sbpipe.studies.reproduce.experiments import diet, overlap
 from sbpipe.studies.reproduce.findings import FAILED, HELD
-from sbpipe.studies.reproduce.prepare import files_of, prepare
+from sbpipe.studies.reproduce.pruning_scores import files_of, prepare
 from sbpipe.studies.reproduce.registry import EXPERIMENTS
 
 # --- claims on made-up results --------------------------------------------------------------------

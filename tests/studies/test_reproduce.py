@@ -18,19 +18,18 @@ from sbpipe.config import ModelConfig, resolve
 from sbpipe.errors import ConfigError, DataError, UserError
 from sbpipe.models import build_model
 from sbpipe.runs.curve import Point
-from sbpipe.studies.reproduce import (
+from sbpipe.studies.reproduce import results_page as page
+from sbpipe.studies.reproduce.experiment import Comparison
+from sbpipe.studies.reproduce.experiments import (
     architectures,
     asymmetry,
     dropping,
-    noise,
-    page,
-    reuse,
+    score_reuse,
     selectivity,
     similarity,
     speed,
+    wrong_labels,
 )
-from sbpipe.studies.reproduce.conduct import configs_folder, plan_tasks, refuse_missing_data
-from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import (
     FAILED,
     HELD,
@@ -45,9 +44,10 @@ from sbpipe.studies.reproduce.findings import (
     sooner,
 )
 from sbpipe.studies.reproduce.gradients import cosine, gradient, parts, same_sign
+from sbpipe.studies.reproduce.pass_times import backward_over_forward
 from sbpipe.studies.reproduce.registry import EXPERIMENTS, named
-from sbpipe.studies.reproduce.timing import backward_over_forward
-from sbpipe.studies.sweeps import plan_sweep
+from sbpipe.studies.reproduce.runner import configs_folder, plan_tasks, refuse_missing_data
+from sbpipe.studies.sweep_plan import plan_sweep
 
 COMPARISONS = [
     *sorted((CONFIGS / "cpu").glob("*.toml")),
@@ -245,7 +245,7 @@ def test_a_ratio_lies_within_bounds_with_its_whole_spread_or_is_not_decided() ->
 # --- claims on made-up results --------------------------------------------------------------------
 
 
-def arms_of(**arms: dict[int, list[Point]]) -> Arms:
+def arms_of(**arms: dict[int | None, list[Point]]) -> Arms:
     return arms
 
 
@@ -287,21 +287,21 @@ def test_selectivity_trades_speed_for_error() -> None:
 
 
 def test_remembered_scores_are_sooner_and_end_alike() -> None:
-    stale = {f"stale-sb {epochs}": curves(0.1, 0.1, pace_s=1.0) for epochs in reuse.REUSES}
+    stale = {f"stale-sb {epochs}": curves(0.1, 0.1, pace_s=1.0) for epochs in score_reuse.REUSES}
     tasks: Tasks = {"a": stale | {"full": curves(0.1, 0.1, pace_s=3.0), "sb": curves(0.1, 0.1, pace_s=2.0)}}
-    assert verdicts(reuse.claim(tasks)) == [HELD] * 4
+    assert verdicts(score_reuse.claim(tasks)) == [HELD] * 4
     worse = {"a": dict(tasks["a"]) | {"stale-sb 3": curves(0.3, 0.3, pace_s=1.0)}}
-    assert verdicts(reuse.claim(worse)) == [FAILED, HELD, FAILED, HELD]
+    assert verdicts(score_reuse.claim(worse)) == [FAILED, HELD, FAILED, HELD]
 
 
 def test_predictors_may_come_near_the_last_score_and_not_outdo_it() -> None:
-    arms = {f"{name} 3": curves(0.1, 0.1, pace_s=1.0) for name in ("stale-sb", *reuse.PREDICTORS)}
+    arms = {f"{name} 3": curves(0.1, 0.1, pace_s=1.0) for name in ("stale-sb", *score_reuse.PREDICTORS)}
     tasks: Tasks = {"a": arms | {"full": curves(0.1, 0.1, pace_s=3.0)}}
-    assert verdicts(reuse.not_outperformed(tasks)) == [HELD] * 4
+    assert verdicts(score_reuse.not_outperformed(tasks)) == [HELD] * 4
     faster = {"a": dict(tasks["a"]) | {"average 3": curves(0.1, 0.1, pace_s=0.8)}}
-    assert verdicts(reuse.not_outperformed(faster)) == [FAILED, HELD, HELD, HELD]
+    assert verdicts(score_reuse.not_outperformed(faster)) == [FAILED, HELD, HELD, HELD]
     better = {"a": dict(tasks["a"]) | {"gaussian 3": curves(0.08, 0.08, pace_s=1.0)}}
-    assert verdicts(reuse.not_outperformed(better))[2:] == [HELD, FAILED]
+    assert verdicts(score_reuse.not_outperformed(better))[2:] == [HELD, FAILED]
 
 
 def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:
@@ -315,14 +315,14 @@ def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:
         | {"sb guarded": curves(sb - 0.01, sb)}
         for share, (full, sb) in ends.items()
     }
-    found = noise.claim(tasks)
+    found = wrong_labels.claim(tasks)
     assert [finding.what.partition(" ")[0] for finding in found] == ["1%"] * 4 + ["10%"] * 4 + ["20%"] * 4 + [
         "from"
     ]
     assert verdicts(found) == [HELD] * 13
     assert "5.00" in found[-1].measured
     robust = {task: arms | {"sb": arms["full"]} for task, arms in tasks.items()}
-    assert verdicts(noise.claim(robust))[-1] == OVERLAP
+    assert verdicts(wrong_labels.claim(robust))[-1] == OVERLAP
 
 
 def test_every_architecture_is_judged_by_itself() -> None:

@@ -15,7 +15,7 @@ from support.runs import has_steps, sbpipe, settings, small, started, wait_for
 
 from sbpipe.errors import ConfigError
 from sbpipe.runs import read_study
-from sbpipe.studies.beside import (
+from sbpipe.studies.core_shares import (
     core_shares,
     on_cores,
     other_threads,
@@ -164,7 +164,8 @@ def test_other_threads_are_refused_with_the_way_out_but_not_where_a_cell_runs_al
     refuse_other_threads([("user", small(mode="pipelined"))], 2, 4)
     with pytest.raises(
         ConfigError,
-        match=r"train\.threads = 0: with --jobs 2 on 4 cores cell 'sb seed 0' would compute with 1 thread, alone with 2: .*"
+        match=r"train\.threads = 0: with --jobs 2 on 4 cores cell 'sb seed 0' would compute with 1 thread, "
+        r"alone with 2: .*"
         r"--set train\.threads=1 --set selector\.threads=1, or --jobs 1",
     ):
         refuse_other_threads([("user", small(mode="pipelined")), ("sb seed 0", small(mode="inline"))], 2, 4)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sbpipe.config import Config, resolve
 from sbpipe.runs.curve import Point
-from sbpipe.studies.compare.arms import plan_comparison
+from sbpipe.studies.comparison_plan import plan_comparison
 from sbpipe.studies.plan import Plan
 from sbpipe.studies.reproduce.findings import Finding
 
@@ -22,7 +22,7 @@ def of_arm(plan: Plan, arm: str, task: str | None = None) -> Config:
     return resolve(next(cell.settings for cell in plan.cells if cell.arm == arm and cell.task == task))
 
 
-def curves(*ends: float, pace_s: float = 1.0) -> dict[int, list[Point]]:
+def curves(*ends: float, pace_s: float = 1.0) -> dict[int | None, list[Point]]:
     """One run per final error: it halves its distance to the end at each of four evaluations."""
     shares = (0.5, 0.25, 0.125, 0.0)
     return {
