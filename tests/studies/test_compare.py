@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import comparison_of
 from support.runs import sbpipe, settings
 
 from sbpipe.config import resolve
@@ -42,9 +43,7 @@ mode = "pipelined"
 
 
 def plan_of(folder: Path, text: str = ARMS, **flags: Any) -> Plan:
-    path = folder / "arms.toml"
-    path.write_text(text)
-    return plan_comparison(path, **{"settings": {}, "seeds": None} | flags)
+    return comparison_of(folder, text, **flags)
 
 
 def results_of(plan: Plan) -> list[Result]:

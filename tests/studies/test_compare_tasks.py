@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import comparison_of
 from support.written_studies import write_study
 
 from sbpipe.errors import ConfigError, RunDirError
@@ -12,7 +13,6 @@ from sbpipe.runs import read_study
 from sbpipe.runs.curve import Point
 from sbpipe.runs.study.analysis import verdict
 from sbpipe.show.report.many import charts_of_many, tables_of_many
-from sbpipe.studies.comparison_plan import plan_comparison
 from sbpipe.studies.conclusion import page_of
 from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.outcome import Outcome, analyse, tables_of
@@ -64,9 +64,7 @@ ERRORS = {  # by arm and task, seed by seed
 
 
 def plan_of(folder: Path, text: str = TASKS, **flags: Any) -> Plan:
-    path = folder / "arms.toml"
-    path.write_text(text)
-    return plan_comparison(path, **{"settings": {}, "seeds": None} | flags)
+    return comparison_of(folder, text, **flags)
 
 
 def results_of(plan: Plan) -> list[Result]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.claims import CONFIGS, comparison, curves, of_arm, verdicts
+from support.claims import CONFIGS, TINY, comparison, comparison_text, curves, of_arm, verdicts
 from support.runs import sbpipe
 
 from sbpipe.config import ModelConfig, resolve
@@ -400,28 +400,13 @@ def test_the_ratio_of_passes_has_a_number_per_round() -> None:
 
 # --- the command ----------------------------------------------------------------------------------
 
-TINY = """
-seeds = 2
-baseline = "full"
-[base]
-mode = "inline"
-model.options = { width = 4 }
-data.examples = 200
-data.test_examples = 50
-train.batch_size = 16
-train.steps = 4
-eval.every = 0.1
-checkpoint.every = 0
-train.threads = 1
-[[tasks]]
-name = "embedded accelerated"
-[[arms]]
-name = "full"
-selection.policy = "full"
-[[arms]]
-name = "sb"
-selection.policy = "sb"
-"""
+FULL_AND_SB = {"full": {"selection.policy": "full"}, "sb": {"selection.policy": "sb"}}
+QUICK = comparison_text(
+    2,
+    TINY | {"train.steps": 4, "eval.every": 0.1, "checkpoint.every": 0, "train.threads": 1},
+    FULL_AND_SB,
+    {"embedded accelerated": {}},
+)
 
 
 def test_the_list_names_every_experiment_and_needs_neither_torch_nor_numpy() -> None:
@@ -441,7 +426,7 @@ def test_the_list_names_every_experiment_and_needs_neither_torch_nor_numpy() -> 
 
 
 def test_a_comparison_runs_from_the_command_to_the_page_and_is_not_run_again(tmp_path: Path) -> None:
-    (tmp_path / "speed.toml").write_text(TINY)
+    (tmp_path / "speed.toml").write_text(QUICK)
     command = (
         "reproduce",
         "fig17",
@@ -510,6 +495,6 @@ def test_mistakes_are_named_before_anything_starts(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r"x\.npz.*--quick"):
         refuse_missing_data([replace(plan, cells=elsewhere)])
-    (tmp_path / "selectivity.toml").write_text(TINY)
+    (tmp_path / "selectivity.toml").write_text(QUICK)
     with pytest.raises(UserError, match="has no task 'cifar10', it has embedded accelerated"):
         plan_tasks(how, tmp_path, quick=False, seeds=None)

@@ -19,12 +19,12 @@ class Cell:
     """One run of a study: its place in the plan and how it went."""
 
     name: str
+    path: Path
     arm: str
     seed: int
     swept: dict[str, Any]
     row: dict[str, Any]
     """Its row of `results.csv`; {} while it has none."""
-    path: Path
 
     def run(self) -> Run:
         """Its run directory, read."""
@@ -84,23 +84,19 @@ def read_study(path: Path) -> Study:
             json.loads((path / RESULTS).read_text(encoding="utf-8")) if (path / RESULTS).exists() else {}
         )
         rows = {row["cell"]: row for row in results.get("rows", [])}
-        cells = [
-            Cell(
-                cell["cell"],
-                cell["arm"],
-                cell["seed"],
-                cell["swept"],
-                rows.get(cell["cell"], {}),
-                path / CELLS / cell["cell"],
-            )
-            for cell in plan["cells"]
-        ]
+        cells = [_cell(planned, path, rows) for planned in plan["cells"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(
             f"{path} is not a sweep or comparison ({error}). Name a folder that `sbpipe sweep` or `compare` "
             "made"
         ) from None
     return Study(path, plan["kind"], plan, results.get("analysis", {}), results.get("facts", []), cells)
+
+
+def _cell(planned: dict[str, Any], path: Path, rows: dict[str, Any]) -> Cell:
+    name = planned["cell"]
+    row = rows.get(name, {})
+    return Cell(name, path / CELLS / name, planned["arm"], planned["seed"], planned["swept"], row)
 
 
 def short(key: str) -> str:
