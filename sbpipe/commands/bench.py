@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from sbpipe.bench import BENCHES, main, scoring_bench
+from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
 
@@ -22,14 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of_scoring = parser.add_argument_group(
         "scoring alone, of your own model and data (a table of precisions and batch sizes)"
     )
-    of_scoring.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="assignments",
-        help="model.name, data.name, ...: trained a while first",
-    )
+    add_assignments(of_scoring, "model.name, data.name, ...: trained a while first")
     of_scoring.add_argument(
         "--run", type=Path, metavar="DIR", help="the model, data and last weights of a run"
     )

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sbpipe.commands.studying import add_study_arguments, conduct_study
+from sbpipe.commands.study import add_study_arguments, conduct_study
 from sbpipe.config import parse_assignment
 
 HELP = "training strategies side by side: time to target, device-seconds, paired by seed"
@@ -35,14 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run what is left, and say how it went."""
-    from sbpipe.studies.compare.analysis import analyse_comparison
-    from sbpipe.studies.compare.arms import plan_comparison
-    from sbpipe.studies.compare.tables import comparison_tables
-    from sbpipe.studies.reading import seeds_flag
+    from sbpipe.studies.comparison_plan import plan_comparison
+    from sbpipe.studies.study_file import seeds_flag
 
     plan = plan_comparison(
         args.file,
         settings=dict(parse_assignment(text) for text in args.assignments),
         seeds=seeds_flag(args.seeds) if args.seeds is not None else None,
     )
-    return conduct_study(plan, args, sys.argv, analyse=analyse_comparison, tabulate=comparison_tables)
+    return conduct_study(plan, args, sys.argv)

@@ -1,6 +1,4 @@
-"""`sbpipe reproduce`: the experiments of the paper and the posters, scaled to this machine, each with its
-claim and what came of it.
-"""
+"""`sbpipe reproduce`: the paper's and the posters' experiments, scaled to this machine, and their outcome."""
 
 import argparse
 import shlex
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sbpipe.studies.plan import Plan
     from sbpipe.studies.reproduce.experiment import Comparison, Experiment, Measurement
-    from sbpipe.studies.reproduce.page import Entry
+    from sbpipe.studies.reproduce.results_page import Entry
 
 HELP = "the paper's experiments, scaled to this machine: each claim, what was measured, whether it held"
 DESCRIPTION = """\
@@ -52,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, or plan all, then run and judge one after another."""
-    from sbpipe.studies.reproduce import page
-    from sbpipe.studies.reproduce.conduct import refuse_missing_arrays, refuse_missing_data
+    from sbpipe.studies.reproduce import results_page as page
     from sbpipe.studies.reproduce.experiment import Comparison, Measurement
     from sbpipe.studies.reproduce.registry import EXPERIMENTS, named
+    from sbpipe.studies.reproduce.runner import refuse_missing_arrays, refuse_missing_data
 
     if not args.names:
         print(page.listing(EXPERIMENTS.values()))
@@ -85,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plans(comparison: "Comparison", args: argparse.Namespace) -> "dict[str, Plan]":
-    from sbpipe.studies.reading import seeds_flag
-    from sbpipe.studies.reproduce.conduct import configs_folder, plan_tasks
+    from sbpipe.studies.reproduce.runner import configs_folder, plan_tasks
+    from sbpipe.studies.study_file import seeds_flag
 
     seeds = seeds_flag(args.seeds) if args.seeds is not None else None
     return plan_tasks(comparison, configs_folder(args.configs), quick=args.quick, seeds=seeds)
@@ -96,9 +94,9 @@ def _compare(
     experiment: "Experiment", comparison: "Comparison", plans: "dict[str, Plan]", args: argparse.Namespace
 ) -> "tuple[Entry | None, int]":
     """Make the scores that arms prune by, run every task, then judge; without an entry if it was stopped."""
-    from sbpipe.studies.reproduce.conduct import run_task
-    from sbpipe.studies.reproduce.page import entry_of
-    from sbpipe.studies.reproduce.prepare import prepare
+    from sbpipe.studies.reproduce.pruning_scores import prepare
+    from sbpipe.studies.reproduce.results_page import entry_of
+    from sbpipe.studies.reproduce.runner import run_task
 
     again = shlex.join(["sbpipe", *sys.argv[1:]])
     ran, facts = {}, []
@@ -124,8 +122,8 @@ def _measure(experiment: "Experiment", measurement: "Measurement", args: argpars
     import json
 
     from sbpipe.files import write_atomically
-    from sbpipe.studies.reproduce.conduct import machine_facts
-    from sbpipe.studies.reproduce.page import entry_of
+    from sbpipe.studies.reproduce.results_page import entry_of
+    from sbpipe.studies.reproduce.runner import machine_facts
 
     print(
         f"{experiment.name}: measuring, about {experiment.takes_quick if args.quick else experiment.takes}",

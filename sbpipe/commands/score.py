@@ -78,9 +78,11 @@ def run(args: argparse.Namespace) -> int:
         cores.keep_memory()
     if config.train.threads:
         cores.pin(cores.share("trainer", config.train.threads))
-    from sbpipe.studies.rating import Bar, make_scores
+    from sbpipe.studies.rating import ProgressLine, make_scores
 
-    file = make_scores(args.kind, config, args.out, models=args.models, epochs=epochs, tell=Bar(args.kind))
+    file = make_scores(
+        args.kind, config, args.out, models=args.models, epochs=epochs, tell=ProgressLine(args.kind)
+    )
     low, high = float(file.scores.min()), float(file.scores.max())
     print(
         f"{args.kind} of {len(file.scores):,} examples, {low:.4g} to {high:.4g}, mean "

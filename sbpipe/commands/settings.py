@@ -28,14 +28,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; without one, the defaults"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="assignments",
-        help="any setting; may be repeated",
-    )
+    add_assignments(parser, "any setting; may be repeated")
     parser.add_argument(
         "--policy",
         metavar="NAME",
@@ -51,6 +44,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", metavar="NAME", help=_offer("mode"))
     parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random in the run (0)")
     parser.add_argument("--print-config", action="store_true", help="print the resolved settings and stop")
+
+
+def add_assignments(parser: argparse._ActionsContainer, words: str) -> None:
+    """The flag that gives any setting by its dotted key."""
+    name = "assignments"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest=name, help=words)
 
 
 def add_run_dir(parser: argparse.ArgumentParser) -> None:

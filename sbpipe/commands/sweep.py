@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sbpipe.commands.studying import add_study_arguments, conduct_study
+from sbpipe.commands.study import add_study_arguments, conduct_study
 from sbpipe.config import parse_assignment, read_toml
 from sbpipe.errors import ConfigError
 
@@ -44,10 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run what is left, and say how it went."""
-    from sbpipe.studies.points import analyse_sweep
-    from sbpipe.studies.reading import grid_flag, seeds_flag
-    from sbpipe.studies.sweeps import SYNC_KEY, plan_sweep
-    from sbpipe.studies.tables import sweep_table
+    from sbpipe.studies.study_file import grid_flag, seeds_flag
+    from sbpipe.studies.sweep_plan import SYNC_KEY, plan_sweep
 
     grid = dict(grid_flag(text) for text in args.grid)
     if args.sync is not None:
@@ -62,10 +60,4 @@ def run(args: argparse.Namespace) -> int:
         modes=[mode.strip() for mode in args.modes.split(",")] if args.modes else None,
         seeds=seeds_flag(args.seeds) if args.seeds is not None else None,
     )
-    return conduct_study(
-        plan,
-        args,
-        sys.argv,
-        analyse=analyse_sweep,
-        tabulate=lambda plan, analysis: [sweep_table(plan, analysis)],
-    )
+    return conduct_study(plan, args, sys.argv)

@@ -1,12 +1,11 @@
-"""A run's test error over honest time, when it reached a target, and which points nobody beats. Pure but for
-the record it reads.
+"""A run's test error over honest time, and when it reached a target. Pure but for the record it reads.
 
 Time counts from the moment the run's process was started, so start-up is included: importing, loading data,
 building both roles. Seconds spent measuring the test error are not, because how often one looks is no part of
 training. Time is seen at evaluations only: what is reached between two of them counts from the later one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,9 @@ class Point:
 
 
 def curve_of(run: Run, started: float | None = None) -> tuple[list[Point], list[str]]:
-    """A run's evaluations, and what must be said of them; `started` is the wall clock when its process was
-    started, if known.
+    """A run's evaluations, and what must be said of them; `started` is the wall clock at its process's start.
 
-    Without it, or after a resume (whose pause is not training), time is start-up plus the trainer's own
-    clock.
+    Without it, or after a resume (whose pause is not training), time is start-up plus the trainer's clock.
     """
     evals = [event for event in run.of("eval") if number(event, "error") is not None]
     if not evals:
@@ -51,18 +48,6 @@ def curve_of(run: Run, started: float | None = None) -> tuple[list[Point], list[
 def time_to_target(curve: Iterable[Point], error: float) -> float | None:
     """Seconds until the first evaluation at or below an error; None if there is none."""
     return next((point.time_s for point in curve if point.error <= error), None)
-
-
-def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Whether each (time, error) is Pareto-optimal: no other is as early and as low, and better in one."""
-    optimal = [False] * len(points)
-    lowest = float("inf")
-    last: tuple[float, float] | None = None
-    for index in sorted(range(len(points)), key=lambda index: points[index]):
-        if points[index][1] < lowest or points[index] == last:
-            optimal[index] = True
-            lowest, last = points[index][1], points[index]
-    return optimal
 
 
 def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | None) -> Point:

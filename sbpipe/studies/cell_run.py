@@ -12,8 +12,8 @@ from typing import Any
 from sbpipe import process as launch
 from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
 from sbpipe.runs.follower import Follower
-from sbpipe.studies.beside import on_cores
-from sbpipe.studies.folder import Folder, State
+from sbpipe.studies.core_shares import on_cores
+from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell
 
 _STOP_S = 45.0
@@ -25,7 +25,7 @@ class CellRun:
     """
 
     def __init__(
-        self, folder: Folder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None
+        self, folder: StudyFolder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None
     ) -> None:
         """`cores`: its share of the machine; None: all of it."""
         path = folder.run_path(cell)

@@ -2,7 +2,7 @@
 
 plan.json            which runs, in which order          study.lock          held while a process works here
 cells/NAME/          an ordinary run directory           cells/NAME.log      what that run said
-cells/NAME.json      how the cell went                   results.*           see `results`
+cells/NAME.json      how the cell went                   results.*           see `results_file`
 """
 
 import fcntl
@@ -19,8 +19,8 @@ from sbpipe.errors import RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.runs.directory import is_finished, refuse_if_in_use
 from sbpipe.runs.study import CELLS, PLAN
-from sbpipe.studies.plan import Plan, PlannedCell, differences, has_grown
-from sbpipe.studies.takeover import refuse_changed
+from sbpipe.studies.plan import Plan, PlannedCell
+from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed
 
 LOCK = "study.lock"
 _LEAVING_S = 60.0
@@ -57,7 +57,7 @@ def default_out(kind: str, name: str) -> Path:
     )
 
 
-class Folder:
+class StudyFolder:
     """A claimed folder; release it with `close`."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
@@ -101,9 +101,7 @@ class Folder:
         return self.path / CELLS / f"{cell.cell}.log"
 
     def state(self, cell: PlannedCell) -> State | None:
-        """How the cell went; None if it has not begun. A finished cell whose run is gone has not begun
-        either.
-        """
+        """How the cell went; None if it has not begun, or has finished and its run is gone."""
         try:
             state = State(**json.loads(self._state_path(cell).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -119,9 +117,7 @@ class Folder:
         self._state_path(cell).unlink(missing_ok=True)
 
     def clear(self, cell: PlannedCell, say: Callable[[str], None]) -> int:
-        """Remove what an earlier attempt left, once its last process is gone; how many attempts there
-        were.
-        """
+        """Remove what earlier attempts left, once their last process is gone; how many there were."""
         state = self.state(cell)
         wait_until_left(self.run_path(cell), state.pid if state else None, say)
         shutil.rmtree(self.run_path(cell), ignore_errors=True)
@@ -140,9 +136,7 @@ class Folder:
             ) from None
 
     def _settle(self, plan: Plan) -> None:
-        """Leave the plan in a new folder; in an old one it must be the same, or the same with more cells, and
-        mean the same.
-        """
+        """Leave the plan in a new folder; an old one must hold the same, or the same with fewer cells."""
         now = plan.as_json()
         try:
             there: dict[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))

@@ -1,13 +1,12 @@
 """What a study knows of each cell that has ended. Reads the folder; writes nothing."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sbpipe.runs import read_run
 from sbpipe.runs.curve import Point, curve_of
-from sbpipe.runs.numbers import number
-from sbpipe.studies.folder import Folder, State
+from sbpipe.runs.study.trial import Trial
+from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell
 
 
@@ -28,21 +27,15 @@ class Result:
         return self.state.status == "finished"
 
     @property
-    def devices(self) -> int:
-        """Devices held during the run: one in mode inline, else two, unless the run says otherwise."""
-        return int(self.summary.get("devices") or (1 if self.summary.get("mode") == "inline" else 2))
-
-    def number(self, name: str) -> float | None:
-        """A number of its summary."""
-        return number(self.summary, name)
-
-
-def num_beside(results: Sequence[Result]) -> int:
-    """How many of the cells ran side by side with others."""
-    return sum(result.state.beside > 0 for result in results)
+    def trial(self) -> Trial:
+        """The cell as the analysis sees it."""
+        state = self.state
+        return Trial(
+            self.cell.label, self.cell.seed, state.status, self.curve, self.summary, beside=state.beside
+        )
 
 
-def read_result(folder: Folder, cell: PlannedCell, state: State) -> Result:
+def read_result(folder: StudyFolder, cell: PlannedCell, state: State) -> Result:
     """Read what a cell left."""
     if state.status != "finished":
         return Result(cell, state, {}, [], {})

@@ -19,8 +19,8 @@ from sbpipe.errors import ConfigError, DataError
 from sbpipe.models import build_model
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.studies.rating import Progress, make_scores
+from sbpipe.studies.rating.ensembles import crossed, ensemble
 from sbpipe.studies.rating.fit import along, fit
-from sbpipe.studies.rating.plan import crossed, ensemble
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stream import Stream

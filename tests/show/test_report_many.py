@@ -1,6 +1,7 @@
 """What is compared and over which time; times that add up; tables of arms; and data that is missing."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,9 @@ from hypothesis import strategies as st
 from support.written_studies import BEGIN, comparison, summary_of, sync_sweep, write_run, write_study
 
 from sbpipe.runs import read_run, read_study
+from sbpipe.runs.study.arm_group import group_runs, group_study
 from sbpipe.show.charts import to_svg
-from sbpipe.show.report.arms import numbers_of
 from sbpipe.show.report.breakdown import PARTS, breakdown, breakdown_charts
-from sbpipe.show.report.grouping import group_runs, group_study
 from sbpipe.show.report.many import charts_of_many, tables_of_many
 
 # --- time and grouping ----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_arms_with_unequal_candidates_are_also_drawn_per_candidate(tmp_path: Pat
 def test_times_to_targets_and_speedups_are_paired_by_seed(tmp_path: Path) -> None:
     group = group_study(read_study(comparison(tmp_path)))
     assert [target.error for target in group.targets] == pytest.approx([0.121, 0.154])
-    fast = numbers_of(next(arm for arm in group.arms if arm.name == "fast"), group)
+    fast = group.analysis["arms"]["fast"]
     strict, easy = fast["targets"]
     assert (strict["reached"], strict["of"]) == (1, 2)
     assert strict["time_mean"] == pytest.approx(1.0 + 2.0 + 3.0)
@@ -165,7 +165,7 @@ def test_a_seed_that_the_baseline_lacks_is_in_no_pair(tmp_path: Path) -> None:
     group = group_study(
         read_study(write_study(tmp_path, "comparison", cells, baseline="full", targets=[1.1]))
     )
-    fast = numbers_of(group.arms[0], group)
+    fast = group.analysis["arms"]["fast"]
     assert (fast["n"], fast["targets"][0]["reached"]) == (2, 2)
     assert fast["error_difference_mean"] == pytest.approx(0.1 - 0.3)
     assert fast["targets"][0]["speedup_mean"] == pytest.approx((3.0 + 4.0) / (3.0 + 1.0))
@@ -174,29 +174,31 @@ def test_a_seed_that_the_baseline_lacks_is_in_no_pair(tmp_path: Path) -> None:
 def test_losing_and_failed_arms_stay_in_the_table(tmp_path: Path) -> None:
     table = tables_of_many([], [read_study(comparison(tmp_path))])[0]
     rows = {row[0]: row for row in table.rows}
-    assert set(rows) == {"full (reference)", "fast", "bad"}
-    assert rows["bad"][1] == "0 of 2, 1 failed"
-    assert rows["fast"][table.header.index("time to 12.10 % (1.1×)")].startswith("6 s, 1/2, 2.5×")
+    assert set(rows) == {"full", "fast", "bad"}
+    assert rows["full"][table.header.index("difference")] == "baseline"
+    assert rows["bad"][1] == "0 (1 failed)"
     assert all(len(row) == len(table.header) for row in table.rows)
 
 
-def test_numbers_that_a_comparison_worked_out_are_taken_as_they_stand(tmp_path: Path) -> None:
+def test_the_curves_that_a_comparison_left_spare_reading_its_runs(tmp_path: Path) -> None:
     path = comparison(tmp_path)
     results = json.loads((path / "results.json").read_text())
     curve = [{"time_s": 77.0, "trained": 5, "candidates": 9, "error": 0.33}]
-    results["analysis"] = {
-        "baseline": "full",
-        "targets": [{"factor": 1.1, "error": 0.5}],
-        "arms": {"fast": {"cost_mean": 0.25, "wall_mean": 77.0, "wall_sd": None, "curves": {"0": curve}}},
-    }
+    results["analysis"] = {"arms": {"fast": {"curves": {"0": curve}}}}
     (path / "results.json").write_text(json.dumps(results))
+    shutil.rmtree(path / "cells")
     group = group_study(read_study(path))
     fast = next(arm for arm in group.arms if arm.name == "fast")
-    assert fast.trials[0].curve[0].time_s == 77.0
-    assert group.targets[0].error == 0.5
-    table = tables_of_many([], [read_study(path)])[0]
-    row = next(row for row in table.rows if row[0] == "fast")
-    assert (row[table.header.index("price")], row[table.header.index("wall time (s)")]) == ("0.25", "77")
+    assert [trial.time_s for trial in fast.trials] == [77.0, None]
+    assert group.analysis["arms"]["fast"]["error_mean"] == pytest.approx((0.11 + 0.20) / 2)
+
+
+def test_the_price_of_a_plan_bills_both_devices_in_the_report_too(tmp_path: Path) -> None:
+    cells = {"a": {"arm": "a", "seed": 0, "errors": [0.5], "pace_s": 3.0}}
+    price = {"trainer": 3600, "selector": 360}
+    study = read_study(write_study(tmp_path, "comparison", cells, baseline="a", price=price))
+    table = tables_of_many([], [study])[0]
+    assert table.rows[0][table.header.index("price")] == "6.6000"
 
 
 def test_charts_of_a_study_with_failed_and_planned_cells_say_so(tmp_path: Path) -> None:

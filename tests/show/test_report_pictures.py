@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from support.written_studies import sync_sweep, write_run, write_study
 
 from sbpipe.runs import read_run, read_study
-from sbpipe.runs.curve import frontier
+from sbpipe.runs.study.arm_group import group_runs, group_study
+from sbpipe.runs.study.pareto import frontier
 from sbpipe.show.report.curves import band
-from sbpipe.show.report.grouping import group_runs, group_study
 from sbpipe.show.report.many import charts_of_many, tables_of_many
-from sbpipe.show.report.pareto import pareto_shares
-from sbpipe.show.report.sweeps import place_of, sweep_chart, sweep_table
+from sbpipe.show.report.sweep_chart import measures_of, place_of, sweep_chart
 
 # --- bands ----------------------------------------------------------------------------------------
 
@@ -91,10 +90,9 @@ def test_pareto_optimal_is_what_no_other_point_beats(points: list[tuple[float, f
 def test_pareto_shares_count_who_provides_the_optimal_points(tmp_path: Path) -> None:
     quick = write_run(tmp_path / "quick", [0.5, 0.4], pace_s=1.0, mode="inline")
     deep = write_run(tmp_path / "deep", [0.6, 0.1], pace_s=2.0, mode="lockstep")
-    group = group_runs([read_run(quick), read_run(deep)])
-    assert pareto_shares(group) == {"inline": pytest.approx(2 / 3), "lockstep": pytest.approx(1 / 3)}
-    strategies = {"inline": "both", "lockstep": "both"}
-    assert pareto_shares(group, strategies) == {"both": 1.0}
+    analysis = group_runs([read_run(quick), read_run(deep)]).analysis
+    assert analysis["strategies"] == {"inline": pytest.approx(2 / 3), "lockstep": pytest.approx(1 / 3)}
+    assert analysis["arms"]["inline"]["pareto_share"] == pytest.approx(2 / 3)
 
 
 def test_only_optimal_points_are_filled_and_joined(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_a_line_breaks_where_not_every_seed_reached_the_target(tmp_path: Path) -
 
 def test_the_table_of_a_sweep_has_the_means_of_results_csv(tmp_path: Path) -> None:
     path = sync_sweep(tmp_path)
-    table = sweep_table(group_study(read_study(path)))
+    table = tables_of_many([], [read_study(path)])[0]
     with (path / "results.csv").open() as file:
         rows = [
             row for row in csv.DictReader(file) if (row["arm"], row["sync.interval"]) == ("fixed-lag", "4")
@@ -145,13 +143,13 @@ def test_the_table_of_a_sweep_has_the_means_of_results_csv(tmp_path: Path) -> No
     row = next(row for row in table.rows if row[:2] == ["fixed-lag", "4"])
     stale = statistics.mean(float(cell["staleness.mean"]) for cell in rows)
     error = 100 * statistics.mean(float(cell["eval.error"]) for cell in rows)
-    assert float(row[table.header.index("mean staleness (steps)")].split()[0]) == pytest.approx(stale)
-    assert float(row[table.header.index("final test error (%)")].split()[0]) == pytest.approx(error)
-    assert row[table.header.index("runs finished")] == "2 of 2"
+    assert row[table.header.index("staleness")] == f"{stale:.2f}"
+    assert row[table.header.index("test error")].startswith(f"{error:.2f}%")
+    assert row[table.header.index("n")] == "2"
 
 
-def test_swing_and_effective_sample_are_columns_where_a_finished_cell_has_them(tmp_path: Path) -> None:
-    def header(name: str, **numbers: float | None) -> list[str]:
+def test_swing_and_effective_sample_are_drawn_where_a_finished_cell_has_them(tmp_path: Path) -> None:
+    def labels(name: str, **numbers: float | None) -> list[str]:
         cells = {
             f"lag-{lag}": {
                 "arm": "a",
@@ -162,14 +160,13 @@ def test_swing_and_effective_sample_are_columns_where_a_finished_cell_has_them(t
             }
             for lag in (1, 2)
         }
-        return sweep_table(
-            group_study(read_study(write_study(tmp_path / name, "sweep", cells, swept=["sync.lag"])))
-        ).header
+        study = read_study(write_study(tmp_path / name, "sweep", cells, swept=["sync.lag"]))
+        return [measure.label for measure in measures_of(group_study(study))]
 
-    older = header("older")
-    assert header("newer", **{"selection.swing": 3.5, "selection.ess": None}) == [*older, "swing (1 = calm)"]
+    older = labels("older")
+    assert labels("newer", **{"selection.swing": 3.5, "selection.ess": None}) == [*older, "swing (1 = calm)"]
     assert (
-        header("both", **{"selection.swing": 3.5, "selection.ess": 0.5})[-1]
+        labels("both", **{"selection.swing": 3.5, "selection.ess": 0.5})[-1]
         == "effective sample size (0 to 1)"
     )
 
@@ -199,4 +196,4 @@ def test_a_sweep_with_nothing_finished_gives_a_reason_and_a_table(tmp_path: Path
     )
     charts, tables = charts_of_many([], [study]), tables_of_many([], [study])
     assert charts[0].meaning == "No cell has finished."
-    assert tables[0].rows[0][:3] == ["a", "1", "0 of 1"]
+    assert tables[0].rows[0][:3] == ["a", "1", "0"]

@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import comparison_of
 from support.runs import sbpipe, settings
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, UserError
-from sbpipe.runs.curve import Point, frontier
-from sbpipe.studies.beside import refuse_other_threads, runs_alone
-from sbpipe.studies.compare.analysis import analyse_comparison, paired, pareto_shares
-from sbpipe.studies.compare.arms import cautions, plan_comparison
-from sbpipe.studies.compare.tables import comparison_tables
+from sbpipe.runs.curve import Point
+from sbpipe.runs.study.analysis import cost
+from sbpipe.runs.study.pareto import frontier, pareto_shares
+from sbpipe.runs.study.spread import paired
+from sbpipe.studies.comparison_plan import plan_comparison, weaknesses
+from sbpipe.studies.conclusion import page_of
+from sbpipe.studies.core_shares import refuse_other_threads, runs_alone
 from sbpipe.studies.folder import State
+from sbpipe.studies.outcome import Outcome, analyse, tables_of
 from sbpipe.studies.plan import Plan
+from sbpipe.studies.provenance import facts_of
 from sbpipe.studies.result import Result
-from sbpipe.studies.spread import cost
-from sbpipe.studies.tables import facts_of, page_of
 
 COMPARISONS = sorted((Path(__file__).parents[2] / "configs" / "compare").glob("*.toml"))
 ARMS = """
@@ -40,9 +43,7 @@ mode = "pipelined"
 
 
 def plan_of(folder: Path, text: str = ARMS, **flags: Any) -> Plan:
-    path = folder / "arms.toml"
-    path.write_text(text)
-    return plan_comparison(path, **{"settings": {}, "seeds": None} | flags)
+    return comparison_of(folder, text, **flags)
 
 
 def results_of(plan: Plan) -> list[Result]:
@@ -79,7 +80,7 @@ def test_pareto_shares_add_up_and_losers_have_none() -> None:
 
 
 def test_pairs_are_of_equal_seed_whatever_the_order() -> None:
-    assert paired({2: 0.2, 0: 0.5}, {0: 0.4, 1: 9.0, 2: 0.1}) == [(0.5, 0.4), (0.2, 0.1)]
+    assert paired({2: 0.2, 0: 0.5}, {0: 0.4, 1: 9.0, 2: 0.1}) == [(0.2, 0.1), (0.5, 0.4)]
 
 
 def test_a_price_bills_the_second_device() -> None:
@@ -89,14 +90,14 @@ def test_a_price_bills_the_second_device() -> None:
 
 def test_targets_come_from_the_baselines_mean_final_error(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    analysis = analyse_comparison(plan, results_of(plan))
+    analysis = analyse(plan, results_of(plan))
     assert analysis["baseline_error"] == pytest.approx(0.11)
     assert [target["error"] for target in analysis["targets"]] == pytest.approx([0.121, 0.132, 0.154])
 
 
 def test_an_arm_is_measured_against_the_baseline_of_the_same_seed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    piped = analyse_comparison(plan, results_of(plan))["arms"]["piped"]
+    piped = analyse(plan, results_of(plan))["arms"]["piped"]
     assert (piped["n"], piped["failed"], piped["pairs"]) == (1, 1, 1)
     assert piped["error_difference_mean"] == pytest.approx(0.02)
     assert piped["error_difference_sd"] is None
@@ -105,31 +106,31 @@ def test_an_arm_is_measured_against_the_baseline_of_the_same_seed(tmp_path: Path
 
 def test_device_seconds_and_price_count_both_devices(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    arms = analyse_comparison(plan, results_of(plan))["arms"]
+    arms = analyse(plan, results_of(plan))["arms"]
     assert (arms["full"]["device_s_mean"], arms["piped"]["device_s_mean"]) == (33.0, 30.0)
     assert (arms["full"]["cost_mean"], arms["piped"]["cost_mean"]) == pytest.approx((33.0, 15 * 1.1))
 
 
 def test_a_target_that_no_seed_reached_has_no_time(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, f"targets = [0.5]\n{ARMS}")
-    (there,) = analyse_comparison(plan, results_of(plan))["arms"]["full"]["targets"]
+    (there,) = analyse(plan, results_of(plan))["arms"]["full"]["targets"]
     assert (there["reached"], there["of"], there["time_mean"], there["speedup_mean"]) == (0, 2, None, None)
 
 
 def test_nothing_finished_is_an_analysis_too(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    analysis = analyse_comparison(plan, [])
+    analysis = analyse(plan, [])
     assert analysis["baseline_error"] is None
-    assert [table.as_text() for table in comparison_tables(plan, analysis)]
+    assert [table.as_text() for table in tables_of(plan, analysis)]
 
 
 def test_losing_and_failed_arms_are_in_every_table(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     results = results_of(plan)
-    *tables, pareto = comparison_tables(plan, analyse_comparison(plan, results))
+    *tables, pareto = tables_of(plan, analyse(plan, results))
     assert all([row[0] for row in table.rows] == ["full", "piped"] for table in tables)
     assert [row[0] for row in pareto.rows] == ["full", "sb"]
-    page = page_of(plan, results, tables)
+    page = page_of(Outcome(plan, results, analyse(plan, results)))
     assert "n = 2 (seeds 0, 1); 3 of 4 cells finished" in page
     assert "| piped | 1 (1 failed) | 12.00% | +2.00 |" in page
 
@@ -162,7 +163,7 @@ def test_a_wrong_arm_is_named_with_its_key(tmp_path: Path) -> None:
 
 def test_what_weakens_a_comparison_is_said(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, settings={"schedule.name": "constant", "eval.every": 0.0}, seeds=[4])
-    assert [text.partition(":")[0] for text in cautions(plan)] == [
+    assert [text.partition(":")[0] for text in weaknesses(plan)] == [
         "no arm's learning rate decays",
         "one seed",
         "eval.every = 0",
@@ -234,8 +235,8 @@ def test_the_load_of_cells_side_by_side_is_the_studys_own(
 
 
 def test_a_comparison_of_real_runs_ends_with_its_tables(tmp_path: Path) -> None:
-    text = '[[arms]]\nname = "full"\nselection.policy = "full"\n[[arms]]\nname = "chosen"\n[base]\nmode = "inline"'
-    (tmp_path / "arms.toml").write_text(text)
+    arms = '[[arms]]\nname = "full"\nselection.policy = "full"\n[[arms]]\nname = "chosen"\n'
+    (tmp_path / "arms.toml").write_text(f'{arms}[base]\nmode = "inline"')
     done = sbpipe(
         "compare",
         str(tmp_path / "arms.toml"),

@@ -1,26 +1,24 @@
 """Comparisons over tasks: who runs for what, in which order, and that no number mixes two tasks."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import comparison_of
 from support.written_studies import write_study
 
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.runs import read_study
 from sbpipe.runs.curve import Point
+from sbpipe.runs.study.analysis import verdict
 from sbpipe.show.report.many import charts_of_many, tables_of_many
-from sbpipe.studies.compare.analysis import analyse_comparison, verdict
-from sbpipe.studies.compare.arms import plan_comparison
-from sbpipe.studies.compare.matrix import task_tables
-from sbpipe.studies.compare.tables import comparison_tables
-from sbpipe.studies.folder import Folder, State
+from sbpipe.studies.conclusion import page_of
+from sbpipe.studies.folder import State, StudyFolder
+from sbpipe.studies.outcome import Outcome, analyse, tables_of
 from sbpipe.studies.plan import Plan
 from sbpipe.studies.result import Result
-from sbpipe.studies.results import write_results
-from sbpipe.studies.tables import page_of
+from sbpipe.studies.results_file import write_results
 
 TASKS = """
 seeds = 3
@@ -66,9 +64,7 @@ ERRORS = {  # by arm and task, seed by seed
 
 
 def plan_of(folder: Path, text: str = TASKS, **flags: Any) -> Plan:
-    path = folder / "arms.toml"
-    path.write_text(text)
-    return plan_comparison(path, **{"settings": {}, "seeds": None} | flags)
+    return comparison_of(folder, text, **flags)
 
 
 def results_of(plan: Plan) -> list[Result]:
@@ -162,18 +158,18 @@ def test_a_wrong_task_is_refused_with_the_reason(tmp_path: Path, old: str, new: 
 
 def test_a_plan_may_grow_by_arms_and_tasks_and_keeps_what_is_done(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    folder = Folder(tmp_path / "out", plan)
+    folder = StudyFolder(tmp_path / "out", plan)
     folder.run_path(plan.cells[0]).mkdir(parents=True)
     (folder.run_path(plan.cells[0]) / "summary.json").write_text('{"status": "finished"}')
     folder.write_state(plan.cells[0], State("finished", 1.0))
     folder.close()
     more = '[[tasks]]\nname = "new"\ntrain.steps = 4\n[[arms]]\nname = "late"\n'
     grown = plan_of(tmp_path, TASKS + more)
-    folder = Folder(tmp_path / "out", grown)
+    folder = StudyFolder(tmp_path / "out", grown)
     assert [cell.cell for cell in grown.cells if folder.state(cell)] == ["sb_task-big_seed-0"]
     folder.close()
     with pytest.raises(RunDirError, match="different plan"):
-        Folder(tmp_path / "out", plan)
+        StudyFolder(tmp_path / "out", plan)
 
 
 def test_a_plan_without_tasks_says_nothing_of_them(tmp_path: Path) -> None:
@@ -187,7 +183,7 @@ def test_a_plan_without_tasks_says_nothing_of_them(tmp_path: Path) -> None:
 
 def test_every_task_is_analysed_by_itself(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    parts = analyse_comparison(plan, results_of(plan))["tasks"]
+    parts = analyse(plan, results_of(plan))["tasks"]
     assert {task: part["baseline_error"] for task, part in parts.items()} == pytest.approx(
         {"big": 0.12, "small": 0.55}
     )
@@ -205,8 +201,8 @@ def test_a_mark_says_whether_a_difference_is_beyond_the_spread() -> None:
 
 def test_the_matrix_comes_first_with_arms_as_rows_and_tasks_as_columns(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    matrix, told, *details = comparison_tables(plan, analyse_comparison(plan, results_of(plan)))
-    assert matrix.columns == ["arm", "big", "small"]
+    matrix, told, *details = tables_of(plan, analyse(plan, results_of(plan)))
+    assert matrix.header == ["arm", "big", "small"]
     assert matrix.rows == [
         ["sb", "7.33 ±2.08 (3) ↓", "65.50 ±7.78 (2) ↑"],
         ["rand (baseline)", "12.00 ±2.00 (3)", "55.00 ±7.07 (2)"],
@@ -223,7 +219,7 @@ def test_the_matrix_comes_first_with_arms_as_rows_and_tasks_as_columns(tmp_path:
 
 def test_a_row_names_its_task_and_its_own_tasks_targets(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    write_results(tmp_path, plan, results_of(plan), analyse_comparison(plan, results_of(plan)))
+    write_results(tmp_path, plan, results_of(plan), analyse(plan, results_of(plan)))
     rows = {row["cell"]: row for row in csv.DictReader((tmp_path / "results.csv").read_text().splitlines())}
     assert rows["rand_task-big_seed-0"]["task"] == "big"
     assert rows["rand_task-small_seed-0"]["time_to_1.1x_s"] == "500.0"
@@ -236,10 +232,10 @@ def test_cells_that_ran_beside_others_are_a_caution_in_facts_and_tables(tmp_path
     results[0] = Result(
         results[0].cell, State("finished", 0.0, beside=1), results[0].summary, results[0].curve, {}
     )
-    tables = comparison_tables(plan, analyse_comparison(plan, results))
+    tables = tables_of(plan, analyse(plan, results))
     finals = next(table for table in tables if table.title.endswith("task big: final test error"))
     assert any(note.startswith("caution: 1 of 12 cells ran beside others") for note in finals.notes)
-    page = page_of(plan, results, tables)
+    page = page_of(Outcome(plan, results, analyse(plan, results)))
     assert "- caution: 1 of 18 cells ran beside others" in page
     assert "n = 3 (seeds 0, 1, 2), 2 for task small" in page
 
@@ -261,28 +257,13 @@ def test_a_report_shows_arms_by_tasks_and_each_task_by_itself(tmp_path: Path) ->
         for seed, error in enumerate(ends)
     }
     path = write_study(tmp_path, "comparison", cells, baseline="rand", targets=[1.1], tasks=["big", "small"])
-    results = json.loads((path / "results.json").read_text())
-    results["analysis"] = {"tasks": {"big": {"arms": {"sb": {"verdict": "lower"}}}}}
-    (path / "results.json").write_text(json.dumps(results))
     study = read_study(path)
     matrix, told, big, *_ = tables_of_many([], [study])
     assert matrix.rows == [
-        ["rand (baseline)", "11 ± 1.4 (2)", "55 ± 7.1 (2)"],
-        ["sb", "5.5 ± 0.71 (2) ↓", ""],
+        ["rand (baseline)", "11.00 ±1.41 (2)", "55.00 ±7.07 (2)"],
+        ["sb", "5.50 ±0.71 (2) ↓", ""],
     ]
-    assert told.rows[0] == ["big", "rand", "—", "—", "—", "0.8", "2"]
-    assert big.title == "Arms: by hand, task big"
-    assert "time to 12.10 % (1.1×)" in big.header
+    assert told.rows[0] == ["big", "rand", "–", "–", "–", "0.800", "2.000"]
+    assert big.title == "comparison by hand, task big: final test error"
     names = [chart.name for chart in charts_of_many([], [study])]
     assert len(set(names)) == len(names)
-
-
-def test_the_page_and_the_report_say_in_the_same_words_how_their_tables_are_read(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
-    on_page = task_tables(plan, analyse_comparison(plan, results_of(plan)))
-    cells = {"rand": {"arm": "rand", "seed": 0, "swept": {"task": "big"}, "errors": [0.1]}}
-    study = read_study(write_study(tmp_path / "study", "comparison", cells, baseline="rand", tasks=["big"]))
-    in_report = tables_of_many([], [study])[:2]
-    for ours, theirs in zip(on_page, in_report, strict=True):
-        points = [note.replace("–", "—") for note in ours.notes if not note.startswith("caution")]
-        assert " ".join(f"{point[0].upper()}{point[1:]}." for point in points) == theirs.meaning

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.claims import CONFIGS, comparison, curves, of_arm, verdicts
+from support.claims import CONFIGS, TINY, comparison, comparison_text, curves, of_arm, verdicts
 
 from sbpipe.cli import build_parser
 from sbpipe.commands import reproduce as command
 from sbpipe.commands.settings import resolve_or_print
 from sbpipe.errors import ConfigError, DataError
 from sbpipe.studies.rating.make import recipe_of
-from sbpipe.studies.reproduce import diet, lowest, overlap
+from sbpipe.studies.reproduce import lowest_rated as lowest
 from sbpipe.studies.reproduce.experiment import Comparison, Scores
+from sbpipe.studies.reproduce.experiments import diet, overlap
 from sbpipe.studies.reproduce.findings import FAILED, HELD
-from sbpipe.studies.reproduce.prepare import files_of, prepare
+from sbpipe.studies.reproduce.pruning_scores import files_of, prepare
 from sbpipe.studies.reproduce.registry import EXPERIMENTS
 
 # --- claims on made-up results --------------------------------------------------------------------
@@ -131,29 +132,15 @@ def test_diet_keeps_what_its_arms_are_named_after_and_is_scored_as_its_header_sa
         assert config.data == replace(made.data, prune="", prune_share=0.0)
 
 
-PRUNED = """
-seeds = 2
-[base]
-mode = "inline"
-model.options = { width = 4 }
-data.prune = "FILE"
-data.examples = 200
-data.test_examples = 50
-train.batch_size = 16
-train.epochs = 1.0
-[[arms]]
-name = "full"
-selection.policy = "full"
-[[arms]]
-name = "el2n"
-selection.policy = "full"
-data.prune_share = 0.5
-"""
+def pruned(file: Path, examples: int) -> str:
+    base = TINY | {"data.prune": str(file), "data.examples": examples, "train.epochs": 1.0}
+    full = {"selection.policy": "full"}
+    return comparison_text(2, base, {"full": full, "el2n": full | {"data.prune_share": 0.5}})
 
 
 def test_scores_are_made_once_before_the_runs_and_for_this_data_set_alone(tmp_path: Path) -> None:
     path, out, said = tmp_path / "diet.toml", tmp_path / "scores" / "one.npz", list[str]()
-    path.write_text(PRUNED.replace("FILE", str(out)))
+    path.write_text(pruned(out, 200))
     plan, scores = comparison(path), Scores("el2n", models=1, share=0.5)
     (fact,) = prepare(scores, plan, said.append)
     assert "el2n of 1 models" in fact
@@ -163,7 +150,7 @@ def test_scores_are_made_once_before_the_runs_and_for_this_data_set_alone(tmp_pa
     again = comparison(path)
     prepare(scores, replace(again, cells=[cell for cell in again.cells if cell.seed == 1]), said.append)
     assert (part.stat().st_mtime_ns, out.read_bytes()) == (before, made)
-    path.write_text(path.read_text().replace("data.examples = 200", "data.examples = 201"))
+    path.write_text(pruned(out, 201))
     with pytest.raises(ConfigError, match=r"data\.prune = .*one\.npz was made with data set = .*remove it"):
         prepare(scores, comparison(path), said.append)
 

@@ -11,26 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.claims import CONFIGS, comparison, curves, of_arm, verdicts
+from support.claims import CONFIGS, TINY, comparison, comparison_text, curves, of_arm, verdicts
 from support.runs import sbpipe
 
 from sbpipe.config import ModelConfig, resolve
 from sbpipe.errors import ConfigError, DataError, UserError
 from sbpipe.models import build_model
 from sbpipe.runs.curve import Point
-from sbpipe.studies.reproduce import (
+from sbpipe.studies.reproduce import results_page as page
+from sbpipe.studies.reproduce.experiment import Comparison
+from sbpipe.studies.reproduce.experiments import (
     architectures,
     asymmetry,
     dropping,
-    noise,
-    page,
-    reuse,
+    score_reuse,
     selectivity,
     similarity,
     speed,
+    wrong_labels,
 )
-from sbpipe.studies.reproduce.conduct import configs_folder, plan_tasks, refuse_missing_data
-from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import (
     FAILED,
     HELD,
@@ -45,9 +44,10 @@ from sbpipe.studies.reproduce.findings import (
     sooner,
 )
 from sbpipe.studies.reproduce.gradients import cosine, gradient, parts, same_sign
+from sbpipe.studies.reproduce.pass_times import backward_over_forward
 from sbpipe.studies.reproduce.registry import EXPERIMENTS, named
-from sbpipe.studies.reproduce.timing import backward_over_forward
-from sbpipe.studies.sweeps import plan_sweep
+from sbpipe.studies.reproduce.runner import configs_folder, plan_tasks, refuse_missing_data
+from sbpipe.studies.sweep_plan import plan_sweep
 
 COMPARISONS = [
     *sorted((CONFIGS / "cpu").glob("*.toml")),
@@ -245,7 +245,7 @@ def test_a_ratio_lies_within_bounds_with_its_whole_spread_or_is_not_decided() ->
 # --- claims on made-up results --------------------------------------------------------------------
 
 
-def arms_of(**arms: dict[int, list[Point]]) -> Arms:
+def arms_of(**arms: dict[int | None, list[Point]]) -> Arms:
     return arms
 
 
@@ -287,21 +287,21 @@ def test_selectivity_trades_speed_for_error() -> None:
 
 
 def test_remembered_scores_are_sooner_and_end_alike() -> None:
-    stale = {f"stale-sb {epochs}": curves(0.1, 0.1, pace_s=1.0) for epochs in reuse.REUSES}
+    stale = {f"stale-sb {epochs}": curves(0.1, 0.1, pace_s=1.0) for epochs in score_reuse.REUSES}
     tasks: Tasks = {"a": stale | {"full": curves(0.1, 0.1, pace_s=3.0), "sb": curves(0.1, 0.1, pace_s=2.0)}}
-    assert verdicts(reuse.claim(tasks)) == [HELD] * 4
+    assert verdicts(score_reuse.claim(tasks)) == [HELD] * 4
     worse = {"a": dict(tasks["a"]) | {"stale-sb 3": curves(0.3, 0.3, pace_s=1.0)}}
-    assert verdicts(reuse.claim(worse)) == [FAILED, HELD, FAILED, HELD]
+    assert verdicts(score_reuse.claim(worse)) == [FAILED, HELD, FAILED, HELD]
 
 
 def test_predictors_may_come_near_the_last_score_and_not_outdo_it() -> None:
-    arms = {f"{name} 3": curves(0.1, 0.1, pace_s=1.0) for name in ("stale-sb", *reuse.PREDICTORS)}
+    arms = {f"{name} 3": curves(0.1, 0.1, pace_s=1.0) for name in ("stale-sb", *score_reuse.PREDICTORS)}
     tasks: Tasks = {"a": arms | {"full": curves(0.1, 0.1, pace_s=3.0)}}
-    assert verdicts(reuse.not_outperformed(tasks)) == [HELD] * 4
+    assert verdicts(score_reuse.not_outperformed(tasks)) == [HELD] * 4
     faster = {"a": dict(tasks["a"]) | {"average 3": curves(0.1, 0.1, pace_s=0.8)}}
-    assert verdicts(reuse.not_outperformed(faster)) == [FAILED, HELD, HELD, HELD]
+    assert verdicts(score_reuse.not_outperformed(faster)) == [FAILED, HELD, HELD, HELD]
     better = {"a": dict(tasks["a"]) | {"gaussian 3": curves(0.08, 0.08, pace_s=1.0)}}
-    assert verdicts(reuse.not_outperformed(better))[2:] == [HELD, FAILED]
+    assert verdicts(score_reuse.not_outperformed(better))[2:] == [HELD, FAILED]
 
 
 def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:
@@ -315,14 +315,14 @@ def test_noise_is_borne_while_modest_and_hurts_at_20_percent() -> None:
         | {"sb guarded": curves(sb - 0.01, sb)}
         for share, (full, sb) in ends.items()
     }
-    found = noise.claim(tasks)
+    found = wrong_labels.claim(tasks)
     assert [finding.what.partition(" ")[0] for finding in found] == ["1%"] * 4 + ["10%"] * 4 + ["20%"] * 4 + [
         "from"
     ]
     assert verdicts(found) == [HELD] * 13
     assert "5.00" in found[-1].measured
     robust = {task: arms | {"sb": arms["full"]} for task, arms in tasks.items()}
-    assert verdicts(noise.claim(robust))[-1] == OVERLAP
+    assert verdicts(wrong_labels.claim(robust))[-1] == OVERLAP
 
 
 def test_every_architecture_is_judged_by_itself() -> None:
@@ -400,28 +400,13 @@ def test_the_ratio_of_passes_has_a_number_per_round() -> None:
 
 # --- the command ----------------------------------------------------------------------------------
 
-TINY = """
-seeds = 2
-baseline = "full"
-[base]
-mode = "inline"
-model.options = { width = 4 }
-data.examples = 200
-data.test_examples = 50
-train.batch_size = 16
-train.steps = 4
-eval.every = 0.1
-checkpoint.every = 0
-train.threads = 1
-[[tasks]]
-name = "embedded accelerated"
-[[arms]]
-name = "full"
-selection.policy = "full"
-[[arms]]
-name = "sb"
-selection.policy = "sb"
-"""
+FULL_AND_SB = {"full": {"selection.policy": "full"}, "sb": {"selection.policy": "sb"}}
+QUICK = comparison_text(
+    2,
+    TINY | {"train.steps": 4, "eval.every": 0.1, "checkpoint.every": 0, "train.threads": 1},
+    FULL_AND_SB,
+    {"embedded accelerated": {}},
+)
 
 
 def test_the_list_names_every_experiment_and_needs_neither_torch_nor_numpy() -> None:
@@ -441,7 +426,7 @@ def test_the_list_names_every_experiment_and_needs_neither_torch_nor_numpy() -> 
 
 
 def test_a_comparison_runs_from_the_command_to_the_page_and_is_not_run_again(tmp_path: Path) -> None:
-    (tmp_path / "speed.toml").write_text(TINY)
+    (tmp_path / "speed.toml").write_text(QUICK)
     command = (
         "reproduce",
         "fig17",
@@ -510,6 +495,6 @@ def test_mistakes_are_named_before_anything_starts(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r"x\.npz.*--quick"):
         refuse_missing_data([replace(plan, cells=elsewhere)])
-    (tmp_path / "selectivity.toml").write_text(TINY)
+    (tmp_path / "selectivity.toml").write_text(QUICK)
     with pytest.raises(UserError, match="has no task 'cifar10', it has embedded accelerated"):
         plan_tasks(how, tmp_path, quick=False, seeds=None)

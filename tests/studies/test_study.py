@@ -11,17 +11,17 @@ import pytest
 from sbpipe.errors import ConfigError, RunDirError, UserError
 from sbpipe.runs import read_run
 from sbpipe.runs.curve import Point, curve_of, time_to_target
+from sbpipe.runs.study.spread import sd_of
 from sbpipe.studies.cell_run import last_word
+from sbpipe.studies.cells import lay_out, refuse_overruled
 from sbpipe.studies.estimate import Running, time_left_s
-from sbpipe.studies.folder import Folder, State
-from sbpipe.studies.plan import Arm, Plan, PlannedCell, lay_out, refuse_overruled
-from sbpipe.studies.points import analyse_sweep
-from sbpipe.studies.reading import arms_in, grid_flag, grid_in, seeds_flag, seeds_in
+from sbpipe.studies.folder import State, StudyFolder
+from sbpipe.studies.outcome import analyse, tables_of
+from sbpipe.studies.plan import Plan, PlannedArm, PlannedCell
 from sbpipe.studies.result import Result
-from sbpipe.studies.results import to_csv, write_results
-from sbpipe.studies.spread import sd_of
-from sbpipe.studies.sweeps import plan_sweep
-from sbpipe.studies.tables import sweep_table
+from sbpipe.studies.results_file import to_csv, write_results
+from sbpipe.studies.study_file import arms_in, grid_flag, grid_in, seeds_flag, seeds_in
+from sbpipe.studies.sweep_plan import plan_sweep
 
 SWEEPS = sorted((Path(__file__).parents[2] / "configs" / "sweep").glob("*.toml"))
 
@@ -125,7 +125,7 @@ def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, mess
 def test_a_wrong_cell_is_named_with_its_key_before_anything_starts() -> None:
     with pytest.raises(
         UserError,
-        match=r"cell 'pipelined interval 0 seed 0': sync\.interval = 0: must be at least 1.*Nothing was started",
+        match=r"'pipelined interval 0 seed 0': sync\.interval = 0: must be at least 1.*Nothing was started",
     ):
         sweep(grid={"sync.interval": [1, 0]})
     with pytest.raises(UserError, match=r"kep = 1: unknown key"):
@@ -143,7 +143,7 @@ def test_flags_of_lists_are_read_as_values() -> None:
 
 
 def test_cells_that_would_share_a_folder_are_numbered() -> None:
-    arms = [Arm("a b", {}), Arm("a/b", {})]
+    arms = [PlannedArm("a b", {}), PlannedArm("a/b", {})]
     names = [cell.cell for cell in lay_out({}, arms, {}, [0])]
     assert names == ["a-b_seed-0", "a-b_seed-0_2"]
 
@@ -155,25 +155,25 @@ def test_every_sweep_in_the_tree_is_a_plan(path: Path) -> None:
 
 def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     plan = sweep(grid={"sync.interval": [1]})
-    folder = Folder(tmp_path / "out", plan)
+    folder = StudyFolder(tmp_path / "out", plan)
     with pytest.raises(RunDirError, match="another process is working in"):
-        Folder(tmp_path / "out", plan)
+        StudyFolder(tmp_path / "out", plan)
     folder.close()
-    Folder(tmp_path / "out", plan).close()
+    StudyFolder(tmp_path / "out", plan).close()
 
 
 def test_a_different_plan_in_the_folder_is_refused_with_what_differs(tmp_path: Path) -> None:
-    Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 3})).close()
+    StudyFolder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 3})).close()
     with pytest.raises(
         RunDirError, match=r"different plan: train\.steps is 3 there and 4 here\. .*another --out"
     ):
-        Folder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 4}))
+        StudyFolder(tmp_path, sweep(grid={"sync.interval": [1]}, settings={"train.steps": 4}))
     with pytest.raises(RunDirError, match=r"cell pipelined_interval-1_seed-0 is only there"):
-        Folder(tmp_path, sweep(grid={"sync.interval": [2]}, settings={"train.steps": 3}))
+        StudyFolder(tmp_path, sweep(grid={"sync.interval": [2]}, settings={"train.steps": 3}))
 
 
 def test_a_flag_that_an_arm_would_overrule_is_refused() -> None:
-    arms = [Arm("full", {}), Arm("shorter", {"train.epochs": 2.0})]
+    arms = [PlannedArm("full", {}), PlannedArm("shorter", {"train.epochs": 2.0})]
     cells = lay_out({"train.epochs": 1.0}, arms, {}, [0])
     with pytest.raises(
         ConfigError,
@@ -185,13 +185,13 @@ def test_a_flag_that_an_arm_would_overrule_is_refused() -> None:
 
 def test_a_plan_may_grow_by_seeds_and_values_and_keeps_what_is_done(tmp_path: Path) -> None:
     small = sweep(grid={"sync.interval": [1]})
-    folder = Folder(tmp_path, small)
+    folder = StudyFolder(tmp_path, small)
     folder.run_path(small.cells[0]).mkdir(parents=True)
     (folder.run_path(small.cells[0]) / "summary.json").write_text('{"status": "finished"}')
     folder.write_state(small.cells[0], State("finished", 1.0))
     folder.close()
     grown = sweep(grid={"sync.interval": [1, 2]}, seeds=[0, 1])
-    folder = Folder(tmp_path, grown)
+    folder = StudyFolder(tmp_path, grown)
     assert [cell.cell for cell in grown.cells if folder.state(cell)] == [small.cells[0].cell]
     assert len(json.loads((tmp_path / "plan.json").read_text())["cells"]) == len(grown.cells)
     folder.close()
@@ -200,13 +200,13 @@ def test_a_plan_may_grow_by_seeds_and_values_and_keeps_what_is_done(tmp_path: Pa
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunDirError, match="holds no study"):
-        Folder(tmp_path, sweep(grid={"sync.interval": [1]}))
+        StudyFolder(tmp_path, sweep(grid={"sync.interval": [1]}))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_finished_cell_whose_run_is_gone_has_not_begun(tmp_path: Path) -> None:
     plan = sweep(grid={"sync.interval": [1]})
-    folder = Folder(tmp_path, plan)
+    folder = StudyFolder(tmp_path, plan)
     folder.write_state(plan.cells[0], State("finished", 1.0))
     assert folder.state(plan.cells[0]) is None
     folder.close()
@@ -269,7 +269,7 @@ def test_a_point_is_the_mean_over_seeds_and_targets_come_from_the_first_point() 
         finished(stale, 0.30, (10.0, 0.5), (16.0, 0.17)),
         replace(finished(stale_1, 0.0), state=State("failed", 0.0), summary={}),
     ]
-    analysis = analyse_sweep(plan, results)
+    analysis = analyse(plan, results)
     first, second = analysis["points"]
     assert [target["error"] for target in analysis["targets"]] == pytest.approx([0.165, 0.18, 0.21])
     assert (first["error_mean"], first["error_sd"], first["n"]) == (
@@ -279,7 +279,7 @@ def test_a_point_is_the_mean_over_seeds_and_targets_come_from_the_first_point() 
     )
     assert (first["time_to_target_mean"], first["reached"], first["staleness_mean"]) == (15.0, 2, 1.0)
     assert (second["n"], second["failed"], second["time_to_target_mean"]) == (1, 1, 16.0)
-    assert "1 (1 failed)" in sweep_table(plan, analysis).as_text()
+    assert "1 (1 failed)" in tables_of(plan, analysis)[0].as_text()
 
 
 def test_a_row_holds_the_swept_keys_and_every_number_by_its_name(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import comparison_text
 from support.runs import has_steps, sbpipe, settings, small, started, wait_for
 
 from sbpipe.errors import ConfigError
 from sbpipe.runs import read_study
-from sbpipe.studies.beside import (
+from sbpipe.studies.core_shares import (
     core_shares,
     on_cores,
     other_threads,
@@ -27,54 +28,29 @@ from sbpipe.studies.beside import (
 needs_two_cores = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two cells side by side need two cores"
 )
-ARMS = """
-seeds = 1
-[base]
-mode = "inline"
-train.threads = 1
-selector.threads = 1
-[[tasks]]
-name = "short"
-train.steps = 4
-[[tasks]]
-name = "long"
-train.steps = 5
-arms = ["sb", "rand"]
-[[arms]]
-name = "sb"
-[[arms]]
-name = "broken"
-model.name = "nowhere:nothing"
-[[arms]]
-name = "rand"
-selection.policy = "random"
-[[arms]]
-name = "piped"
-mode = "pipelined"
-"""
+BROKEN = {"broken": {"model.name": "nowhere:nothing"}}
 
 
-def command(folder: Path, text: str = ARMS, *more: str, **changes: Any) -> list[str]:
+def arms_file(folder: Path, *, short: int = 4, long: int = 5, threads: int = 1, second: Any = BROKEN) -> Path:
+    """Two tasks of so many steps, for four arms: the second one is given, the last one runs alone."""
+    base = {"mode": "inline", "train.threads": threads, "selector.threads": 1}
+    rand, piped = {"selection.policy": "random"}, {"mode": "pipelined"}
+    tasks = {"short": {"train.steps": short}, "long": {"train.steps": long, "arms": ["sb", "rand"]}}
+    path = folder / "arms.toml"
+    path.write_text(comparison_text(1, base, {"sb": {}, **second, "rand": rand, "piped": piped}, tasks))
+    return path
+
+
+def command(file: Path) -> list[str]:
     """The tiny comparison, two cells at a time; what a task or an arm sets is left to it."""
-    (folder / "arms.toml").write_text(text)
-    tiny = settings(**changes)
+    tiny = settings()
     pairs = [
         pair
         for pair in zip(tiny[::2], tiny[1::2], strict=True)
         if not pair[1].startswith(("train.steps=", "model.options="))
     ]
     given = [part for pair in pairs for part in pair]
-    return [
-        "compare",
-        str(folder / "arms.toml"),
-        *given,
-        "--jobs",
-        "2",
-        "--out",
-        str(folder / "out"),
-        "--no-report",
-        *more,
-    ]
+    return ["compare", str(file), *given, "--jobs", "2", "--out", str(file.parent / "out"), "--no-report"]
 
 
 def states_in(folder: Path) -> dict[str, dict[str, Any]]:
@@ -164,7 +140,8 @@ def test_other_threads_are_refused_with_the_way_out_but_not_where_a_cell_runs_al
     refuse_other_threads([("user", small(mode="pipelined"))], 2, 4)
     with pytest.raises(
         ConfigError,
-        match=r"train\.threads = 0: with --jobs 2 on 4 cores cell 'sb seed 0' would compute with 1 thread, alone with 2: .*"
+        match=r"train\.threads = 0: with --jobs 2 on 4 cores cell 'sb seed 0' would compute with 1 thread, "
+        r"alone with 2: .*"
         r"--set train\.threads=1 --set selector\.threads=1, or --jobs 1",
     ):
         refuse_other_threads([("user", small(mode="pipelined")), ("sb seed 0", small(mode="inline"))], 2, 4)
@@ -173,15 +150,13 @@ def test_other_threads_are_refused_with_the_way_out_but_not_where_a_cell_runs_al
 @needs_two_cores
 def test_the_command_refuses_other_threads_before_anything_starts(tmp_path: Path) -> None:
     num_cores = len(os.sched_getaffinity(0))
-    done = sbpipe(
-        *command(tmp_path, ARMS.replace("train.threads = 1", f"train.threads = {num_cores}")), "--dry-run"
-    )
+    done = sbpipe(*command(arms_file(tmp_path, threads=num_cores)), "--dry-run")
     assert (done.returncode, f"train.threads = {num_cores}: with --jobs 2" in done.stderr) == (2, True)
 
 
 @needs_two_cores
 def test_cells_side_by_side_with_one_that_fails_and_one_that_runs_alone(tmp_path: Path) -> None:
-    done = sbpipe(*command(tmp_path), timeout_s=200.0)
+    done = sbpipe(*command(arms_file(tmp_path)), timeout_s=200.0)
     assert done.returncode == 1, done.stderr
     states = states_in(tmp_path)
     assert {name for name, state in states.items() if state["status"] == "failed"} == {
@@ -200,11 +175,6 @@ def test_cells_side_by_side_with_one_that_fails_and_one_that_runs_alone(tmp_path
     assert {cell.row["task"] for cell in read_study(tmp_path / "out").cells} == {"short", "long"}
 
 
-LONG = ARMS.replace("train.steps = 4", "train.steps = 100000").replace(
-    'name = "broken"\nmodel.name = "nowhere:nothing"', 'name = "two"'
-)
-
-
 def both_at_work(folder: Path) -> list[int]:
     """Wait until two cells train; their processes."""
     for name in ("sb_task-short_seed-0", "two_task-short_seed-0"):
@@ -214,7 +184,7 @@ def both_at_work(folder: Path) -> list[int]:
 
 @needs_two_cores
 def test_an_interrupt_stops_all_running_cells_which_count_as_not_begun(tmp_path: Path) -> None:
-    with started(*command(tmp_path, LONG)) as process:
+    with started(*command(arms_file(tmp_path, short=100_000, second={"two": {}}))) as process:
         pids = both_at_work(tmp_path)
         cores = [os.sched_getaffinity(pid) for pid in pids]
         process.send_signal(signal.SIGINT)
@@ -229,10 +199,8 @@ def test_an_interrupt_stops_all_running_cells_which_count_as_not_begun(tmp_path:
 
 @needs_two_cores
 def test_a_kill_ends_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    text = ARMS.replace("train.steps = 5", "train.steps = 100000").replace(
-        'name = "broken"\nmodel.name = "nowhere:nothing"', 'name = "two"'
-    )
-    with started(*command(tmp_path, text)) as process:
+    again = command(arms_file(tmp_path, long=100_000, second={"two": {}}))
+    with started(*again) as process:
         wait_for("a step", has_steps(tmp_path / "out" / "cells" / "rand_task-long_seed-0", 1), 120.0)
         before = states_in(tmp_path)
         process.send_signal(signal.SIGKILL)
@@ -240,7 +208,7 @@ def test_a_kill_ends_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> N
     wait_for("the end of the cells", lambda: all(map(is_gone, running)))
     done = {name: state for name, state in before.items() if state["status"] == "finished"}
     assert len(done) == 4
-    with started(*command(tmp_path, text)) as process:
+    with started(*again) as process:
         wait_for(
             "a second attempt", lambda: [s for s in states_in(tmp_path).values() if s["attempt"] == 2][1:]
         )

@@ -11,10 +11,10 @@ import pytest
 
 from sbpipe.config import flatten, resolve, to_dict, to_json
 from sbpipe.errors import RunDirError
-from sbpipe.studies.folder import Folder, State
+from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import Plan
-from sbpipe.studies.sweeps import plan_sweep
-from sbpipe.studies.takeover import changed_keys
+from sbpipe.studies.plan_changes import changed_keys
+from sbpipe.studies.sweep_plan import plan_sweep
 
 
 def sweep(*intervals: int) -> Plan:
@@ -23,7 +23,7 @@ def sweep(*intervals: int) -> Plan:
 
 def finished_folder(path: Path, plan: Plan, config: str) -> Path:
     """A study whose first cell is finished; its run left this config.json."""
-    folder = Folder(path, plan)
+    folder = StudyFolder(path, plan)
     run = folder.run_path(plan.cells[0])
     run.mkdir(parents=True)
     (run / "summary.json").write_text('{"status": "finished"}')
@@ -40,13 +40,13 @@ def test_a_finished_cell_that_ran_with_another_default_is_not_mixed_with_others(
     written = (tmp_path / "plan.json").read_text()
     with pytest.raises(
         RunDirError,
-        match=r'cell pipelined_interval-1_seed-0 .* selection\.policy = "sb", and would run with "steady" .*another --out, or delete '
-        + re.escape(str(run)),
+        match=r'cell pipelined_interval-1_seed-0 .* selection\.policy = "sb", and would run with "steady" .*'
+        r"another --out, or delete " + re.escape(str(run)),
     ):
-        Folder(tmp_path, sweep(1, 2))
+        StudyFolder(tmp_path, sweep(1, 2))
     assert (tmp_path / "plan.json").read_text() == written
     shutil.rmtree(run)
-    Folder(tmp_path, plan).close()
+    StudyFolder(tmp_path, plan).close()
 
 
 def test_a_failed_cell_of_another_default_stands_in_nobodys_way(tmp_path: Path) -> None:
@@ -55,14 +55,14 @@ def test_a_failed_cell_of_another_default_stands_in_nobodys_way(tmp_path: Path) 
         tmp_path, plan, to_json(resolve(plan.cells[0].settings, {"selection.policy": "sb"}))
     )
     (run / "summary.json").unlink()
-    Folder(tmp_path, plan).close()
+    StudyFolder(tmp_path, plan).close()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"train": 3}', "\0"])
 def test_settings_that_cannot_be_read_are_not_compared(tmp_path: Path, text: str) -> None:
     plan = sweep(1)
     finished_folder(tmp_path, plan, text)
-    Folder(tmp_path, plan).close()
+    StudyFolder(tmp_path, plan).close()
 
 
 def test_only_settings_that_both_know_and_that_decide_what_is_trained_are_compared() -> None:

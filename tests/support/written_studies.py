@@ -145,9 +145,14 @@ def comparison(path: Path) -> Path:
 def sync_sweep(path: Path) -> Path:
     cells = {
         f"{mode}-{interval}-{seed}": {
-            "arm": mode, "seed": seed, "swept": {"sync.interval": interval}, "errors": [0.5, 0.1 + 0.01 * interval + 0.02 * seed],
+            "arm": mode,
+            "seed": seed,
+            "swept": {"sync.interval": interval},
+            "errors": [0.5, 0.1 + 0.01 * interval + 0.02 * seed],
             "numbers": {"staleness.mean": interval / 2 + seed, "trainer.idle_ratio": 0.3 / interval},
         }
-        for mode in ("pipelined", "fixed-lag") for interval in (1, 2, 4, 8) for seed in (0, 1)
-    }  # fmt: skip
+        for mode in ("pipelined", "fixed-lag")
+        for interval in (1, 2, 4, 8)
+        for seed in (0, 1)
+    }
     return write_study(path, "sweep", cells, swept=["sync.interval"])

@@ -6,12 +6,12 @@ from statistics import mean
 from typing import Any
 
 from sbpipe.runs.numbers import number
+from sbpipe.runs.study.arm import Arm
+from sbpipe.runs.study.arm_group import ArmGroup
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.theme import STAGE_COLOURS
-from sbpipe.show.report.arms import devices_of, shown, training_s
-from sbpipe.show.report.grouping import Arm, Group
 from sbpipe.show.report.scales import without_data
-from sbpipe.show.report.table import Table
+from sbpipe.show.report.table import Table, rounded
 
 PARTS = {
     "selecting": ("selecting, while the trainer waits", STAGE_COLOURS["score"]),
@@ -51,7 +51,7 @@ def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str,
     }
 
 
-def breakdown_charts(group: Group) -> list[Chart]:
+def breakdown_charts(group: ArmGroup) -> list[Chart]:
     """Seconds of the whole run and, where arms considered unequal numbers, per 1,000 candidates."""
     means = {arm.name: found for arm in group.arms if (found := _mean_parts(arm)) is not None}
     if not means:
@@ -98,14 +98,14 @@ def breakdown_charts(group: Group) -> list[Chart]:
     return charts
 
 
-def breakdown_table(group: Group) -> Table | None:
+def breakdown_table(group: ArmGroup) -> Table | None:
     """The numbers behind the bars; None without any."""
     means = {arm.name: found for arm in group.arms if (found := _mean_parts(arm)) is not None}
     rows = [
         [
             name,
-            *(shown(parts[part]) for part in PARTS),
-            shown(sum(parts[part] for part in PARTS if part != "hidden")),
+            *(rounded(parts[part]) for part in PARTS),
+            rounded(sum(parts[part] for part in PARTS if part != "hidden")),
         ]
         for name, parts in means.items()
     ]
@@ -121,14 +121,12 @@ def breakdown_table(group: Group) -> Table | None:
 
 
 def _mean_parts(arm: Arm) -> dict[str, float] | None:
-    found = [
-        parts for trial in arm.finished if (parts := breakdown(trial.numbers, training_s(trial))) is not None
-    ]
+    found = [parts for trial in arm.finished if (parts := breakdown(trial.numbers, trial.time_s)) is not None]
     return {part: mean(parts[part] for parts in found) for part in PARTS} if found else None
 
 
 def _is_on_one_device(arm: Arm) -> bool:
-    return all(devices_of(trial) == 1 for trial in arm.finished)
+    return all(trial.devices == 1 for trial in arm.finished)
 
 
 def _candidates(arm: Arm) -> float:

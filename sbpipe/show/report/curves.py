@@ -4,11 +4,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
+from sbpipe.runs.study.arm import Arm
+from sbpipe.runs.study.arm_group import ArmGroup
+from sbpipe.runs.study.trial import Trial
 from sbpipe.show.charts import Chart
-from sbpipe.show.report.grouping import Arm, Group
 from sbpipe.show.report.scales import arm_colour, error_axis, legend, target_layers, without_data
 from sbpipe.show.report.thinning import thin
-from sbpipe.show.report.trials import Trial
 
 MOST = 150
 """Places at which a mean curve is drawn."""
@@ -55,13 +56,13 @@ def band(curves: list[Series]) -> list[dict[str, float]]:
     return rows
 
 
-def curve_charts(group: Group) -> list[Chart]:
+def curve_charts(group: ArmGroup) -> list[Chart]:
     """Error over time and, where arms are compared, over examples trained: the same on any machine."""
     has_curves = any(trial.curve for arm in group.arms for trial in arm.trials)
     return [error_over_time(group), *([_chart(group, TRAINED)] if has_curves and len(group.arms) > 1 else [])]
 
 
-def error_over_time(group: Group) -> Chart:
+def error_over_time(group: ArmGroup) -> Chart:
     """The chart; one that says why if there is nothing to draw a line through."""
     points = [(trial, point) for arm in group.arms for trial in arm.trials for point in trial.curve]
     if not points:
@@ -73,7 +74,7 @@ def error_over_time(group: Group) -> Chart:
     return _chart(group, TIME)
 
 
-def _chart(group: Group, axis: Axis) -> Chart:
+def _chart(group: ArmGroup, axis: Axis) -> Chart:
     means = [row for arm in group.arms for row in _mean_rows(arm, axis)]
     lines = [row for arm in group.arms for row in _run_rows(arm, axis)]
     ends = [row for arm in group.arms for row in _end_rows(arm, axis)]
@@ -82,7 +83,7 @@ def _chart(group: Group, axis: Axis) -> Chart:
     return Chart(axis.name, axis.title, _meaning(group, has_means=bool(means)), spec, group.notes)
 
 
-def _meaning(group: Group, *, has_means: bool) -> str:
+def _meaning(group: ArmGroup, *, has_means: bool) -> str:
     """How to read what is drawn, and nothing of what is not."""
     said = ["Lower and further left is better."]
     if has_means:
@@ -141,7 +142,7 @@ def _end_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
 
 
 def _spec(
-    group: Group, axis: Axis, means: list[Any], lines: list[Any], ends: list[Any], errors: list[float]
+    group: ArmGroup, axis: Axis, means: list[Any], lines: list[Any], ends: list[Any], errors: list[float]
 ) -> dict[str, Any]:
     names, y = group.names, error_axis(errors)
     colour = {"field": "arm", "type": "nominal", "scale": arm_colour(names), "legend": legend("arm", names)}

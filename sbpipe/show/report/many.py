@@ -3,18 +3,20 @@ page.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sbpipe.runs import Run, Study
+from sbpipe.runs.study.arm_group import ArmGroup, group_runs, group_study
 from sbpipe.show.charts import Chart
-from sbpipe.show.report.arms import arm_table
 from sbpipe.show.report.breakdown import breakdown_charts, breakdown_table
+from sbpipe.show.report.comparison_tables import final_table, time_table
 from sbpipe.show.report.curves import curve_charts
-from sbpipe.show.report.grouping import Group, group_runs, group_study
-from sbpipe.show.report.pareto import pareto_chart, pareto_shares
-from sbpipe.show.report.sweeps import sweep_chart, sweep_table
+from sbpipe.show.report.pareto_chart import pareto_chart
+from sbpipe.show.report.sweep_chart import sweep_chart
+from sbpipe.show.report.sweep_table import sweep_table
 from sbpipe.show.report.table import Table
-from sbpipe.show.report.tasks import task_tables
+from sbpipe.show.report.task_tables import task_tables
 
 
 def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
@@ -39,11 +41,11 @@ def tables_of_many(runs: list[Run], studies: list[Study]) -> list[Table]:
     """The tables of the plain runs together, then of each study; first, where studies have tasks, their arms
     by tasks.
     """
-    matrices = [table for study in studies if study.tasks for table in task_tables(study)]
+    matrices = [table for study in studies if study.tasks for table in _matrices(study)]
     return [*matrices, *(table for group in groups_of(runs, studies) for table in _tables_of(group))]
 
 
-def groups_of(runs: list[Run], studies: list[Study]) -> list[Group]:
+def groups_of(runs: list[Run], studies: list[Study]) -> list[ArmGroup]:
     """What is compared with what: plain runs with each other, a study's cells with each other, those of a
     task by themselves.
     """
@@ -51,14 +53,34 @@ def groups_of(runs: list[Run], studies: list[Study]) -> list[Group]:
     return [*([group_runs(runs)] if runs else []), *(group_study(part) for part in parts)]
 
 
-def _charts_of(group: Group) -> list[Chart]:
+def _charts_of(group: ArmGroup) -> list[Chart]:
     swept = [sweep_chart(group)] if group.kind == "sweep" else []
     pareto = pareto_chart(group)
     return [*swept, *curve_charts(group), *breakdown_charts(group), *([pareto] if pareto else [])]
 
 
-def _tables_of(group: Group) -> list[Table]:
-    shares = pareto_shares(group) if len(group.arms) > 1 else {}
-    first = sweep_table(group) if group.kind == "sweep" else arm_table(group, shares)
+def _matrices(study: Study) -> Sequence[Table]:
+    parts = zip(study.tasks, study.parts(), strict=True)
+    tasks = {task: group_study(part).analysis for task, part in parts if part.cells}
+    arms = [arm for arm in study.plan.get("strategies") or study.arms if arm in study.arms]
+    name = str(study.plan.get("name") or study.path.name)
+    return task_tables(name, arms, study.plan.get("baseline"), tasks)
+
+
+def _tables_of(group: ArmGroup) -> list[Table]:
     times = breakdown_table(group)
-    return [first, *([times] if times else [])]
+    return [*_results_of(group), *([times] if times else [])]
+
+
+def _results_of(group: ArmGroup) -> list[Table]:
+    """The tables that a study prints, but for those that say more than a reader of a page asks for."""
+    if group.kind == "sweep":
+        keys = dict.fromkeys([*group.swept, *(key for arm in group.arms for key in arm.swept)])
+        return [sweep_table(group.name, list(keys), group.analysis)]
+    finals = final_table(group.name, group.analysis)
+    if group.kind == "runs" and group.reference:
+        finals = replace(finals, notes=[*finals.notes, f"{group.reference} is {group.reference_is}"])
+    if not group.targets:
+        return [finals]
+    times = time_table(group.analysis)
+    return [finals, replace(times, title=f"{times.title}: {group.name}" if group.name else times.title)]

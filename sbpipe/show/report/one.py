@@ -1,12 +1,12 @@
 """The page of one run, in the order a reader wants it: head, pictures, facts. Knows no HTML."""
 
 from sbpipe.runs import Run
+from sbpipe.runs.study.arm_group import group_runs
 from sbpipe.show.charts import Chart
 from sbpipe.show.report.breakdown import breakdown_charts
 from sbpipe.show.report.curves import error_over_time
 from sbpipe.show.report.examples import example_charts, read_examples
 from sbpipe.show.report.facts import fact_tables, full_tables, status_of, tiles_of, warnings_in
-from sbpipe.show.report.grouping import group_runs
 from sbpipe.show.report.kept import kept_charts
 from sbpipe.show.report.loss import loss_chart
 from sbpipe.show.report.scores import distribution, score_notes

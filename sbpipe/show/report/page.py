@@ -106,7 +106,8 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
     kind = ' class="long"' if len(table.header) > WIDE_COLUMNS else ""
     return (
-        f'<div class="scroll"><h3>{escape(table.title)}</h3><p class="meaning">{escape(table.meaning)}</p>'
+        f'<div class="scroll"><h3>{escape(table.title)}</h3>'
+        f'<p class="meaning">{escape(table.as_sentences())}</p>'
         f"<table{kind}><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

@@ -4,9 +4,9 @@ Knows no run.
 
 from typing import Any
 
+from sbpipe.runs.study.arm_group import ArmGroup
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.theme import CATEGORY
-from sbpipe.show.report.grouping import Group
 
 LOG_FROM = 8.0
 """Errors that span more than this factor are drawn on a log scale."""
@@ -49,7 +49,7 @@ def error_axis(errors: list[float]) -> dict[str, Any]:
     }
 
 
-def target_layers(group: Group) -> list[dict[str, Any]]:
+def target_layers(group: ArmGroup) -> list[dict[str, Any]]:
     """A horizontal line per target, told apart by its dashes: labels beside the lines would collide, for
     targets may be close.
     """

@@ -4,8 +4,8 @@ every example.
 One process, no selector: it must not know what the scores are used for.
 """
 
-from sbpipe.studies.rating.bar import Bar
 from sbpipe.studies.rating.make import make_scores
 from sbpipe.studies.rating.meter import Progress
+from sbpipe.studies.rating.progress_line import ProgressLine
 
-__all__ = ["Bar", "Progress", "make_scores"]
+__all__ = ["Progress", "ProgressLine", "make_scores"]

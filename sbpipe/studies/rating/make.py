@@ -18,9 +18,9 @@ from sbpipe.data import Data, load_data
 from sbpipe.data.score_file import ScoreFile
 from sbpipe.machine import devices
 from sbpipe.records import Floats
+from sbpipe.studies.rating.ensembles import PLANS, Part, joined
 from sbpipe.studies.rating.fit import fit, measure_of, num_steps, rate
 from sbpipe.studies.rating.meter import RATED, TRAINED, Meter, Tell
-from sbpipe.studies.rating.plan import PLANS, Part, joined
 from sbpipe.studies.rating.store import KEY, Store
 
 

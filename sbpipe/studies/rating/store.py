@@ -13,7 +13,7 @@ import numpy as np
 from sbpipe.data.score_file import ScoreFile, read_scores, write_scores
 from sbpipe.errors import ConfigError
 from sbpipe.records import Floats
-from sbpipe.studies.rating.plan import Part
+from sbpipe.studies.rating.ensembles import Part
 
 KEY = "--out"
 """What names the file unless told, for errors."""

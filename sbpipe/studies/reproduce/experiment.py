@@ -7,11 +7,6 @@ from dataclasses import dataclass
 
 from sbpipe.studies.reproduce.findings import Finding, Tasks
 
-REAL = "../datasets/cifar10.npz and fashion_mnist.npz (configs/compare/delay.toml says how they are made)"
-CIFAR = "../datasets/cifar10.npz (configs/compare/delay.toml says how it is made)"
-FASHION = "../datasets/fashion_mnist.npz (configs/compare/delay.toml says how it is made)"
-NOTHING = "nothing: the embedded data"
-
 Numbers = Mapping[str, Sequence[float]]
 """What a measurement leaves: lists of numbers by name."""
 
@@ -56,6 +51,7 @@ class Experiment:
     """One experiment of the paper or a poster."""
 
     name: str
+    how: Comparison | Measurement
     shows: str
     """The figure or table."""
     claim: str
@@ -64,4 +60,3 @@ class Experiment:
     takes: str
     """About how long on two cores."""
     takes_quick: str
-    how: Comparison | Measurement

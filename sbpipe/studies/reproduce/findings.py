@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sbpipe.runs.curve import Point, time_to_target
-from sbpipe.studies.spread import geometric_mean_of, mean_of, sd_of
-from sbpipe.studies.tables import percent_pm, seconds_pm
+from sbpipe.runs.study.spread import geometric_mean_of, mean_of, paired, sd_of
+from sbpipe.show.report.table import NOTHING, percent_pm, seconds_pm
 
 HELD, FAILED, OPEN = "held", "did not hold", "not decided"
 COMPARABLE = 1.1
 """Errors whose ratio is at most this count as comparable: the closest target of the paper's Table 1."""
 
-BySeed = Mapping[int, float]
-Runs = Mapping[int, Sequence[Point]]
+Runs = Mapping[int | None, Sequence[Point]]
 """The curves of one arm, by seed."""
 Arms = Mapping[str, Runs]
 Tasks = Mapping[str, Arms]
@@ -61,12 +60,12 @@ def overall(findings: Sequence[Finding]) -> str:
     )
 
 
-def finals(runs: Runs) -> dict[int, float]:
+def finals(runs: Runs) -> dict[int | None, float]:
     """The last test error of each seed."""
     return {seed: curve[-1].error for seed, curve in runs.items() if curve}
 
 
-def times(runs: Runs, error: float) -> dict[int, float]:
+def times(runs: Runs, error: float) -> dict[int | None, float]:
     """The seconds until an error was reached, of the seeds that reached it."""
     reached = {seed: time_to_target(curve, error) for seed, curve in runs.items()}
     return {seed: time_s for seed, time_s in reached.items() if time_s is not None}
@@ -78,28 +77,22 @@ def target(baseline: Runs, factor: float) -> float | None:
     return None if mean is None else factor * mean
 
 
-def pairs(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:
-    """The values of equal seeds."""
-    return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-
-
 def lower(what: str, ours: Runs, theirs: Runs, *, factor: float = 1.0) -> Finding:
-    """Whether the final error is below `factor` times the other's; a factor above 1 asks whether it is
-    comparable.
-    """
-    both = pairs(finals(ours), finals(theirs))
+    """Whether the final error is below `factor` times the other's; above 1 it asks if they are comparable."""
+    both = paired(finals(ours), finals(theirs))
     margins = [factor * other - own for own, other in both]
     return Finding(what, _errors_said(both), judged(margins))
 
 
 def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: float = 1.0) -> Finding:
-    """Whether an error is reached within `factor` times the other's time, by the ratio of times; one that no
-    run of ours reaches is lost.
+    """Whether an error is reached within `factor` times the other's time, by the ratio of times.
+
+    A target that no run of ours reaches is lost.
     """
     if error is None:
         return Finding(what, "no run of the baseline finished", f"{OPEN}: nothing was measured")
     own, other = times(ours, error), times(theirs, error)
-    both = pairs(own, other)
+    both = paired(own, other)
     counts = (
         f"error {100 * error:.2f}% reached by {len(own)} of {len(ours)} against {len(other)} of {len(theirs)}"
     )
@@ -118,6 +111,12 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: 
     return Finding(what, words, judged([math.log(factor * ratio) for ratio in speedups]))
 
 
+def sooner_than(task: str, arms: Arms, ours: str, theirs: str, factor: float) -> Finding:
+    """Whether one arm reaches `factor` times the mean final error of `full` sooner than another."""
+    what = f"{task}: {ours} sooner than {theirs} to {factor:g}x"
+    return sooner(what, arms[ours], arms[theirs], target(arms["full"], factor))
+
+
 def greater(
     what: str, ours: Sequence[float], theirs: Sequence[float], *, form: str = ".3f", of: str = "pairs"
 ) -> Finding:
@@ -130,8 +129,7 @@ def less(
     what: str, ours: Sequence[float], theirs: Sequence[float], *, form: str = ".3f", of: str = "pairs"
 ) -> Finding:
     """Whether paired numbers are less than the others."""
-    margins = [other - own for own, other in zip(ours, theirs, strict=True)]
-    return Finding(what, _numbers_said(ours, theirs, form, of), judged(margins))
+    return Finding(what, _numbers_said(ours, theirs, form, of), greater(what, theirs, ours).verdict)
 
 
 def between(what: str, values: Sequence[float], low: float, high: float, *, of: str = "rounds") -> Finding:
@@ -149,11 +147,8 @@ def between(what: str, values: Sequence[float], low: float, high: float, *, of: 
 def number_pm(values: Sequence[float], form: str) -> str:
     """Numbers as mean and spread."""
     mean, sd = _mean_sd(values)
-    return (
-        "–"
-        if mean is None
-        else format(mean, form) + ("" if sd is None else f" ±{format(sd, form.removeprefix('+'))}")
-    )
+    spread = "" if sd is None else f" ±{format(sd, form.removeprefix('+'))}"
+    return NOTHING if mean is None else f"{format(mean, form)}{spread}"
 
 
 def _numbers_said(ours: Sequence[float], theirs: Sequence[float], form: str, of: str) -> str:

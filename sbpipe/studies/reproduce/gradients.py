@@ -32,7 +32,7 @@ def similarities(
     shares: Sequence[float], *, seeds: int, batches: int, epochs: float
 ) -> dict[str, list[float]]:
     """One number per batch, and per seed, of each name that `similarity.key` makes."""
-    from sbpipe.studies.reproduce.similarity import MEASURES, key
+    from sbpipe.studies.reproduce.experiments.similarity import MEASURES, key
 
     found: dict[str, list[float]] = {
         key(measure, share, chosen): []

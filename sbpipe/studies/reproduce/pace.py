@@ -2,14 +2,16 @@
 made.
 """
 
-from sbpipe.studies.reproduce.findings import BySeed, Finding, Runs, less
+from collections.abc import Mapping, Sequence
+
+from sbpipe.runs.study.spread import BySeed, paired
+from sbpipe.studies.reproduce.findings import Finding, Runs, less
 
 MS = 1e3
 
 
-def epoch_ms(runs: Runs, left: float = 1.0) -> dict[int, float]:
-    """Milliseconds of an epoch per example of the data set, of which a share `left` is there to be trained
-    on.
+def epoch_ms(runs: Runs, left: float = 1.0) -> BySeed:
+    """Milliseconds of an epoch per example of the data set, of which a share `left` may be trained on.
 
     Counted between the first and the last evaluation, so that start-up does not count.
     """
@@ -21,12 +23,17 @@ def epoch_ms(runs: Runs, left: float = 1.0) -> dict[int, float]:
     }
 
 
-def shorter(what: str, ours: BySeed, theirs: BySeed) -> Finding:
-    """Whether an epoch takes less time, seed by seed."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    return less(
-        what,
-        [ours[seed] for seed in seeds],
-        [theirs[seed] for seed in seeds],
-        of="pairs, in ms per example and epoch",
-    )
+def shorter_in_turn(
+    task: str, times: Mapping[str, BySeed], order: Sequence[tuple[str, str]]
+) -> list[Finding]:
+    """Of each pair of arms, whether an epoch of the first takes less time than one of the second."""
+    return [
+        _shorter(f"{task}: {ours} takes less time per epoch than {theirs}", times[ours], times[theirs])
+        for ours, theirs in order
+    ]
+
+
+def _shorter(what: str, ours: BySeed, theirs: BySeed) -> Finding:
+    pairs = paired(ours, theirs)
+    own, other = [own for own, _ in pairs], [other for _, other in pairs]
+    return less(what, own, other, of="pairs, in ms per example and epoch")

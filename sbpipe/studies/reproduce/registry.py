@@ -1,43 +1,47 @@
-"""Every experiment by name, in the order they are listed. One more is a file beside this one and a line
-here.
+"""Every experiment by name, in the order of experiments.toml, which says in words what each is about.
+
+One more is a table there, a file in experiments/ and a line here.
 """
 
 import difflib
+import tomllib
 from collections.abc import Sequence
+from importlib import resources
 
 from sbpipe.errors import ConfigError
-from sbpipe.studies.reproduce.architectures import FIG16
-from sbpipe.studies.reproduce.asymmetry import FIG18
-from sbpipe.studies.reproduce.diet import DIET
-from sbpipe.studies.reproduce.dropping import DROPPING
-from sbpipe.studies.reproduce.experiment import Experiment
-from sbpipe.studies.reproduce.noise import FIG12
-from sbpipe.studies.reproduce.overlap import OVERLAP
-from sbpipe.studies.reproduce.reuse import FIG11, PREDICTED
-from sbpipe.studies.reproduce.selectivity import FIG13
-from sbpipe.studies.reproduce.similarity import FIG5
-from sbpipe.studies.reproduce.speed import FIG14, FIG17, STATIC, TABLE1
+from sbpipe.studies.reproduce.experiment import Comparison, Experiment, Measurement
+from sbpipe.studies.reproduce.experiments.architectures import FIG16
+from sbpipe.studies.reproduce.experiments.asymmetry import FIG18
+from sbpipe.studies.reproduce.experiments.diet import DIET
+from sbpipe.studies.reproduce.experiments.dropping import DROPPING
+from sbpipe.studies.reproduce.experiments.overlap import OVERLAP
+from sbpipe.studies.reproduce.experiments.score_reuse import FIG11, PREDICTED
+from sbpipe.studies.reproduce.experiments.selectivity import FIG13
+from sbpipe.studies.reproduce.experiments.similarity import FIG5
+from sbpipe.studies.reproduce.experiments.speed import FIG14, FIG17, STATIC, TABLE1
+from sbpipe.studies.reproduce.experiments.wrong_labels import FIG12
 
 ALL = "all"
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        FIG5,
-        FIG18,
-        TABLE1,
-        FIG11,
-        PREDICTED,
-        FIG12,
-        FIG13,
-        FIG14,
-        FIG16,
-        FIG17,
-        STATIC,
-        DROPPING,
-        DIET,
-        OVERLAP,
-    )
+_HOW: dict[str, Comparison | Measurement] = {
+    "fig5": FIG5,
+    "fig18": FIG18,
+    "table1": TABLE1,
+    "fig11": FIG11,
+    "predicted": PREDICTED,
+    "fig12": FIG12,
+    "fig13": FIG13,
+    "fig14": FIG14,
+    "fig16": FIG16,
+    "fig17": FIG17,
+    "static": STATIC,
+    "dropping": DROPPING,
+    "diet": DIET,
+    "overlap": OVERLAP,
 }
+_WORDS = tomllib.loads(
+    resources.files("sbpipe.studies.reproduce").joinpath("experiments.toml").read_text(encoding="utf-8")
+)
+EXPERIMENTS = {name: Experiment(name, _HOW[name], **words) for name, words in _WORDS.items()}
 
 
 def named(names: Sequence[str]) -> list[Experiment]:

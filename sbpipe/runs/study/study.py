@@ -1,0 +1,109 @@
+"""A folder of runs made by `sbpipe sweep` or `sbpipe compare`: its plan, its rows and its cells."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbpipe.config import toml_value
+from sbpipe.errors import RunDirError
+from sbpipe.runs.reader import Run, read_run
+
+PLAN = "plan.json"
+RESULTS = "results.json"
+CELLS = "cells"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: its place in the plan and how it went."""
+
+    name: str
+    path: Path
+    arm: str
+    seed: int
+    swept: dict[str, Any]
+    row: dict[str, Any]
+    """Its row of `results.csv`; {} while it has none."""
+
+    def run(self) -> Run:
+        """Its run directory, read."""
+        return read_run(self.path)
+
+    def state(self) -> dict[str, Any]:
+        """How its process went, as the study noted it beside the run directory; {} if it did not."""
+        try:
+            found = json.loads(self.path.with_name(f"{self.name}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep or a comparison."""
+
+    path: Path
+    kind: str
+    plan: dict[str, Any]
+    analysis: dict[str, Any]
+    facts: list[str]
+    """What a reader must know to believe the numbers: hardware, versions, cautions."""
+    cells: list[Cell]
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms, in the plan's order."""
+        return list(dict.fromkeys(cell.arm for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of a comparison that has them, in the plan's order."""
+        return list(self.plan.get("tasks") or [])
+
+    def parts(self) -> list["Study"]:
+        """What is compared by itself: each task with its own cells, or the whole study if it has none."""
+        return [self._of_task(task) for task in self.tasks] or [self]
+
+    def _of_task(self, task: str) -> "Study":
+        plan = {**self.plan, "name": f"{self.plan.get('name') or self.path.name}, task {task}", "tasks": []}
+        analysis = self.analysis.get("tasks", {}).get(task, {})
+        return replace(
+            self,
+            plan=plan,
+            analysis=analysis,
+            cells=[cell for cell in self.cells if cell.swept.get("task") == task],
+        )
+
+
+def read_study(path: Path) -> Study:
+    """Read a study's folder; cells without results are there too, with an empty row."""
+    try:
+        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        results = (
+            json.loads((path / RESULTS).read_text(encoding="utf-8")) if (path / RESULTS).exists() else {}
+        )
+        rows = {row["cell"]: row for row in results.get("rows", [])}
+        cells = [_cell(planned, path, rows) for planned in plan["cells"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirError(
+            f"{path} is not a sweep or comparison ({error}). Name a folder that `sbpipe sweep` or `compare` "
+            "made"
+        ) from None
+    return Study(path, plan["kind"], plan, results.get("analysis", {}), results.get("facts", []), cells)
+
+
+def _cell(planned: dict[str, Any], path: Path, rows: dict[str, Any]) -> Cell:
+    name = planned["cell"]
+    row = rows.get(name, {})
+    return Cell(name, path / CELLS / name, planned["arm"], planned["seed"], planned["swept"], row)
+
+
+def short(key: str) -> str:
+    """The last part of a dotted key."""
+    return key.rpartition(".")[2]
+
+
+def spoken(value: Any) -> str:
+    """A value as a person says it: text without quotes, anything else as TOML."""
+    return value if isinstance(value, str) else toml_value(value)

@@ -1,3 +1,0 @@
-"""An honest comparison of training strategies: arms by seeds under one budget, every device billed, losing
-arms shown. Knows no torch.
-"""
