@@ -28,7 +28,6 @@ from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
-from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.serving.dispatch import Dispatcher
 from sbpipe.trainer.serving.feed import Examples, Feed, Prepared
@@ -36,6 +35,7 @@ from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.steering.steering import Steering
 from sbpipe.trainer.step import Weigh
+from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.stream import Stream
 from sbpipe.trainer.stream.versions import Versions
 from sbpipe.weights.publisher import Cadence, Offered, Publisher
@@ -102,7 +102,7 @@ class Engine:
         self._feed = Feed(self._dispatcher, job.examples, spans)
         self.census = Census(self.stream.table, job.classes, job.num_classes)
         self.steering = Steering(config, job.classes, events, trained)
-        self._late: Outcome | None = None
+        self._late: StepOutcome | None = None
         self.stream.begin(self.steering.proposal)
 
     # --- beginning and end ------------------------------------------------------------------------
@@ -147,12 +147,12 @@ class Engine:
         """From the fresh losses of a batch to the weight of each example; None = all count alike."""
         return self.steering.weigher(batch)
 
-    def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> Outcome:
+    def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> StepOutcome:
         """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.
 
         On an accelerator the losses of the step before are looked at: this step's are still being computed.
         """
-        outcome = Outcome(batch, losses, targets, self.census.class_counts)
+        outcome = StepOutcome(batch, losses, targets, self.census.class_counts)
         self.settle()
         self._late = outcome
         if outcome.is_here:

@@ -16,11 +16,11 @@ from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
 from sbpipe.trainer.loop import Loop
-from sbpipe.trainer.outcome import WAY_OUT, DivergedError
 from sbpipe.trainer.record.accounts import Accounts
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.record.thumbnails import leave_examples
 from sbpipe.trainer.setup import Setup
+from sbpipe.trainer.step_outcome import WAY_OUT, DivergedError
 
 log = logging.getLogger("sbpipe.trainer")
 

@@ -15,12 +15,12 @@ from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import build_policy
 from sbpipe.selection.class_history import ClassHistory
-from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.guard import CALM, WILD, Guard
 from sbpipe.trainer.steering.health import ENOUGH, FOLLOWS, LEARNING, PATIENCE, SWAYS, TOO_MUCH, is_swinging
 from sbpipe.trainer.steering.ramp import START, Ramp
 from sbpipe.trainer.steering.steering import Steering
+from sbpipe.trainer.step_outcome import StepOutcome
 
 # --- the proposal ---------------------------------------------------------------------------------
 
@@ -321,9 +321,9 @@ def steering_of(config: Config, num_examples: int = 1000, num_classes: int = 2) 
     return Steering(config, np.arange(num_examples) % num_classes, EventLog(None, "trainer"))
 
 
-def outcome_of(batch: TrainBatch, losses: torch.Tensor, num_classes: int = 2) -> Outcome:
+def outcome_of(batch: TrainBatch, losses: torch.Tensor, num_classes: int = 2) -> StepOutcome:
     """A step on examples whose class is their id's remainder."""
-    return Outcome(
+    return StepOutcome(
         batch, losses, losses, lambda ids, _: np.bincount(ids % num_classes, minlength=num_classes).tolist()
     )
 

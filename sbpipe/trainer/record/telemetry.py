@@ -15,8 +15,8 @@ from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
-from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.health import Health
+from sbpipe.trainer.step_outcome import StepOutcome
 
 PROGRESS_EVERY_S = 0.5
 BUSY = stages_of("trainer", "work")
@@ -52,7 +52,7 @@ class Telemetry:
         self._process_began = process_began
         self._startup_before_s = 0.0
         self.began = time.perf_counter()
-        self._last: tuple[Outcome, float, Health, dict[str, list[float]]] | None = None
+        self._last: tuple[StepOutcome, float, Health, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
         self._tally = Tally()
         self._evaluation: Evaluation | None = None
@@ -71,7 +71,7 @@ class Telemetry:
 
     # --- per step ---------------------------------------------------------------------------------
 
-    def step(self, outcome: Outcome, rate: float, health: Health) -> None:
+    def step(self, outcome: StepOutcome, rate: float, health: Health) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
         self.flush()
         self._last = (outcome, rate, health, self._spans.take_recent())

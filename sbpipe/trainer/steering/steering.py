@@ -17,12 +17,12 @@ from sbpipe.records import Classes, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.arrival import Arrival
-from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.guard import Guard
 from sbpipe.trainer.steering.health import HealthMonitor
 from sbpipe.trainer.steering.ramp import Ramp
 from sbpipe.trainer.step import Weigh
+from sbpipe.trainer.step_outcome import StepOutcome
 
 LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: every step looks through them all."""
@@ -49,7 +49,7 @@ class Steering:
             else None
         )
         self._is_immediate = self._is_steady and config.is_clocked
-        self._pending: tuple[Outcome, Arrival | None] | None = None
+        self._pending: tuple[StepOutcome, Arrival | None] | None = None
         self._weights: torch.Tensor | None = None
         self.health = HealthMonitor(config, events, is_steered=self._is_steady)
 
@@ -94,7 +94,7 @@ class Steering:
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: StepOutcome) -> None:
         """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes."""
         weights = Arrival(self._weights) if self._weights is not None else None
         before, self._pending = self._pending, (outcome, weights)
@@ -103,7 +103,7 @@ class Steering:
         if before is not None:
             self._take(*before)
 
-    def _take(self, outcome: Outcome, weights: Arrival | None) -> None:
+    def _take(self, outcome: StepOutcome, weights: Arrival | None) -> None:
         batch = outcome.batch
         swing = self.health.count(outcome.class_counts)
         ess = effective_share(weights.wait().numpy()) if weights is not None else None

@@ -24,7 +24,7 @@ class DivergedError(UserError):
     """The loss is no longer a number."""
 
 
-class Outcome:
+class StepOutcome:
     """The result of one step; what is asked of it waits for the copy that was started when it was made."""
 
     def __init__(
