@@ -80,6 +80,7 @@ def test_runs_of_the_same_folder_name_stay_apart(tmp_path: Path) -> None:
 def test_the_arm_that_trains_on_everything_is_the_reference_even_if_it_ends_worse(tmp_path: Path) -> None:
     sb = write_run(tmp_path / "sb", [0.1])
     full = write_run(tmp_path / "full", [0.2], selection__policy="full")
+    (full / "summary.json").write_text(json.dumps(summary_of([0.2], status="finished", keep_rate=1.0)))
     group = group_runs([read_run(sb), read_run(full)])
     assert group.reference == "full"
     assert [target.error for target in group.targets] == pytest.approx([0.22, 0.24, 0.28])

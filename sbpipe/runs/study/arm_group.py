@@ -70,7 +70,7 @@ def group_runs(runs: list[Run]) -> ArmGroup:
         Arm(name, [trial_of_run(run, _run_name(run, folders)) for run in same])
         for name, same in zip(names, alike.values(), strict=True)
     ]
-    reference, why = _reference(arms, list(alike.values()))
+    reference, why = _reference(arms)
     return ArmGroup("", "runs", arms, analyse_comparison(arms, reference, FACTORS), reference, why)
 
 
@@ -105,11 +105,9 @@ def _arms_of(study: Study) -> list[Arm]:
     return arms
 
 
-def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]:
-    """What plain runs are measured against: the one arm that trains on everything, else the one that ended
-    best; nothing, if there is one arm.
-    """
-    full = [arm.name for arm, same in zip(arms, runs, strict=True) if _policy(same[0]) == "full"]
+def _reference(arms: list[Arm]) -> tuple[str | None, str]:
+    """What plain runs are compared with: the one arm that keeps everything, else the one that ended best."""
+    full = [arm.name for arm in arms if (rates := arm.numbers("keep_rate")) and min(rates) == 1.0]
     if len(full) == 1:
         return full[0], "the arm that trains on everything"
     ended = {arm.name: mean for arm in arms if (mean := mean_of(arm.errors)) is not None}
@@ -117,18 +115,12 @@ def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]
     return best, "the arm that ended best, chosen after the runs"
 
 
-def _policy(run: Run) -> Any:
-    return run.setting("selection.policy")
-
-
 def _telling(run: Run) -> dict[str, Any]:
     return {key: value for key, value in flatten(run.config).items() if not key.startswith(INDIFFERENT)}
 
 
 def _arm_names(groups: list[list[Run]]) -> list[str]:
-    """A name per group of runs: the settings in which it differs from the others; its folder's name if that
-    says more.
-    """
+    """A name per group of runs: the settings in which it differs, or its folder's name if that says more."""
     settings = [_telling(runs[0]) for runs in groups]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     differing = [
@@ -138,13 +130,17 @@ def _arm_names(groups: list[list[Run]]) -> list[str]:
     names: list[str] = []
     for runs, one in zip(groups, settings, strict=True):
         told = ", ".join(
-            str(one.get(key)) if key in ("mode", "selection.policy") else f"{key}={one.get(key)}"
+            _said(one.get(key)) if key in ("mode", "selection.policy") else f"{key}={_said(one.get(key))}"
             for key in differing
         )
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         name = told if is_telling else f"{runs[0].name}{more}"
         names.append(name if name not in names else f"{name} ({_run_name(runs[0], [])})")
     return names
+
+
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _run_name(run: Run, folders: list[str]) -> str:
