@@ -80,9 +80,8 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit without the interpreter's tear-down once torch was loaded: its threads may still run then, and now
-    and then abort it.
-    """
+    """End the process with this code, without the interpreter's tear-down once torch was loaded."""
+    # torch's threads may still run during the tear-down, and sometimes abort it.
     if "torch" not in sys.modules:
         sys.exit(code)
     logging.shutdown()

@@ -1,6 +1,7 @@
 """What flows between the stages: frozen records without behaviour. They know neither torch nor sockets."""
 
-from dataclasses import dataclass, field
+import enum
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,21 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Classes = NDArray[np.integer]
+
+
+class Part(enum.IntEnum):
+    """What of the weights a snapshot holds: everything, or the fast part alone (norms, biases, head)."""
+
+    WHOLE = 0
+    FAST = 1
+
+
+class RunEnd(enum.StrEnum):
+    """How a role ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -20,7 +36,7 @@ class Lease:
     newer one; `fast_version` is the same for the fast parts alone, where they are published apart (-1 = they
     are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
     selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
-    says how sharply to choose: 0 = uniformly; policies that know no strength pay no heed to it.
+    says how sharply to choose: 0 = uniformly; policies that know no strength ignore it.
     """
 
     lease_id: int
@@ -44,6 +60,55 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class SelectorStats:
+    """What a selector tells of itself with every heartbeat and selection.
+
+    Seconds and counts are totals since it was built for this trainer, so a lost message loses nothing. None =
+    not measured.
+    """
+
+    weights_version: int = -1
+    """The weights it scores with; -1 before the first."""
+    scored: int = 0
+    """Candidates that went through the model."""
+    applied: int = 0
+    """Snapshots loaded into the model."""
+    overflowed: int = 0
+    """Batches that overflowed in a narrow precision and were scored again."""
+    checks: int = 0
+    """Comparisons of coarse scores with exact ones."""
+    failed_checks: int = 0
+    """Comparisons without a result: equal or infinite losses."""
+    view_s: float = 0.0
+    """Loading and augmenting candidates."""
+    score_s: float = 0.0
+    """Forward passes."""
+    select_s: float = 0.0
+    """The policy."""
+    apply_s: float = 0.0
+    """Loading snapshots into the model, and what the scorer prepares anew for them."""
+    idle_s: float = 0.0
+    """Waiting for a lease."""
+    slowest_chunk_s: float = 0.0
+    """The longest scoring pass, loading included: what a stuck selector is judged by."""
+    apply_ms: float | None = None
+    """Mean time to load one snapshot."""
+    transfer_ms: float | None = None
+    """Mean time to pull one snapshot over the wire."""
+    refresh_ms: float | None = None
+    """Mean time the scorer needs to prepare for new weights."""
+    agreement: float | None = None
+    """Mean rank correlation of scores with those of fp32, in [-1, 1]."""
+    scale_agreement: float | None = None
+    """Mean rank correlation of scores at the reduced size with those at full size, in [-1, 1]."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of work."""
+        return self.view_s + self.score_s + self.select_s + self.apply_s
+
+
+@dataclass(frozen=True)
 class Selection:
     """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at
     `kept` were kept.
@@ -58,7 +123,7 @@ class Selection:
     scores: Floats
     kept: NDArray[np.int32]
     keep_probability: Floats
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: SelectorStats = SelectorStats()
     predicted: NDArray[np.int32] | None = None
     fast_version: int = -1
 

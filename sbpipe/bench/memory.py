@@ -44,13 +44,13 @@ def _steps_ms(how: str) -> float:
     import torch
 
     from sbpipe.config import ModelConfig
-    from sbpipe.machine.layout import laid_out
+    from sbpipe.machine.layout import laid_out, layout_of
     from sbpipe.models import build_model
 
     model = build_model(
         ModelConfig("small_resnet", {"depth": 8}), num_classes=10, input_shape=(3, 32, 32), seed=0
     )
-    inputs, targets = laid_out(torch.rand(128, 3, 32, 32)), torch.arange(128) % 10
+    inputs, targets = laid_out(torch.rand(128, 3, 32, 32), layout_of(model)), torch.arange(128) % 10
     times = []
     for _ in range(_WARM_UP + _STEPS):
         begin = time.process_time()

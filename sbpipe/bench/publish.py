@@ -8,8 +8,8 @@ from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig
 from sbpipe.models import build_model, parts_of
 from sbpipe.runs.spans import Spans
-from sbpipe.weights import manifest as layout
-from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.manifest import build_manifest
+from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica, SlotSource
 from sbpipe.weights.slots import Slots
 
@@ -20,9 +20,9 @@ def measure() -> list[Row]:
         build_model(ModelConfig(name="resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=seed)
         for seed in (0, 1)
     )
-    manifest = layout.build_manifest(model, parts_of(model))
+    manifest = build_manifest(model, parts_of(model))
     slots = Slots.create(manifest.num_bytes, name="bench")
-    publisher = Publisher(model, manifest, slots, Spans(), lambda version: None)
+    publisher = PartPublisher(model, manifest, slots, Spans(), lambda version, is_late: None)
     replica, source = Replica(other, manifest), SlotSource(slots)
     version = 0
 

@@ -1,6 +1,4 @@
-"""A measured number, its bar, and how they are printed; and the one core that small things are measured
-on.
-"""
+"""A measured number, its bar, and how they are printed; and the one core small things are measured on."""
 
 import os
 import statistics

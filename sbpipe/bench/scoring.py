@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from sbpipe.bench.rows import Row, cells_table, one_core
 from sbpipe.bench.subject import CPU, TRAININGS, Subject, from_run, trained
 from sbpipe.config import resolve
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
-from sbpipe.records import Floats
+from sbpipe.records import Floats, Part
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.precision import supported
 from sbpipe.selection.fidelity import spearman
@@ -67,12 +67,15 @@ class Way:
     arrive: Callable[[bool], None]
 
 
-def measure(
+def measure() -> list[Row]:
+    """What is promised of scoring, of the two models of the default table."""
+    return bars(measure_precisions())
+
+
+def measure_precisions(
     given: Mapping[str, Any] | None = None, run: Path | None = None, *, compiled: bool = True
 ) -> list[Scored]:
-    """The table: of the weights of a run, of the model and data that were given, or of the two models of the
-    default.
-    """
+    """The table: of the weights of a run, of the model and data given, or of the two default models."""
     if run is not None:
         subjects = [from_run(run)]
     elif given:
@@ -127,7 +130,7 @@ def _int8_bars(model: str, int8: Scored, plain: Scored) -> list[Row]:
     ]
 
 
-def table(rows: Sequence[Scored]) -> str:
+def precisions_table(rows: Sequence[Scored]) -> str:
     """For people."""
     head = (
         "model",
@@ -178,9 +181,7 @@ def _measure(subject: Subject, *, compiled: bool) -> list[Scored]:
 def _side_by_side(
     subject: Subject, names: Sequence[str], size: int, exact: Floats, known: Mapping[str, Scored]
 ) -> list[Scored]:
-    """Every way in turn, several rounds; ranks and refreshes, which no batch size changes, are measured where
-    they are not `known`.
-    """
+    """Every way in turn, several rounds; ranks and refreshes are measured where they are not `known`."""
     ways, memory = {}, {}
     for name in names:
         sys.stderr.write(f"  {subject.name}, batch {size}: {name}\n")
@@ -247,7 +248,7 @@ def _way(subject: Subject, name: str) -> Way:
     replica = Replica(subject.model, manifest, scorer.weights_arrived)
 
     def arrive(whole: bool) -> None:
-        (replica.load if whole else replica.load_fast)(flat)
+        replica.load(flat, Part.WHOLE if whole else Part.FAST)
         scorer.refresh()
 
     return Way(name if scorer.precision == precision else scorer.precision, scorer.score, arrive)
@@ -259,7 +260,7 @@ def _plain(subject: Subject) -> Way:
     loss = build_loss(subject.config.loss)
 
     def score(inputs: Tensor, targets: Tensor) -> Floats:
-        losses: Floats = loss(model(laid_out(inputs)), targets).numpy()
+        losses: Floats = loss(model(laid_out(inputs, layout_of(model))), targets).numpy()
         return losses
 
     return Way(

@@ -7,7 +7,7 @@ import torch
 
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig, SelectionConfig
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.selection import POLICIES, ScoreCache, build_policy, choose, coins
 
@@ -16,10 +16,8 @@ _MOST_SHARE = 0.01
 
 
 def measure() -> list[Row]:
-    """Candidates per second through the whole of selection, and what the dearest of it costs beside a forward
-    pass.
-    """
-    scored = [name for name, policy in POLICIES.items() if policy.needs_scores]
+    """Candidates per second through all of selection, and what the slowest costs beside a forward pass."""
+    scored = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in scored),
@@ -30,18 +28,18 @@ def measure() -> list[Row]:
         _row("rank, outliers clipped", SelectionConfig(policy="rank", outliers="clip")),
         _predicted(50_000, 8),
     ]
-    dearest = min(rows, key=lambda row: row.value)
-    share = _forward_rate() / dearest.value
+    slowest = min(rows, key=lambda row: row.value)
+    share = _forward_rate() / slowest.value
     return [
         *rows,
-        Row("selection", f"{dearest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
+        Row("selection", f"{slowest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
     ]
 
 
 def _forward_rate() -> float:
     """Candidates per second through a ResNet-18 for 32 x 32 pixels, in evaluation mode."""
     model = build_model(ModelConfig("resnet18_cifar"), num_classes=10, input_shape=(3, 32, 32), seed=0).eval()
-    inputs = laid_out(torch.rand(64, 3, 32, 32))
+    inputs = laid_out(torch.rand(64, 3, 32, 32), layout_of(model))
     with one_core(), torch.inference_mode():
         return len(inputs) / seconds_per_call(lambda: model(inputs), repeats=3)
 
@@ -66,9 +64,7 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
 
 
 def _predicted(num_examples: int, num_epochs: int) -> Row:
-    """A reuse epoch by the Gaussian process: new scores of everyone, training, and the prediction of
-    everyone.
-    """
+    """A reuse epoch by the Gaussian process: new scores, training, and predictions, all of everyone."""
     rng, example_ids = np.random.default_rng(0), np.arange(num_examples)
     usual = rng.normal(size=num_examples)
     columns = [np.exp(usual + rng.normal(size=num_examples)).astype(np.float32) for _ in range(num_epochs)]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sbpipe.config import Config, from_dict
 from sbpipe.data import Data, load_data
 from sbpipe.errors import RunDirError
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.models.losses import build_loss
 from sbpipe.runs.directory import CONFIG
@@ -72,7 +72,7 @@ def trained(config: Config) -> Subject:
             sys.stderr.write(f"  training {config.model.name} first: update {step} of {steps}\n")
         example_ids = np.take(order, range(step * batch_size, (step + 1) * batch_size), mode="wrap")
         inputs, targets = data.train.batch(example_ids, 0)
-        loss(model(laid_out(inputs)), targets).mean().backward()  # type: ignore[no-untyped-call]
+        loss(model(laid_out(inputs, layout_of(model))), targets).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         rates.step()

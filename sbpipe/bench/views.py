@@ -9,9 +9,7 @@ from sbpipe.data import Order, load_data
 
 
 def measure() -> list[Row]:
-    """Examples per second, for the batches of a trainer and of a selector, and ids of a large epoch's
-    order.
-    """
+    """Examples per second, for the batches of trainer and selector, and ids of a large epoch's order."""
     view = ViewConfig(crop=4, flip=True, cutout=16)
     data = load_data(DataConfig(), view, seed=0, device=torch.device("cpu"))
     rows = []

@@ -1,13 +1,14 @@
-"""`sbpipe bench`: the README's claims, measured here."""
+"""`sbpipe bench`: what the docs claim, measured here."""
 
 import argparse
 from pathlib import Path
 
+from sbpipe.bench import BENCHES, main, scoring_bench
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
 
-HELP = "measure what the README claims, side by side on this machine"
+HELP = "measure what the docs claim, side by side on this machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="selection, views, link, publish, scoring, forward, startup, memory, pipeline, seeing (all)",
+        help=f"{', '.join(BENCHES)} (all)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_scoring = parser.add_argument_group(
@@ -33,14 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and say."""
-    from sbpipe import bench
-
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
-        return bench.scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
+        return scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
     for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
         if value:
             raise ConfigError(
                 name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring"
             )
-    return bench.main(args.what, as_json=args.json)
+    return main(args.what, as_json=args.json)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.process.reporting import report_apart
-from sbpipe.runs.directory import SUMMARY
+from sbpipe.runs.names.files import SUMMARY
 from sbpipe.show.terminal import summary_table
 
 
@@ -21,14 +21,10 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
     """Say how a run ended and where its files are."""
     if summary:
         print(f"\n{summary['status']}\n{summary_table(summary)}")
-    if not summary:
-        print(
-            f"\nkilled before it could leave a summary\nrun directory: {path}\ngo on with:    sbpipe run "
-            f"--run-dir {path} --resume"
-        )
-        return
-    print(f"\nrun directory: {path}\nsummary:       {path / SUMMARY}")
-    if summary.get("status") == "stopped":
+        print(f"\nrun directory: {path}   (every number: {SUMMARY})")
+    else:
+        print(f"\nkilled before it could leave a summary\nrun directory: {path}")
+    if summary.get("status", "killed") in ("stopped", "killed"):
         print(f"go on with:    sbpipe run --run-dir {path} --resume")
 
 

@@ -6,37 +6,32 @@ from pathlib import Path
 from sbpipe.errors import ConfigError
 
 HELP = "one page with the figures of a run, several runs, a sweep or a comparison"
-DESCRIPTION = """Makes one HTML page that needs no network, its figures as PNG and SVG, and a trace of each run.
+DESCRIPTION = """\
+Makes one HTML page that needs no network, its figures as PNG and SVG, and a trace
+of each run.
 
   sbpipe report runs/demo                    runs/demo/report.html, figures/, trace.json
   sbpipe report runs/a runs/b --out ab.html  both on one page: ab.html, ab-figures/, ab-trace-a.json, ...
-  sbpipe report sweeps/interval              the folder of a sweep or a comparison"""
+  sbpipe report sweeps/interval              the folder of a sweep or a comparison
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="a run directory, or the folder of a sweep or comparison",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (report.html in PATH; with several, in this folder)",
-    )
+    what = "a run directory, or the folder of a sweep or comparison"
+    where = "the page (report.html in PATH; with several, in this folder)"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=what)
+    parser.add_argument("--out", type=Path, metavar="FILE", help=where)
     parser.add_argument("--no-figures", action="store_true", help="the page only, without PNG and SVG files")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the report and say where it is."""
-    from sbpipe.show.report.build import FILE_NAME, build_report, figures_folder
+    from sbpipe.runs.names.files import REPORT
+    from sbpipe.show.report.build import build_report, figures_folder
 
-    out = args.out or (args.paths[0] / FILE_NAME if len(args.paths) == 1 else Path(FILE_NAME))
+    out = args.out or (args.paths[0] / REPORT if len(args.paths) == 1 else Path(REPORT))
     if out.suffix not in (".html", ".htm"):
         raise ConfigError(
             "--out",
@@ -46,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         )
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")
-    prefix = "" if out.name == FILE_NAME else f"{out.stem}-"
+    prefix = "" if out.name == REPORT else f"{out.stem}-"
     for trace in sorted(out.parent.glob(f"{prefix}trace*.json")):
         print(f"trace:   {trace}   (for ui.perfetto.dev)")
     if not args.no_figures:

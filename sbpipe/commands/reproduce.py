@@ -121,7 +121,7 @@ def _measure(experiment: "Experiment", measurement: "Measurement", args: argpars
     """Measure, leave the numbers, judge."""
     import json
 
-    from sbpipe.runs.directory import write_atomically
+    from sbpipe.files import write_atomically
     from sbpipe.studies.reproduce.results_page import entry_of
     from sbpipe.studies.reproduce.runner import machine_facts
 

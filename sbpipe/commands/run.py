@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     args.run_dir = args.run_dir or default_path(config.mode)
-    is_here = config.mode == "inline" and not wanted(
-        config
-    )  # in this very process, where a debugger reaches it
+    # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a
+    # process of their own.
+    is_here = config.mode == "inline" and not wanted(config)
     code = trainer.run(args) if is_here else _run_processes(args, config, given)
     if code == 0 and not args.no_report:
         make_report(args.run_dir)

@@ -31,15 +31,17 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     from sbpipe.process import roles
+    from sbpipe.records import RunEnd, SelectorStats
 
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(launch.SUPERVISED))
 
-    def show(stats: dict[str, float]) -> None:
+    def show(stats: SelectorStats | None) -> None:
         display.lines([lone_selector_line(stats, time.monotonic() - begin)])
 
-    reason = roles.run_selector(config, given, None if is_supervised else show)
-    logging.getLogger("sbpipe").info("done: %s", reason)
-    return 130 if reason == "stopped" else 0
+    end = roles.run_selector(config, given, None if is_supervised else show)
+    logging.getLogger("sbpipe").info("done: %s", end)
+    return 130 if end is RunEnd.STOPPED else 0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import Config, parse_assignment, read_toml, resolve, to_toml
+from sbpipe.config import Config, known_keys, parse_assignment, read_toml, resolve, to_toml
 from sbpipe.errors import ConfigError
 from sbpipe.runs.directory import resumed
 
@@ -32,18 +32,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME",
-        help="who is kept: steady, sb, rank, topk, rho, kath18, infobatch, random, full, shuffled (steady)",
+        help=f"who is kept: {_offer('selection.policy')}",
     )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument(
         "--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)"
     )
     parser.add_argument(
-        "--precision", metavar="NAME", help="precision of scoring: fp32, bf16, fp16, int8, auto (fp32)"
+        "--precision", metavar="NAME", help=f"precision of scoring: {_offer('selector.precision')}"
     )
-    parser.add_argument(
-        "--mode", metavar="NAME", help="pipelined, lockstep, fixed-lag, inline, data-parallel (pipelined)"
-    )
+    parser.add_argument("--mode", metavar="NAME", help=_offer("mode"))
     parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random in the run (0)")
     parser.add_argument("--print-config", action="store_true", help="print the resolved settings and stop")
 
@@ -63,6 +61,12 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
 
 
+def _offer(key: str) -> str:
+    """What a setting may be, and what it is if nobody says."""
+    known = known_keys()[key]
+    return f"{', '.join(known.metadata['choices'])} ({known.default})"
+
+
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The dotted keys a user gave, by file, --set and flags, later ones winning."""
     given = read_toml(args.config) if args.config is not None else {}
@@ -70,6 +74,7 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     given |= {
         key: getattr(args, flag) for flag, key in FLAGS.items() if getattr(args, flag, None) is not None
     }
+    # One flag, two keys: `--device` is the device of the role that the command starts.
     if getattr(args, "device", None) is not None:
         given["selector.device" if args.command == "selector" else "train.device"] = args.device
     return given

@@ -1,19 +1,16 @@
 """`sbpipe top`: running and finished runs in the terminal."""
 
 import argparse
-import os
-import shutil
+import contextlib
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sbpipe.show.live.glance import Glance
 
 HELP = "running and finished runs in this terminal, live"
 DESCRIPTION = """\
 Follows runs in this terminal: how far they are, what they reach, how stale the
-selections are and who waits for whom. It only reads the runs' files. q ends it.
+selections are and who waits for whom. It only reads the runs' files; `sbpipe watch`
+shows the same in a browser, with curves. Ctrl-C ends it.
 
 Without a terminal, or with --once, it prints what is there and ends.
 """
@@ -34,33 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show until `q`."""
-    from sbpipe.show.live import finding
-    from sbpipe.show.live.glance import Glance
+    """Show until Ctrl-C."""
+    from sbpipe.show.live import finder
+    from sbpipe.show.live.top import lines_now
+    from sbpipe.show.live.watcher import Watcher
+    from sbpipe.show.terminal import Display, cut
 
-    finding.check(args.paths)
-    glance = Glance(args.paths)
-    if args.once or not sys.stdout.isatty():
-        return _print(glance)
-    return _follow(glance)
-
-
-def _print(glance: "Glance") -> int:
-    while not glance.read():
+    finder.check(args.paths)
+    watcher = Watcher(args.paths)
+    while watcher.look():
         pass
-    print("\n".join(glance.lines(shutil.get_terminal_size((120, 40)).columns, height=10_000)))
-    return 0
-
-
-def _follow(glance: "Glance") -> int:
-    from sbpipe.show.live.terminal import Screen
-    from sbpipe.show.live.top import painted
-
-    with Screen() as screen:
+    if args.once or not sys.stdout.isatty():
+        print("\n".join(cut(line, 10_000) for line in lines_now(watcher)))
+        return 0
+    display = Display()
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
-            is_whole = glance.read()
-            lines = glance.lines(*screen.size)
-            screen.draw(lines if os.environ.get("NO_COLOR") else [painted(line) for line in lines])
-            word = screen.wait(EVERY_S if is_whole else 0.01)
-            if word in ("quit", "terminated"):
-                return 0 if word == "quit" else 130
+            display.lines(lines_now(watcher))
+            if not watcher.look():
+                time.sleep(EVERY_S)
+    return 0

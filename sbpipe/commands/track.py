@@ -9,7 +9,7 @@ from typing import Any
 
 from sbpipe.config import flatten
 from sbpipe.errors import ConfigError, RunDirError
-from sbpipe.runs.directory import CONFIG
+from sbpipe.runs.names.files import CONFIG
 
 HELP = "copy a run to TensorBoard, W&B or MLflow, while it goes on or afterwards"
 DESCRIPTION = """\
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
     trackers.check_installed(names)
     project = args.project or settings.get("trackers.project") or trackers.PROJECT
     run = trackers.Tracked(args.run_dir.resolve(), str(project), settings)
-    feed = trackers.Feed(run, [trackers.TRACKERS[name]() for name in names])
-    is_whole = feed.run(is_stopped, once=args.once)
+    copier = trackers.Copier(run, [trackers.TRACKERS[name]() for name in names])
+    is_whole = copier.run(is_stopped, once=args.once)
     if is_stopped.is_set():
         return 130
     if is_whole:

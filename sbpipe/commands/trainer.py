@@ -13,7 +13,8 @@ from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, default_path
-from sbpipe.show.terminal import Display, Follower
+from sbpipe.runs.follower import Follower
+from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
 
 HELP = "the trainer alone; selectors connect to it"
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     place = own_place()
     if config.mode == "data-parallel" and place is None:
         raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe.process import roles
 
@@ -65,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Watcher:
-    """Shows a trainer's own progress and copies its log into the run directory, unless a supervisor does
-    both.
-    """
+    """Shows a trainer's progress and copies its log into the run directory, unless a supervisor does both."""
 
     def __init__(self, *, is_supervised: bool) -> None:
         self.is_supervised = is_supervised

@@ -49,17 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from sbpipe.show.live import finding, listening
-    from sbpipe.show.live.watching import Watch
+    from sbpipe.show.live import finder, listener
+    from sbpipe.show.live.watcher import Watcher
 
     _need_libraries()
     if not args.stalled_after > 0:
         raise ConfigError("--stalled-after", args.stalled_after, "must be more than 0", "30 is a good value")
-    finding.check(args.paths)
-    host = args.host or listening.HOST
-    listener = listening.listen(host, args.port)
-    url = listening.url(host, listener.getsockname()[1])
-    if not listening.is_loopback(host):
+    finder.check(args.paths)
+    host = args.host or listener.HOST
+    bound = listener.listen(host, args.port)
+    url = listener.url(host, bound.getsockname()[1])
+    if not listener.is_loopback(host):
         print(f"warning: whoever can reach {url} can read these runs: there is no password", flush=True)
     print(f"watching {', '.join(map(str, args.paths))}\n{url}   (Ctrl-C ends it)", flush=True)
     from sbpipe.show.live.server import serve
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
-        serve(Watch(args.paths, stalled_after_s=args.stalled_after), listener, listening.trusted_hosts(host))
+        serve(Watcher(args.paths, stalled_after_s=args.stalled_after), bound, listener.trusted_hosts(host))
     return 0
 
 

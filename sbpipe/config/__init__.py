@@ -3,8 +3,9 @@
 This room imports neither torch nor anything else of sbpipe but its errors, so `--help` is instant.
 """
 
-from sbpipe.config.consistency import check_together, least_staleness, warnings_of
-from sbpipe.config.reading import flatten, parse_assignment, read_tables, read_toml, resolve
+from sbpipe.config.effects import warnings_of
+from sbpipe.config.parser import flatten, parse_assignment, read_tables, read_toml, resolve
+from sbpipe.config.rules import check_together, least_staleness
 from sbpipe.config.schema import (
     CheckpointConfig,
     Config,
@@ -23,9 +24,11 @@ from sbpipe.config.schema import (
     ViewConfig,
     known_keys,
 )
-from sbpipe.config.writing import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
+from sbpipe.config.traits import TRAITS, Traits, keeps_all
+from sbpipe.config.writer import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
 
 __all__ = [
+    "TRAITS",
     "CheckpointConfig",
     "Config",
     "DataConfig",
@@ -40,12 +43,14 @@ __all__ = [
     "SyncConfig",
     "TrackersConfig",
     "TrainConfig",
+    "Traits",
     "ViewConfig",
     "check_together",
     "digest",
     "flatten",
     "from_dict",
     "is_local",
+    "keeps_all",
     "known_keys",
     "least_staleness",
     "parse_assignment",

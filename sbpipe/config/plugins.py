@@ -1,5 +1,4 @@
-"""Callables that users name in their settings: how `module:function` is found, and which keywords a callable
-takes.
+"""Callables that users name in their settings: how `module:function` is found, and which keywords one takes.
 
 It must not know what a plug-in is for: the room that calls it says so and checks what it answers.
 """
@@ -9,8 +8,8 @@ import inspect
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from sbpipe.errors import ConfigError
@@ -22,41 +21,54 @@ def is_plugin(spec: str) -> bool:
 
 
 def import_plugin(key: str, spec: str) -> Callable[..., Any]:
-    """The callable that setting `key` names as `module:function`; the current directory is searched first."""
+    """The callable that setting `key` names as `module:function`."""
     module_name, _, path = spec.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise ConfigError(
-            key,
-            spec,
-            "is not of the form module:function",
-            "Write for instance mypackage.mymodule:myfunction",
-        )
+        way_out = "Write for instance mypackage.mymodule:myfunction"
+        raise ConfigError(key, spec, "is not of the form module:function", way_out)
     try:
-        with _current_directory_first():
-            module = importlib.import_module(module_name)
+        module = _import_from_here(module_name)
     except ImportError as error:
-        way_out = f"Install it, or start sbpipe where {module_name.split('.')[0]}.py lies (now {os.getcwd()})"
-        raise ConfigError(
-            key, spec, f"module {module_name!r} cannot be imported ({error})", way_out
-        ) from error
+        raise ConfigError(key, spec, *_why_not(module_name, error)) from error
     try:
         found = operator.attrgetter(path)(module)
     except AttributeError:
-        public = [
-            name for name, value in vars(module).items() if callable(value) and not name.startswith("_")
-        ]
+        public = (name for name, value in vars(module).items() if callable(value) and name[0] != "_")
+        reason = f"module {module_name!r} ({getattr(module, '__file__', None) or 'built in'}) has no {path!r}"
         way_out = f"Its callables are: {', '.join(sorted(public)) or 'none'}"
-        raise ConfigError(
-            key, spec, f"module {module_name!r} ({_file(module)}) has no {path!r}", way_out
-        ) from None
+        raise ConfigError(key, spec, reason, way_out) from None
     if not callable(found):
-        raise ConfigError(
-            key,
-            spec,
-            f"{path!r} is of type {type(found).__name__}, not callable",
-            "Name a function or a class",
-        )
+        reason = f"{path!r} is of type {type(found).__name__}, not callable"
+        raise ConfigError(key, spec, reason, "Name a function or a class")
     return found  # type: ignore[no-any-return]  # callable() narrows to Callable[..., object]
+
+
+def _import_from_here(module_name: str) -> ModuleType:
+    """Import a module; the working directory is searched first, as `python -m` does."""
+    # An installed command has its own folder there instead, where no module of the user's lies.
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    finally:
+        sys.path.remove(here)
+        # What the module imports later, in a function or a loader process, is found too; last, so that a file
+        # of the user's hides none of the libraries that are imported from here on.
+        if here not in sys.path:
+            sys.path.append(here)
+
+
+def _why_not(module_name: str, error: ImportError) -> tuple[str, str]:
+    """Why a module cannot be imported, and what to do."""
+    is_missing = isinstance(error, ModuleNotFoundError) and error.name
+    if is_missing and f"{module_name}.".startswith(f"{error.name}."):
+        file = f"{module_name.split('.')[0]}.py"
+        way_out = f"Check the spelling, install it, or start sbpipe where {file} lies (now {os.getcwd()})"
+        return f"there is no module {error.name!r}", way_out
+    if is_missing:
+        return f"module {module_name!r} needs {error.name!r}, which is missing", f"Install {error.name}"
+    return f"module {module_name!r} cannot be imported ({error})", "Fix the module, or name another"
 
 
 def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:
@@ -69,18 +81,3 @@ def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:
         return None
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {parameter.name for parameter in parameters if parameter.kind in by_keyword}
-
-
-@contextmanager
-def _current_directory_first() -> Iterator[None]:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
-def _file(module: object) -> str:
-    return str(getattr(module, "__file__", None) or "built in")

@@ -4,9 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from sbpipe.config.traits import TRAITS, Traits
+
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
-UNSCORED = ("full", "infobatch", "random")
-"""Policies that choose without scores, so that nobody needs weights."""
 
 
 def setting(
@@ -31,6 +31,7 @@ def setting(
         "high": high,
         "above": above,
     }
+    # Each config gets a list or table of its own: a shared default would be changed for all by one.
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -143,15 +144,10 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate as a function of progress in [0, 1]."""
+    """The learning rate as a function of progress in [0, 1]; what ends the run counts as progress."""
 
     name: str = setting(
         "onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant")
-    )
-    by: str = setting(
-        "auto",
-        "what progress counts; auto = what ends the run",
-        choices=("auto", "candidates", "steps", "seconds"),
     )
     warmup: float = setting(0.15, "onecycle and cosine: share of the run spent warming up", low=0.0, high=1.0)
     milestones: list[float] = setting([0.3, 0.6, 0.8], "step: progress at which the rate drops")
@@ -166,7 +162,7 @@ class SelectionConfig:
     policy: str = setting(
         "steady",
         "the rule from scores to keep probabilities",
-        choices=("full", "infobatch", "kath18", "random", "rank", "rho", "sb", "shuffled", "steady", "topk"),
+        choices=tuple(TRAITS),
     )
     score: str = setting(
         "loss",
@@ -228,6 +224,16 @@ class SelectionConfig:
         "who selects when no selector is left",
         choices=("stale-scores", "uniform", "wait", "fail"),
     )
+
+    @property
+    def traits(self) -> Traits:
+        """What sets the policy apart from others."""
+        return TRAITS[self.policy]
+
+    @property
+    def keep_rate(self) -> float:
+        """The share of candidates that the policy is meant to keep."""
+        return 1.0 if self.traits.keeps_all else self.keep
 
 
 @dataclass(frozen=True)
@@ -394,16 +400,18 @@ class Config:
 
     @property
     def fast_interval(self) -> int:
-        """Steps between publishes of the fast parts; 0 where that gains nothing: the whole comes as often, or
-        nobody scores.
-        """
-        is_idle = self.selection.policy in UNSCORED or self.sync.fast_interval >= self.sync_interval
+        """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
+        is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 
 
 SECTIONS: dict[str, type[Any]] = {
     name: kind for name, kind in get_type_hints(Config).items() if hasattr(kind, "__dataclass_fields__")
 }
+
+
+RETIRED = {"schedule.by": "progress always counts what ends the run"}
+"""Keys that were settings once, and why they are none any more: the files of older runs still hold them."""
 
 
 def known_keys() -> dict[str, dataclasses.Field[Any]]:

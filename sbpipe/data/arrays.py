@@ -171,7 +171,7 @@ def _check_finite(inputs: NDArray[np.float32], name: str) -> None:
     if not is_finite.all():
         first = int(np.argmin(is_finite))
         raise DataError(
-            f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Mend or leave out "
+            f"{name}[{first}] holds NaN or infinity ({(~is_finite).sum()} examples do). Repair or leave out "
             "these examples"
         )
 

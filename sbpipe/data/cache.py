@@ -1,10 +1,8 @@
 """The user's cache folder: files that can be made again. It must not know what they hold."""
 
 import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.data.npz import BROKEN, read_npz
+from sbpipe.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -36,25 +35,12 @@ def cached_arrays(
         pass
     arrays = make()
     try:
-        with replacing(path) as partial:
-            np.savez(partial, allow_pickle=False, **arrays)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
         warnings.warn(
             f"not cached, so it will be made again next time: {path} ({error.strerror or error})",
             stacklevel=2,
         )
     return arrays
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place, whole, when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=f".part{path.suffix}")
-    os.close(handle)
-    try:
-        yield Path(partial)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable
 
 from sbpipe.config import DataConfig
+from sbpipe.config.plugins import is_plugin
 from sbpipe.data import torchvision_sets
 from sbpipe.data.content import Contents, data_error
 from sbpipe.data.embedded import read_embedded
@@ -26,10 +27,8 @@ READERS: dict[str, Reader] = {
 
 
 def read(data: DataConfig) -> Contents:
-    """The contents of the data set that the config names; a name with a colon is the user's own
-    module:function.
-    """
-    contents = (read_own if ":" in data.name else _reader(data.name))(data)
+    """The contents of the data set that the config names; with a colon it is the user's module:function."""
+    contents = (read_own if is_plugin(data.name) else _reader(data.name))(data)
     return with_noise(limited(contents, data), data)
 
 

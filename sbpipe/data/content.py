@@ -95,9 +95,7 @@ class Content(Protocol):
         ...
 
     def relabelled(self, change: Relabel) -> "Content":
-        """The same inputs with other classes; only where targets are classes. Its excerpts differ from
-        these.
-        """
+        """The same inputs with other classes, where targets are classes; its excerpts differ too."""
         ...
 
     def place(self, device: torch.device, *, margin: int, seed: int) -> Source:
@@ -134,9 +132,7 @@ def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:
 def check_labels(
     labels: NDArray[np.int64], num_classes: int, where: str, example_ids: Ids | None = None
 ) -> None:
-    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known, so only negative ones
-    are wrong.
-    """
+    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes) if num_classes else labels < 0)
     if wrong.size:
         first = int(wrong[0])

@@ -81,9 +81,7 @@ class DatasetContent:
         return _PHOTOGRAPHS if channels == 3 else ChannelStats((127.5,) * channels, (63.75,) * channels)
 
     def excerpts(self) -> Iterator[bytes]:
-        """A few examples, evenly spread, as they are in epoch 0 of seed 0, and by what rule their classes
-        were changed.
-        """
+        """A few examples, evenly spread, as in epoch 0 of seed 0, and the rule that changed their classes."""
         if self._relabel is not None:
             yield repr(self._relabel).encode()
         for place in range(_NUM_EXCERPTS):
@@ -102,9 +100,7 @@ class DatasetContent:
         )
 
     def relabelled(self, change: Relabel) -> "DatasetContent":
-        """The same examples, their classes changed when they are loaded; `change` must say all of itself in
-        its repr.
-        """
+        """The same examples, classes changed on loading; `change` must say all of itself in its repr."""
         other = copy(self)
         other._relabel = change
         if self.labels is not None:
@@ -116,9 +112,7 @@ class DatasetContent:
         return LoaderSource(self, device, margin=margin, seed=seed)
 
     def targets(self, loaded: torch.Tensor, example_ids: Ids) -> torch.Tensor:
-        """Class numbers, refused if out of range, as they shall be; float or structured targets are the
-        loss's business.
-        """
+        """Class numbers, refused if out of range, then changed; other targets are the loss's business."""
         if loaded.dtype != torch.int64 or loaded.ndim != 1:
             return loaded
         check_labels(loaded.numpy(), self.num_classes, f"{self.name} targets", example_ids)
@@ -132,9 +126,7 @@ class DatasetContent:
 
 
 class LoaderSource:
-    """A split whose examples are loaded when they are asked for. Threads may share it: one request is served
-    at a time.
-    """
+    """A split whose examples are loaded when asked for. Threads may share it: one request at a time."""
 
     def __init__(self, content: DatasetContent, device: torch.device, *, margin: int, seed: int) -> None:
         keyed = KeyedDataset(content.dataset, seed=seed, name=content.name, like=content.first)

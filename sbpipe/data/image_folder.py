@@ -47,7 +47,7 @@ class FolderImages:
                 pixels = np.array(ImageOps.fit(image.convert("RGB"), side, Image.Resampling.BILINEAR))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(
-                f"image {self.paths[example_id]!r} cannot be read ({error}). Mend it or remove it from the "
+                f"image {self.paths[example_id]!r} cannot be read ({error}). Repair it or remove it from the "
                 "folder"
             ) from None
         return torch.from_numpy(pixels).permute(2, 0, 1), int(self.labels[example_id])

@@ -47,6 +47,7 @@ class KeyedDataset:
 
     def items(self, wanted: Sequence[tuple[int, int]]) -> Items:
         """The examples of some (example_id, epoch) pairs, at least one."""
+        # The lock is for other threads of this process, which seed and draw from the same generators.
         with randomness.GLOBAL_GENERATORS, own_generators():
             examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
         return self._stacked(examples, [example_id for example_id, _ in wanted])
@@ -58,6 +59,7 @@ class KeyedDataset:
             return as_example(self.dataset[example_id], name)
         except DataError:
             raise
+        # A user's code may raise anything. As text, since not every exception can be sent between processes.
         except Exception as error:
             raise DataError(
                 f"{name} could not be read by the data set itself:\n{traceback.format_exc()}"
@@ -94,7 +96,9 @@ def own_generators() -> Iterator[None]:
 def seed_generators(stream_key: int) -> None:
     """Seed the global generators of random, numpy and torch (CPU; the accelerators' are left alone)."""
     random.seed(stream_key)
+    # numpy's global generator takes 32 bits.
     np.random.seed(stream_key & 0xFFFFFFFF)
+    # Not torch.manual_seed, which seeds accelerators too and must not touch them in a forked process.
     torch.default_generator.manual_seed(stream_key)
 
 
@@ -129,6 +133,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
         value = torch.tensor(value)
     if not isinstance(value, torch.Tensor):
         return None
+    # numpy makes float64 of any Python number, which no float32 model takes.
     return value.detach().to(torch.float32) if value.dtype == torch.float64 else value.detach()
 
 

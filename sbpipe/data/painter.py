@@ -69,9 +69,7 @@ class Painter:
         return images, digits
 
     def _ink(self, draws: "Draws", difficulty: Property, digits: Ids) -> Plane:
-        """How much of each pixel the digit covers, with the neighbours that crowd some of the difficult
-        ones.
-        """
+        """How much of each pixel the digit covers, with the neighbours that crowd some difficult ones."""
         u, v = self._glyph_coordinates(draws, difficulty)
         faces = draws.whole("face", NUM_FACES) * NUM_DIGITS
         field = self._sampled(faces + digits, u, v)
@@ -159,9 +157,7 @@ class Draws:
 
 
 def _noise() -> NDArray[np.float32]:
-    """A long strip of noise, of which every example shows a piece: the sum of four uniform numbers, with
-    deviation 1.
-    """
+    """A long strip of noise, of which each example shows a piece: sums of four uniforms, deviation 1."""
     places = np.arange(_NOISE_LENGTH + 3 * SIDE * SIDE)
     parts = [randomness.uniform(places, randomness.key(0, "embedded.noise", part)) for part in range(4)]
     return ((parts[0] + parts[1] + parts[2] + parts[3] - 2) * 1.7320508).astype(np.float32)

@@ -7,8 +7,6 @@ done with them.
 
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sbpipe.errors import ConfigError
+from sbpipe.files import atomic_file
 from sbpipe.records import Floats
 
 FORMAT = "sbpipe scores 1"
@@ -28,9 +27,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyErr
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """The scores of examples 0 to N - 1 of a data set; `kind` says what they are, `made` how they came
-    about.
-    """
+    """The scores of examples 0 to N - 1; `kind` says what they are, `made` how they came about."""
 
     kind: str
     fingerprint: str
@@ -39,34 +36,19 @@ class ScoreFile:
 
 
 def write_scores(path: Path, file: ScoreFile) -> None:
-    """Leave the file, whole or not at all; scores that are not finite are refused here as they would be by
-    every reader.
-    """
+    """Leave the file, whole or not at all; scores that are not finite are refused, as by every reader."""
     first = _first_not_finite(file.scores)
     if first is not None:
         raise ValueError(f"the score of example {first} is {file.scores[first]}")
     about = {"format": FORMAT, "kind": file.kind, "fingerprint": file.fingerprint, "made": file.made}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            np.savez(
-                out,
-                allow_pickle=False,
-                scores=file.scores.astype(np.float32),
-                about=np.array(json.dumps(about)),
-            )
-        os.chmod(partial, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    arrays = {"scores": file.scores.astype(np.float32), "about": np.array(json.dumps(about))}
+    with atomic_file(path) as out:
+        np.savez(out, allow_pickle=False, **arrays)
 
 
 def read_scores(given: str | Path, *, key: str, kind: str | None = None) -> ScoreFile:
-    """The file that setting `key` names; ConfigError if it is missing, is not a score file (of that kind), or
-    holds NaN.
-    """
+    """The file that setting `key` names; ConfigError if it is missing, of another kind, or holds NaN."""
     path = Path(given).expanduser()
     if not path.exists():
         raise ConfigError(key, str(given), "there is no such file", _MAKE)
@@ -99,9 +81,7 @@ def read_scores(given: str | Path, *, key: str, kind: str | None = None) -> Scor
 def check_scores(
     file: ScoreFile, given: str | Path, *, key: str, fingerprint: str, num_examples: int
 ) -> None:
-    """Refuse a file that was made for another data set, or has not one score for each of its training
-    examples.
-    """
+    """Refuse a file of another data set, or without exactly one score for each training example."""
     if file.fingerprint != fingerprint:
         reason = (
             f"was made for another data set: the file's fingerprint is {file.fingerprint}, this data "

@@ -49,9 +49,7 @@ class Split:
         return self._source.num_examples
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
-        """The examples of these ids, in that order, as they look in the epoch; `epochs` may be an array, one
-        for each example.
-        """
+        """The examples of these ids, in that order, as in that epoch, or each in its own of an array."""
         example_ids = np.array(example_ids, np.int64)  # a copy: torch takes no reversed or read-only arrays
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
             raise IndexError(

@@ -24,9 +24,7 @@ except ImportError:  # Windows
 
 
 class Known(NamedTuple):
-    """How torchvision calls a data set, the argument for each split and its labels, and what else must be
-    installed.
-    """
+    """How torchvision calls a data set and its splits and labels, and what else must be installed."""
 
     class_name: str
     num_classes: int
@@ -51,9 +49,7 @@ def reader(name: str) -> Callable[[DataConfig], Contents]:
 
 
 def read_torchvision(data: DataConfig, known: Known) -> Contents:
-    """The contents of the folder `data.path` (by default one in the cache), downloaded if the config says
-    so.
-    """
+    """The contents of the folder `data.path` (by default one in the cache), downloaded if so configured."""
     if known.needs and importlib.util.find_spec(known.needs) is None:
         raise data_error(
             "data.name",

@@ -26,9 +26,7 @@ _STOP_S = 2.0
 
 
 class Workers:
-    """`num_workers` processes that load examples, started by the first request; with none of them, this
-    process does it itself.
-    """
+    """Processes that load examples, started by the first request; with 0 of them this process does it."""
 
     def __init__(self, dataset: KeyedDataset, num_workers: int) -> None:
         self._dataset = dataset
@@ -41,6 +39,7 @@ class Workers:
             return [self._dataset.items(wanted)]
         if not self._workers:
             self._workers = [_Worker(self._dataset) for _ in range(self._num_workers)]
+        # Neighbours stay together, so that the answers one after the other are in the order asked for.
         size = max(-(-len(wanted) // self._num_workers), 1)
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
         asked = self._workers[: len(parts)]
@@ -82,6 +81,7 @@ class _Worker:
             raise self._lost() from None
 
     def answer(self, deadline_s: float) -> Items:
+        # Both may be ready: what a worker sent before it died still counts.
         ready = wait([self._pipe, self._process.sentinel], timeout=max(deadline_s - time.monotonic(), 0))
         if ready and self._pipe not in ready:
             raise self._lost()
@@ -132,6 +132,7 @@ def _serve(pipe: Connection, parents_end: Connection, dataset: KeyedDataset) -> 
     # here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # There are as many processes as were asked for; threads in each would take the cores of training.
     torch.set_num_threads(1)
     # A forked worker would otherwise keep its own pipe open, and never see that the parent has died.
     parents_end.close()
@@ -146,6 +147,7 @@ def _reply(pipe: Connection, dataset: KeyedDataset, wanted: Wanted) -> None:
     except DataError as error:
         pipe.send(error)
         return
+    # Bytes after their shapes: a tensor that is sent whole would go through shared memory.
     pipe.send([(tuple(values.shape), values.dtype) for values in items])
     for values in items:
         pipe.send_bytes(_bytes_of(values))

@@ -1,6 +1,4 @@
-"""Addresses as people write them: `tcp://host:port`, `ipc://path`, `host:port`. Pure; it opens nothing and
-resolves nothing.
-"""
+"""Addresses as people write them: `tcp://host:port`, `ipc://path`, `host:port`. Pure; it opens nothing."""
 
 import ipaddress
 import re

@@ -1,6 +1,4 @@
-"""What opening an address needs and what can go wrong with it, said so that a user can mend it. It must not
-know zmq.
-"""
+"""What opening an address needs, and what can go wrong with it, with the way out. It must not know zmq."""
 
 import errno
 import os
@@ -67,9 +65,7 @@ def require_name(selector_id: str) -> None:
 
 
 def refuse_ipc_in_use(given: str, address: Address) -> None:
-    """Listening at a path silently replaces what is there, be it another trainer's socket or a file: so look
-    first.
-    """
+    """Look first: listening at a path silently replaces another trainer's socket, or a file."""
     if address.scheme != "ipc":
         return
     for endpoint in address.endpoints():

@@ -1,5 +1,4 @@
-"""Where a run's trainer is found: `connection.json` in the run directory, written by the trainer, read by
-selectors.
+"""Where a run's trainer is: `connection.json` in the run directory, written by it, read by selectors.
 
 It must not know sockets; whether someone still listens there shows when one connects.
 """
@@ -8,12 +7,12 @@ import contextlib
 import json
 import os
 import socket
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.link.addresses import Address, Endpoints, is_bare, parse
 
 FILE_NAME = "connection.json"
@@ -22,9 +21,7 @@ _KEY = "link.connect"
 
 
 class NotThereYet(ConfigError):
-    """The run directory has no connection.json: the trainer has not started, or this is another directory.
-    Worth another try.
-    """
+    """The run directory has no connection.json, perhaps because the trainer has not started: try again."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +52,9 @@ def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection
 def write_connection(run_dir: Path, connection: Connection) -> Path:
     """Write it at once and whole, for this user only."""
     path = run_dir / FILE_NAME
-    temporary = ""
     try:
-        # mkstemp makes the file with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=run_dir)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(connection), indent=2) + "\n")
-        os.replace(temporary, path)
+        write_atomically(path, json.dumps(asdict(connection), indent=2) + "\n", mode=0o600)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise RunDirError(
             f"{path} cannot be written ({error.strerror}). Check the directory and the space on its disk"
         ) from None
@@ -114,9 +104,7 @@ def read_connection(run_dir: Path) -> Connection:
 
 
 def locate(connect: str) -> Connection:
-    """The trainer at an address (tcp://, ipc://, host:port) or of a run directory; NotThereYet is worth
-    another try.
-    """
+    """The trainer at an address (tcp://, ipc://, host:port) or of a run directory. NotThereYet: try again."""
     is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
     if not is_address:
         return _reachable(connect, read_connection(Path(connect)))
@@ -132,9 +120,7 @@ def locate(connect: str) -> Connection:
 
 
 def _reachable(connect: str, connection: Connection) -> Connection:
-    """The connection as seen from this machine: a trainer that listens everywhere has no address in its
-    file.
-    """
+    """As seen from this machine: a trainer that listens everywhere has no address in its file."""
     control, bulk = (parse(_KEY, endpoint) for endpoint in connection.endpoints)
     is_here = connection.host in ("", socket.gethostname())
     if control.is_loopback and not is_here:

@@ -1,6 +1,4 @@
-"""A port that misbehaves on purpose, to prove that nothing is lost or trained twice. It must not know whose
-port it spoils.
-"""
+"""A port that misbehaves on purpose, to prove that nothing is lost or trained twice. Knows no role."""
 
 import random
 from collections import Counter
@@ -71,20 +69,11 @@ class _Lane(Generic[Item]):
 
 
 class FaultyPort:
-    """Spoils what is sent and what is received, the same way for the same seed and calls; `seen` counts the
-    faults.
-    """
+    """Spoils what is sent and received, the same way for the same seed and calls; `seen` counts faults."""
 
-    def __init__(
-        self,
-        port: Port,
-        seed: int,
-        drop: float = 0.0,
-        duplicate: float = 0.0,
-        delay: float = 0.0,
-        reorder: float = 0.0,
-    ) -> None:
-        faults = Faults(drop, duplicate, delay, reorder)
+    def __init__(self, port: Port, seed: int, **chances: float) -> None:
+        """`chances` are those of `Faults`."""
+        faults = Faults(**chances)
         self.seen: Counter[str] = Counter()
         self._port = port
         self._outgoing: _Lane[tuple[str, Message]] = _Lane(faults, random.Random(2 * seed), self.seen)

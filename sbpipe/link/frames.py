@@ -10,7 +10,7 @@
                   4  crc32 of the 38 bytes before and of the header
     frame 1   header: a msgpack map of exactly the fields that schema.py lists for the type;
                   an array stands there as [dtype, length, crc32], or nil
-    frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, of the dtype and length announced
+    frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, as announced
 
 The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever,
 whatever the major: so two versions that share nothing else can still tell each other why they do not talk.
@@ -24,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
@@ -34,7 +34,7 @@ from sbpipe.link.messages import BULK, Chunk, Message
 from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
 
 MAGIC = b"SBPL"
-PROTOCOL = (2, 0)
+PROTOCOL = (3, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
 PREFIX_BYTES = PREFIX.size + CRC.size
@@ -56,8 +56,7 @@ class ProtocolMismatch(BadFrame):
         self.ours = ours
 
 
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(NamedTuple):
     """A message and what its prefix says."""
 
     session: bytes
@@ -79,9 +78,7 @@ class Body:
 
 
 def encode(message: Message, *, session: bytes, sequence: int) -> list[Buffer]:
-    """All frames of a message; arrays and chunk data are views, so they must not change until the frames are
-    sent.
-    """
+    """All frames of a message; arrays and chunk data are views, so they must not change before it is sent."""
     return seal(pack(message), session=session, sequence=sequence)
 
 
@@ -214,7 +211,7 @@ def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
     for name, kind in shape.fields.items():
         if not kind.is_legal(header[name]):
             raise _illegal(shape, name, header[name])
-        values[name] = header[name]
+        values[name] = kind.restored(header[name])
     present = [
         name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional
     ]

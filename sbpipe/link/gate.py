@@ -1,5 +1,4 @@
-"""Who gets in: for each list of frames, what the receiver is given, what the sender is answered, and what is
-counted.
+"""Who gets in: of each list of frames, what is handed on, what is answered, and what is counted.
 
 The trainer's gate distrusts (strikes, refusal, fencing of other sessions), the selector's learns the session
 from Welcome. Pure bookkeeping over frames, so every rule is testable without a socket; it must not know zmq.
@@ -13,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from sbpipe.link.frames import Buffer, ProtocolMismatch, decode
+from sbpipe.link.frames import Buffer, Envelope, ProtocolMismatch, decode
 from sbpipe.link.limits import MAX_PEERS, MAX_STRIKES
 from sbpipe.link.messages import (
     BULK,
@@ -119,6 +118,7 @@ class SelectorGate:
             session, sequence, message = _opened(frames, TO_SELECTOR, is_bulk)
         except BadFrame as error:
             return self._drop(error.reason)
+        # Taken whatever its session: a trainer may reject whom it never welcomed.
         if isinstance(message, Reject):
             return message
         if isinstance(message, Fenced):
@@ -141,13 +141,11 @@ class SelectorGate:
         return None
 
 
-def _opened(
-    frames: Sequence[Buffer], accepted: tuple[type[Message], ...], is_bulk: bool
-) -> tuple[bytes, int, Message]:
+def _opened(frames: Sequence[Buffer], accepted: tuple[type[Message], ...], is_bulk: bool) -> Envelope:
     envelope = decode(frames)
     if not isinstance(envelope.message, accepted) or isinstance(envelope.message, BULK) != is_bulk:
         raise BadFrame("misplaced", f"{type(envelope.message).__name__} does not belong on this socket")
-    return envelope.session, envelope.sequence, envelope.message
+    return envelope
 
 
 def _remember(table: OrderedDict[Key, int], key: Key, value: int) -> None:

@@ -1,7 +1,6 @@
 """The port of one process: a function answers instead of a peer. No socket, no thread.
 
-It is what `mode = inline` runs on, and what tests of the trainer's loop run on. It must not know what the
-handler does.
+`mode = inline` and tests of the trainer's loop run on it. It must not know what the handler does.
 """
 
 import secrets
@@ -15,8 +14,7 @@ from sbpipe.link.messages import Message
 class InlinePort:
     """`send` queues; `receive` hands one queued message to the handler and returns its replies.
 
-    `greeting` is what the peer says before it is spoken to (its Hello). Messages are handed over as they are,
-    not packed.
+    `greeting` is what the peer says before it is spoken to (its Hello). Messages are not packed.
     """
 
     def __init__(

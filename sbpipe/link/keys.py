@@ -1,11 +1,9 @@
-"""The CURVE keys of a run in two files, one for each side; who has neither cannot connect. It must not know
-zmq or what is sent.
+"""The CURVE keys of a run in two files, one for each side; who has neither cannot connect. Knows no zmq.
 
     trainer.key    the trainer's own pair and the selectors' public key
-    selector.key   the selectors' own pair and the trainer's public key: copy this one, and only this one, to the other machine
+    selector.key   the selectors' own pair and the trainer's public key: the only file to copy elsewhere
 
-Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85. Mode 0600 from the first moment; never
-written over.
+Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85; mode 0600 from the start, never overwritten.
 """
 
 import json
@@ -61,9 +59,7 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
 
 
 def load_keys(folder: Path, role: str) -> Keys:
-    """The keys of one side; refuses a file that others may read, and one that is not as `make_keys` writes
-    it.
-    """
+    """The keys of one side; refuses a file that others may read, or that `make_keys` does not write."""
     path = folder / f"{role}.key"
     try:
         with path.open("rb") as file:

@@ -2,20 +2,20 @@
 
 selector                                trainer
    │ ── Hello ───────────────────────────▶ │   who I am
-   │ ◀────────────────────────── Welcome ── │   the run and its settings                             (or Reject: why not)
-   │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it               (or Reject: both sides)
+   │ ◀────────────────────────── Welcome ── │   the run and its settings               (or Reject: why not)
+   │ ── Ready ───────────────────────────▶ │   fingerprints of what I built from it   (or Reject: both sides)
    │ ◀──────────────── Announce, Lease ──── │   a newer snapshot; a range of candidates
    │ ── Selection ───────────────────────▶ │   the answer to one lease
    │ ◀─ Heartbeat ──────────── Heartbeat ─▶ │   alive, and how far
    │ ◀─────────────────────────── Fenced ── │   you speak of another session: say hello again
-   │ ◀─ Goodbye ──────────────── Goodbye ─▶ │   I leave on purpose
+   │ ◀─ Goodbye ──────────────── Goodbye ─▶ │   I leave, and why
    │ ══ Fetch ═══════════════════════════▶ │   bulk pair: a piece of a snapshot, please
    │ ◀════════════════════ Chunk or Gone ══ │   bulk pair: here it is, or no longer
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 # The session of one who has none yet: only a Hello may carry it.
 NO_SESSION = bytes(16)
@@ -37,30 +37,33 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `config` is JSON; `shared_memory` names the block the snapshots lie in, `shared_fast` that of the fast
-    parts, "" = fetch them, if they are published apart at all.
+    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block that the
+    snapshots lie in, "" = fetch them.
     """
 
-    run: str
+    run_dir: str
     config: str
     shared_memory: str
     heartbeat_s: float
     lost_after_s: float
-    shared_fast: str = ""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The selector has built everything; fingerprint of each thing that both sides must have the same."""
+    """The selector has built everything.
+
+    `fingerprints` are of the things that both sides must have the same; `pulls_weights` = it shares no memory
+    with the trainer; `precision` is what it scores in, where Hello told what was asked for.
+    """
 
     fingerprints: dict[str, str]
+    pulls_weights: bool
+    precision: str
 
 
 @dataclass(frozen=True)
 class Reject:
-    """The trainer will not work with this selector. Frozen for ever: readable under every protocol
-    version.
-    """
+    """The trainer will not work with this selector. Frozen for ever: every protocol version can read it."""
 
     reason: str
 
@@ -72,19 +75,22 @@ class Fenced:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one."""
+    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one.
+
+    A trainer, or a selector that has built nothing yet, has no `stats`.
+    """
 
     progress: int
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: SelectorStats | None = None
 
 
 @dataclass(frozen=True)
 class Announce:
-    """A newer snapshot can be had; `is_fast`, here and below, of the fast parts alone."""
+    """A newer snapshot of a part of the weights can be had."""
 
     version: int
     num_bytes: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Fetch:
     version: int
     offset: int
     num_bytes: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Chunk:
     offset: int
     total_bytes: int
     data: bytes | memoryview
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,15 @@ class Gone:
     """That version can no longer be fetched: ask for the newest."""
 
     version: int
-    is_fast: bool = False
+    part: Part = Part.WHOLE
 
 
 @dataclass(frozen=True)
 class Goodbye:
-    """The sender leaves on purpose."""
+    """The sender leaves; `reason` is for people, "" = `end` says it all."""
 
-    reason: str
+    end: RunEnd
+    reason: str = ""
 
 
 Message = (

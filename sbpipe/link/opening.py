@@ -1,6 +1,4 @@
-"""Ports from settings: finds the keys and the trainer, so that the loops need not. It must not know what the
-ports are used for.
-"""
+"""Ports from settings: finds the keys and the trainer, so that the loops need not. Knows no loop."""
 
 from pathlib import Path
 
@@ -16,9 +14,7 @@ def open_trainer_port(link: LinkConfig) -> TrainerPort:
 
 
 def open_selector_port(link: LinkConfig, selector_id: str) -> SelectorPort:
-    """Connect to `link.connect`; keys from `link.keys`, or from where the run directory says they are.
-    NotThereYet: try again.
-    """
+    """Connect to `link.connect`, keys from `link.keys` or the run directory. NotThereYet: try again."""
     connection = locate(link.connect)
     folder = link.keys or connection.keys
     return SelectorPort(

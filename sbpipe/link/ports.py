@@ -1,5 +1,4 @@
-"""What the loops may ask of their channel, whatever carries it: sockets, one process, or a test that loses
-messages.
+"""What the loops may ask of their channel, be it sockets, one process, or a test that loses messages.
 
 A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any. That a
 message was sent means that it was handed over, not that it arrived: it can still be lost with the connection,
@@ -57,9 +56,7 @@ class OnePeerPort(Protocol):
         """Messages not delivered, in either direction, by reason."""
 
     def send(self, message: Message) -> bool:
-        """Send now, never block; False if the queue is full, or if there is no session and it is not a Hello
-        (counted).
-        """
+        """Send now, never block; False (and counted) if the queue is full, or no session and no Hello."""
 
     def post(self, message: Message) -> bool:
         """From any thread: send at the next or the present `receive`."""

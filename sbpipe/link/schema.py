@@ -4,12 +4,12 @@ Pure rules over plain values, the same for what we send and what we receive. It 
 or sockets.
 """
 
-import math
+import enum
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sbpipe.errors import FrameError
 from sbpipe.link import messages
@@ -22,12 +22,15 @@ from sbpipe.link.limits import (
     MAX_ENTRIES,
     MAX_HEADER_BYTES,
     MAX_HISTORY,
+    MAX_PERIOD_S,
     MAX_REASON,
     MAX_SNAPSHOT_BYTES,
+    MAX_TOTAL_S,
     MAX_WELCOME_BYTES,
+    MIN_PERIOD_S,
 )
 from sbpipe.link.messages import Message
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
@@ -41,18 +44,24 @@ class BadFrame(FrameError):
         self.reason = reason
 
 
-class Kind(Protocol):
+class Kind:
     """One kind of header field."""
 
     def plain(self, value: Any) -> Any:
         """Our value as the plain Python value that travels (NumPy scalars become Python's)."""
+        raise NotImplementedError
 
     def is_legal(self, value: Any) -> bool:
         """Whether a plain value may be in this field."""
+        raise NotImplementedError
+
+    def restored(self, value: Any) -> Any:
+        """The receiver's value of a legal plain one."""
+        return value
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Kind):
     """An integer of a range."""
 
     low: int = 0
@@ -68,7 +77,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Flag:
+class Flag(Kind):
     """Yes or no."""
 
     def plain(self, value: Any) -> Any:
@@ -81,33 +90,29 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Seconds:
-    """A positive duration of at most a day."""
+class Real(Kind):
+    """A number of a range, never NaN; `is_clipped` moves what we send into the range."""
+
+    low: float
+    high: float
+    is_clipped: bool = False
+    is_optional: bool = False
 
     def plain(self, value: Any) -> Any:
-        """As float."""
-        return float(value)
+        """As float, clipped where that is allowed."""
+        if value is None:
+            return None
+        return min(max(float(value), self.low), self.high) if self.is_clipped else float(value)
 
     def is_legal(self, value: Any) -> bool:
-        """A float in (0, 86400]; NaN is not."""
-        return type(value) is float and 0.0 < value <= 86_400.0
+        """A float inside the range, or None where that is allowed."""
+        if value is None:
+            return self.is_optional
+        return type(value) is float and self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
-class Share:
-    """A number between nothing and all."""
-
-    def plain(self, value: Any) -> Any:
-        """As float."""
-        return float(value)
-
-    def is_legal(self, value: Any) -> bool:
-        """A float in [0, 1]; NaN is not."""
-        return type(value) is float and 0.0 <= value <= 1.0
-
-
-@dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """A string of limited length; `is_clipped` cuts what we send instead of refusing it."""
 
     limit: int = 255
@@ -128,7 +133,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Kind):
     """A small map from names to strings."""
 
     limit: int = 128
@@ -145,18 +150,53 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Reals:
-    """A small map from names to finite numbers."""
+class Member(Kind):
+    """One of an enum, which travels as its value."""
+
+    of: type[enum.Enum]
 
     def plain(self, value: Any) -> Any:
-        """As dict of floats."""
-        return {name: float(inner) for name, inner in value.items()}
+        """The value of the member."""
+        return self.of(value).value
 
     def is_legal(self, value: Any) -> bool:
-        """Few entries, short keys, finite floats."""
-        return _is_small_map(value) and all(
-            type(inner) is float and math.isfinite(inner) for inner in value.values()
+        """The value of a member, and of its type: 1 is not True."""
+        return any(type(value) is type(member.value) and value == member.value for member in self.of)
+
+    def restored(self, value: Any) -> Any:
+        """The member."""
+        return self.of(value)
+
+
+@dataclass(frozen=True)
+class Record(Kind):
+    """A map of exactly the fields of a record."""
+
+    of: type[Any]
+    fields: Mapping[str, Kind]
+    is_optional: bool = False
+
+    def plain(self, value: Any) -> Any:
+        """As dict, or None."""
+        if value is None:
+            return None
+        return {name: kind.plain(getattr(value, name)) for name, kind in self.fields.items()}
+
+    def is_legal(self, value: Any) -> bool:
+        """No field missing, none unknown, each legal; or None where that is allowed."""
+        if value is None:
+            return self.is_optional
+        return (
+            type(value) is dict
+            and value.keys() == self.fields.keys()
+            and all(kind.is_legal(value[name]) for name, kind in self.fields.items())
         )
+
+    def restored(self, value: Any) -> Any:
+        """The record."""
+        if value is None:
+            return None
+        return self.of(**{name: kind.restored(value[name]) for name, kind in self.fields.items()})
 
 
 def _is_small_map(value: Any) -> bool:
@@ -233,7 +273,23 @@ def _chunk_fault(chunk: messages.Chunk) -> str:
 
 
 _COUNT, _BYTES, _REASON = Whole(), Whole(0, MAX_SNAPSHOT_BYTES), Text(MAX_REASON, is_clipped=True)
-_FAST = Whole(-1)
+_FAST_VERSION, _PART = Whole(-1), Member(Part)
+_PERIOD = Real(MIN_PERIOD_S, MAX_PERIOD_S)
+_TOTAL, _MEAN, _CORRELATION = (
+    Real(0.0, MAX_TOTAL_S, is_clipped=True),
+    Real(0.0, MAX_TOTAL_S, is_clipped=True, is_optional=True),
+    Real(-1.0, 1.0, is_clipped=True, is_optional=True),
+)
+_STATS = Record(
+    SelectorStats,
+    {
+        "weights_version": Whole(-1),
+        **dict.fromkeys(("scored", "applied", "overflowed", "checks", "failed_checks"), _COUNT),
+        **dict.fromkeys(("view_s", "score_s", "select_s", "apply_s", "idle_s", "slowest_chunk_s"), _TOTAL),
+        **dict.fromkeys(("apply_ms", "transfer_ms", "refresh_ms"), _MEAN),
+        **dict.fromkeys(("agreement", "scale_agreement"), _CORRELATION),
+    },
+)
 
 # By type code. Codes are never reused; 4 (Reject) and its one field never change.
 SHAPES: dict[int, Shape] = {
@@ -251,20 +307,19 @@ SHAPES: dict[int, Shape] = {
     2: Shape(
         messages.Welcome,
         {
-            "run": Text(1024),
+            "run_dir": Text(1024),
             "config": Text(MAX_CONFIG),
             "shared_memory": Text(),
-            "heartbeat_s": Seconds(),
-            "lost_after_s": Seconds(),
-            "shared_fast": Text(),
+            "heartbeat_s": _PERIOD,
+            "lost_after_s": _PERIOD,
         },
         header_limit=MAX_WELCOME_BYTES,
     ),
-    3: Shape(messages.Ready, {"fingerprints": Texts()}),
+    3: Shape(messages.Ready, {"fingerprints": Texts(), "pulls_weights": Flag(), "precision": Text(32)}),
     4: Shape(messages.Reject, {"reason": _REASON}),
     5: Shape(messages.Fenced),
-    6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": Reals()}),
-    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES, "is_fast": Flag()}),
+    6: Shape(messages.Heartbeat, {"progress": _COUNT, "stats": replace(_STATS, is_optional=True)}),
+    7: Shape(messages.Announce, {"version": _COUNT, "num_bytes": _BYTES, "part": _PART}),
     8: Shape(
         Lease,
         {
@@ -274,8 +329,8 @@ SHAPES: dict[int, Shape] = {
             "version": _COUNT,
             "exact": Flag(),
             "keep_all": Flag(),
-            "strength": Share(),
-            "fast_version": _FAST,
+            "strength": Real(0.0, 1.0),
+            "fast_version": _FAST_VERSION,
         },
         {
             "history": Array("<f4", MAX_HISTORY, is_optional=True),
@@ -285,7 +340,12 @@ SHAPES: dict[int, Shape] = {
     ),
     9: Shape(
         Selection,
-        {"lease_id": _COUNT, "version": _COUNT, "stats": Reals(), "fast_version": _FAST},
+        {
+            "lease_id": _COUNT,
+            "version": _COUNT,
+            "stats": _STATS,
+            "fast_version": _FAST_VERSION,
+        },
         {
             "scores": Array("<f4", MAX_CANDIDATES),
             "kept": Array("<i4", MAX_CANDIDATES),
@@ -294,18 +354,18 @@ SHAPES: dict[int, Shape] = {
         },
         check=_selection_fault,
     ),
-    10: Shape(messages.Goodbye, {"reason": _REASON}),
+    10: Shape(messages.Goodbye, {"end": Member(RunEnd), "reason": _REASON}),
     11: Shape(
         messages.Fetch,
-        {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "is_fast": Flag()},
+        {"version": _COUNT, "offset": _BYTES, "num_bytes": Whole(1, MAX_CHUNK_BYTES), "part": _PART},
     ),
     12: Shape(
         messages.Chunk,
-        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "is_fast": Flag()},
+        {"version": _COUNT, "offset": _BYTES, "total_bytes": _BYTES, "part": _PART},
         {"data": Array("|u1", MAX_CHUNK_BYTES)},
         check=_chunk_fault,
     ),
-    13: Shape(messages.Gone, {"version": _COUNT, "is_fast": Flag()}),
+    13: Shape(messages.Gone, {"version": _COUNT, "part": _PART}),
 }
 
 CODES: dict[type[Message], int] = {shape.kind: code for code, shape in SHAPES.items()}

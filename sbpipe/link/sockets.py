@@ -1,7 +1,7 @@
-"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It must not know what a message means
-beyond the gate's rules.
+"""The two ends of the wire over ZeroMQ; the only file that imports zmq. It knows no meaning of messages.
 
-    trainer   ROUTER control, ROUTER bulk   (bind)        selector   DEALER control, DEALER bulk   (connect, routing id = selector_id)
+    trainer    ROUTER control, ROUTER bulk   (bind)
+    selector   DEALER control, DEALER bulk   (connect, routing id = selector_id)
 
 Two pairs, because a heartbeat behind a snapshot waits for the whole snapshot. Flow control: the trainer never
 waits for a peer. A selector is sent leases by credit and pulls snapshot chunks by credit, so a queue that is
@@ -93,7 +93,8 @@ class _SocketPair(Generic[Received]):
             ready = dict(self._poller.poll(left_ms))
             is_woken = self._bell.fileno() in ready
             if is_woken:
-                self._bell.hush()
+                self._bell.clear()
+                # Again: what was posted between the sending above and the poll rang this bell.
                 self._send_posted()
             for socket in self._duties.keys() & ready.keys():
                 self._duties[socket]()
@@ -143,8 +144,7 @@ class _SocketPair(Generic[Received]):
                 parts = socket.recv_multipart(zmq.NOBLOCK, copy=not is_bulk)
             except zmq.Again:
                 break
-            # Chunks stay where zmq received them; control is small, and copying it is cheaper than sharing
-            # it.
+            # Chunks stay where zmq received them; control is small, and copying costs less than sharing.
             received = self._judge(
                 [part if isinstance(part, bytes) else part.buffer for part in parts], is_bulk
             )
@@ -191,7 +191,9 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
         self.session = secrets.token_bytes(16)
         self._gate = TrainerGate(self.session, self.dropped)
         self._options: dict[int, Option] = {
+            # A send to a peer that is gone fails, where zmq would drop it in silence.
             zmq.ROUTER_MANDATORY: 1,
+            # A selector that reconnects keeps its name, though its dead connection was not noticed yet.
             zmq.ROUTER_HANDOVER: 1,
             zmq.IPV6: int(address.is_ipv6),
         }
@@ -245,9 +247,7 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
         return Endpoints(control, bulk)
 
     def _admit_only(self, keys: Keys) -> None:
-        """Encrypt, and answer zmq's question (ZAP, RFC 27) whether a key may come in; it is asked by polling,
-        so it needs no thread.
-        """
+        """Encrypt, and answer zmq's question (ZAP, RFC 27) whether a key may come in, without a thread."""
         self._options |= {zmq.CURVE_SERVER: 1} | _own_keys(keys)
         door: Socket = self._context.socket(zmq.REP)
         door.bind("inproc://zeromq.zap.01")

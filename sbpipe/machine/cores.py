@@ -1,6 +1,4 @@
-"""Which CPU cores each role computes on. Runs before torch is imported, because OpenMP reads its environment
-once.
-"""
+"""Which CPU cores each role computes on. Runs before torch is imported: OpenMP reads its environment once."""
 
 import ctypes
 import os
@@ -14,8 +12,7 @@ _KEPT_BYTES = 1 << 30
 
 
 def share(role: str, threads: int, available: list[int] | None = None) -> list[int]:
-    """The cores of one role: the trainer's from the front, the selector's from the back, half of them unless
-    told.
+    """The cores of a role: the trainer's from the front, the selector's from the back, half unless told.
 
     Inline runs on the trainer's share too, so that it computes with as many threads, and so the same bits, as
     lockstep does.
@@ -34,16 +31,24 @@ def pin(cores: list[int]) -> None:
 def pin_role(
     role: str, device: str, threads: int, own: Callable[[list[int], int], list[int]] | None = None
 ) -> None:
-    """Pin a role that will compute on the CPU, and one whose threads were set; a role on an accelerator keeps
-    all cores.
+    """Pin a role to its cores, if it has some of its own.
 
     `own` chooses from the available cores where a role's usual share is not meant.
     """
-    is_on_cpu = computes_on_cpu(device)
-    if is_on_cpu:
+    if computes_on_cpu(device):
         keep_memory()
-    if is_on_cpu or threads:
-        pin(own(sorted(os.sched_getaffinity(0)), threads) if own else share(role, threads))
+    cores = cores_of(role, device, threads, own)
+    if cores is not None:
+        pin(cores)
+
+
+def cores_of(
+    role: str, device: str, threads: int, own: Callable[[list[int], int], list[int]] | None = None
+) -> list[int] | None:
+    """The cores of a role that will compute on the CPU, or whose threads were set; None = it may use all."""
+    if not computes_on_cpu(device) and not threads:
+        return None
+    return own(sorted(os.sched_getaffinity(0)), threads) if own else share(role, threads)
 
 
 def computes_on_cpu(device: str) -> bool:

@@ -18,9 +18,7 @@ def accelerators() -> list[torch.device]:
 
 
 def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
-    """The devices of trainer and selector on this machine: two accelerators, one and the CPU, or the CPU for
-    both.
-    """
+    """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU."""
     found = [str(device) for device in accelerators()]
     if trainer == "auto":
         trainer = next((name for name in found if name != selector), "cpu")
@@ -81,6 +79,7 @@ def use(device: torch.device) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a device has too little memory."""
+    # The CPU's allocator, and some drivers, raise a plain RuntimeError that only its text tells apart.
     return (
         isinstance(error, torch.OutOfMemoryError)
         or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())

@@ -41,9 +41,7 @@ def densenet_cifar(
     compression: float = 0.5,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """`depth` counts layers (6n + 4), `growth` the channels each adds, `compression` the share kept between
-    blocks.
-    """
+    """`depth` counts layers (6n + 4), each adds `growth` channels; `compression` is kept between blocks."""
     if depth < 10 or depth % 6 != 4:
         raise ModelError(
             f"model.options.depth = {depth}: must be 6n + 4. Choose for instance 22, 40, 100 or 190"

@@ -4,18 +4,14 @@ from torch import Tensor, nn
 
 
 def conv(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the image size at stride 1; without bias, since a normalisation layer
-    follows.
-    """
+    """A convolution that keeps the image size at stride 1; without bias, since a norm follows."""
     return nn.Conv2d(
         in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
     )
 
 
 def initialise(model: nn.Module) -> None:
-    """He initialisation of convolutions by fan-in (which counts groups), ones and zeros for norms, zero
-    biases.
-    """
+    """He initialisation by fan-in (which counts groups), ones and zeros for norms, zero biases."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")

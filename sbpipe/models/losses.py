@@ -22,9 +22,7 @@ PerExampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Of logits [N, classes, ...] with classes [N, ...] or class probabilities; the mean over any further
-    axes.
-    """
+    """Of logits [N, classes, ...] with classes [N, ...] or class probabilities; the mean over other axes."""
     targets = targets.float() if targets.is_floating_point() else targets.long()
     losses = functional.cross_entropy(
         outputs.float(), targets, reduction="none", label_smoothing=label_smoothing
@@ -33,9 +31,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The squared difference from dense targets, or from the one-hot form of classes; the mean over all axes
-    but the first.
-    """
+    """The squared difference from dense or one-hot targets; the mean over all axes but the first."""
     return _mean_per_example((outputs.float() - _dense(targets, outputs)).square())
 
 
@@ -133,9 +129,7 @@ def _mean_per_example(losses: Tensor) -> Tensor:
 
 
 def _dense(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Targets in the shape of the outputs. Never by broadcasting: [N, 1] against [N] would silently become
-    [N, N].
-    """
+    """Targets in the shape of the outputs. Never by broadcasting: [N, 1] against [N] would become [N, N]."""
     if targets.shape == outputs.shape:
         return targets.float()
     if (*targets.shape, 1) == outputs.shape:

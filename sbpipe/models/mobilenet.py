@@ -26,9 +26,7 @@ def _activated(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel by 3x3, narrow by 1x1 without activation; a shortcut where the shape
-    is kept.
-    """
+    """Widen by 1x1, filter each channel by 3x3, narrow by 1x1; a shortcut where the shape is kept."""
 
     def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -47,9 +45,7 @@ class InvertedResidual(nn.Module):
 def mobilenet_v2_cifar(
     num_classes: int, channels: int, *, width_mult: float = 1.0, dropout: float = 0.0
 ) -> nn.Module:
-    """`width_mult` scales every layer's channels, which stay multiples of 8; `dropout` is applied before the
-    head.
-    """
+    """`width_mult` scales every layer's channels, which stay multiples of 8; `dropout` is before the head."""
     before = _scaled(STEM_CHANNELS, width_mult)
     layers = _activated(conv(channels, before, 3))
     for expansion, width, blocks, stride in STAGES:

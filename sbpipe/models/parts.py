@@ -4,7 +4,7 @@ whole.
 It must not know how or when weights travel. The parts, in the order in which they are decided:
 
     norm   parameters and buffers of normalisation layers, running statistics included
-    head   the layer that produces the output: the last one to be registered that holds a weight of two or more axes
+    head   the layer that produces the output: the last registered one with a weight of two or more axes
     bias   any other parameter of one axis whose name ends in "bias"
     body   the rest: nearly all of the bytes
 """
@@ -42,9 +42,7 @@ def _owner_path(name: str) -> str:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """A normalisation layer of torch, or one of another library that is called so and holds nothing but
-    vectors.
-    """
+    """A normalisation layer of torch, or one of another library that is called so and holds only vectors."""
     if isinstance(module, _NORMS):
         return True
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]

@@ -49,9 +49,7 @@ def _resnet(num_classes: int, channels: int, *, widths: tuple[int, ...], blocks:
 
 
 def small_resnet(num_classes: int, channels: int, *, depth: int = 20, width: int = 16) -> nn.Module:
-    """`depth` counts layers (6n + 2: 8, 14, 20, 32, 44, 56); `width` is the number of channels of the first
-    stage.
-    """
+    """`depth` counts layers (6n + 2: 8, 14, 20, 32, ...); `width` is the channels of the first stage."""
     if depth < 8 or depth % 6 != 2:
         raise ModelError(
             f"model.options.depth = {depth}: must be 6n + 2. Choose for instance 8, 14, 20, 32, 44 or 56"

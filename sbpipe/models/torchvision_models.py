@@ -23,9 +23,7 @@ _MORE_OPTIONS = {
 
 
 def torchvision_names() -> list[str]:
-    """Every classifier of the installed torchvision; detection and segmentation models answer in other
-    shapes.
-    """
+    """Every classifier of the installed torchvision; detection and segmentation have other outputs."""
     models = _zoo()
     return [*models.list_models(module=models), *models.list_models(module=models.video)]
 

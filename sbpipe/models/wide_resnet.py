@@ -12,9 +12,7 @@ from sbpipe.models.layers import Classifier, conv
 
 
 class WideBlock(nn.Module):
-    """Norm, ReLU, 3x3 convolution, twice, with dropout between; a shortcut that changes shape starts behind
-    the first ReLU.
-    """
+    """Norm, ReLU, 3x3 convolution, twice, dropout between; a 1x1 shortcut starts behind the first ReLU."""
 
     def __init__(self, before: int, after: int, stride: int, dropout: float) -> None:
         super().__init__()

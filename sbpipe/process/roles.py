@@ -3,7 +3,6 @@ knows all of them.
 """
 
 import logging
-import secrets
 import signal
 import threading
 import time
@@ -17,27 +16,33 @@ from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
 from sbpipe.link.connection import connection_of, remove_connection, write_connection
 from sbpipe.link.inline import InlinePort
-from sbpipe.link.messages import Message
+from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import open_trainer_port
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
-from sbpipe.records import Lease
-from sbpipe.runs.directory import RunDir, claim
+from sbpipe.records import Lease, RunEnd, SelectorStats
+from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
+from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.selector.answer import Selector
+from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
-from sbpipe.selector.finding import Finder
+from sbpipe.selector.finder import Finder
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
+from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.parallel.group import Group
 from sbpipe.trainer.parallel.step import ParallelStep, SharedSplit
 from sbpipe.trainer.parallel.worker import work
-from sbpipe.trainer.run import TrainerRun, make_slots
+from sbpipe.trainer.run import TrainerRun
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.setup import Setup, prepare
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.replica import SlotSource
+from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe")
+
+INLINE = "inline"
+"""The name of the selector that lives in the trainer's process."""
 
 
 def run_trainer(
@@ -61,7 +66,10 @@ def run_trainer(
         config.link.wait_s,
         where,
     )
-    run = TrainerRun(setup, run_dir, make_slots(setup, port.session, shared=True), port, began=began)
+    events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
+    slots = setup.slots(port.session)
+    engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
+    run = TrainerRun(setup, run_dir, engine, events, began=began)
     try:
         return run.run(resume=resume)
     finally:
@@ -129,20 +137,32 @@ def _run_here(
     resume: bool,
     examples: Examples | None = None,
 ) -> dict[str, Any]:
-    slots = make_slots(setup, secrets.token_bytes(16), shared=False)
-    answer: list[Selector] = []
+    events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
+    slots = setup.slots()
+    needs_losses = config.selection.traits.needs_trained_losses
+    trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
+    port = inline_port(setup, slots, events, trained)
+    engine = Engine(
+        setup.job(examples), port, slots, events, setup.spans, run_dir=str(run_dir.path), trained=trained
+    )
+    engine.admit(INLINE, devices.describe(setup.device))
+    return TrainerRun(setup, run_dir, engine, events, began=began).run(resume=resume)
+
+
+def inline_port(
+    setup: Setup, slots: Slots, events: EventLog, trained: TrainedLosses | None = None
+) -> InlinePort:
+    """A port whose one peer is a selector in this process, which answers in the caller's thread."""
+    selector, _ = assemble(
+        setup.config, setup.data, SlotSource(slots), setup.device, Spans(), events, trained
+    )
 
     def handle(message: Message) -> list[Message]:
-        return [answer[0].answer(message)] if isinstance(message, Lease) else []
+        if isinstance(message, Lease):
+            return [selector.answer(message)]
+        return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []
 
-    run = TrainerRun(setup, run_dir, slots, InlinePort(handle, "inline"), began=began, examples=examples)
-    answer.append(
-        assemble(
-            config, setup.data, SlotSource(slots), setup.device, Spans(), run.events, run.trained_losses
-        )[0]
-    )
-    run.reception.admit("inline", devices.describe(setup.device), time.monotonic())
-    return run.run(resume=resume)
+    return InlinePort(handle, INLINE)
 
 
 def _open_run_dir(
@@ -163,8 +183,8 @@ def _open_run_dir(
 
 
 def run_selector(
-    config: Config, given: Mapping[str, Any], show: Callable[[dict[str, float]], None] | None = None
-) -> str:
+    config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
+) -> RunEnd:
     """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
     second.
     """
@@ -177,7 +197,7 @@ def run_selector(
     finder = Finder(config.link, selector_id)
     port = finder.find(is_stopped)
     if port is None:
-        return "stopped"
+        return RunEnd.STOPPED
     spans = Spans()
     builder = Builder(selector_id, given, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
@@ -196,7 +216,7 @@ def run_selector(
 
 
 def _show_status(
-    service: SelectorService, show: Callable[[dict[str, float]], None], is_over: threading.Event
+    service: SelectorService, show: Callable[[SelectorStats | None], None], is_over: threading.Event
 ) -> None:
     while not is_over.wait(0.5):
         show(service.status())

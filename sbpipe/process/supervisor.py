@@ -14,7 +14,8 @@ from typing import Any
 from sbpipe.errors import UserError
 from sbpipe.process.child import Child, ChildFailed
 from sbpipe.runs.directory import SELECTOR_EVENTS, TRAINER_EVENTS
-from sbpipe.show.terminal import Display, Follower
+from sbpipe.runs.follower import Follower
+from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2

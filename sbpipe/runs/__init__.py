@@ -1,6 +1,4 @@
-"""Reads what runs wrote: events, settings, summaries, whole or half-written. Never writes, never asks a
-process; knows no picture.
-"""
+"""A run's files: their names, who may write them, and readers of whole or half-written ones."""
 
 from sbpipe.runs.reader import Run, events_in, read_run
 from sbpipe.runs.study import Cell, Study, read_study

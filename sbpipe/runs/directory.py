@@ -19,6 +19,7 @@ from typing import Any
 
 from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve, to_dict, to_json
 from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.runs.events import plain
 from sbpipe.runs.names.files import CONFIG as CONFIG
 from sbpipe.runs.names.files import ENVIRONMENT, LOCK
@@ -199,17 +200,6 @@ class RunDir:
             )
         except OSError as error:
             log.warning("%s could not be written (%s)", self.path / SUMMARY, error.strerror)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.rename(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _version(name: str) -> str:

@@ -1,6 +1,4 @@
-"""Events: append-only JSONL, one file a role, that every picture and summary is made from. Knows nothing of
-what it records.
-"""
+"""Events: append-only JSONL, one file a role. Knows nothing of what it records; `names/events.py` does."""
 
 import json
 import logging
@@ -12,11 +10,10 @@ from typing import Any, TextIO
 
 
 class EventLog:
-    """One JSON object per line, whole lines only, flushed as written so that a kill loses at most the line
-    being written.
-    """
+    """One JSON object per line, flushed as written: a kill loses at most the line being written."""
 
     def __init__(self, path: Path | None, role: str) -> None:
+        # Line-buffered: a line goes to the system whole, so a reader never waits for a buffer to fill.
         self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
         self._lock = threading.Lock()
         self._role = role
@@ -38,7 +35,7 @@ class EventLog:
         try:
             with self._lock:
                 self._file.write(line + "\n")
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # a full disk, or closed by another thread meanwhile
             self.num_lost += 1
 
     def close(self) -> None:
@@ -52,9 +49,7 @@ class EventLog:
 
 
 class Teller(logging.Handler):
-    """Writes what is logged as events too, `warning` or `note`, so that who follows a run reads it where the
-    run was started.
-    """
+    """Writes what is logged as events too, so that it is read where the run was started."""
 
     def __init__(self, events: EventLog) -> None:
         super().__init__(logging.INFO)

@@ -1,6 +1,4 @@
-"""Numbers out of files that may be damaged: only what can be computed with and sent as JSON gets through.
-Pure.
-"""
+"""Numbers out of files that may be damaged: only those that can be computed with and sent as JSON. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbpipe.runs.follower import Event as Event
+from sbpipe.runs.follower import Follower
 from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS, selector_of
 
-Event = dict[str, Any]
 SAME_HOST_S = 0.5
 """Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
 
@@ -73,30 +74,9 @@ def read_run(path: Path) -> Run:
 
 def events_in(path: Path, notes: list[str]) -> list[Event]:
     """The whole events of a file, in order."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        notes.append(f"{path.name} is missing: the run has not begun, or its files were moved")
-        return []
-    if not data:
-        notes.append(f"{path.name} is empty: nothing has happened yet")
-        return []
-    *lines, tail = data.split(b"\n")
-    events, num_damaged = [], 0
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            num_damaged += 1
-            continue
-        if isinstance(event, dict) and "kind" in event:
-            events.append(event)
-        else:
-            num_damaged += 1
-    if num_damaged:
-        notes.append(f"{path.name}: {num_damaged} damaged lines were left out")
-    if tail:
-        notes.append(f"{path.name}: the last line is cut (a write in progress, or a kill)")
+    follower = Follower(path)
+    events = follower.new_events()
+    notes += follower.notes
     return events
 
 

@@ -12,16 +12,12 @@ from sbpipe.selection.fidelity import spearman
 SLICE = 32
 """Candidates scored twice in a check."""
 SPACING = 128 * SLICE
-"""Candidates scored between two checks: a check costs a small share of scoring even where every lease brings
-new weights.
-"""
+"""Candidates between two checks, so that a check costs little even where every lease has new weights."""
 _LAST = 4
 
 
 def agreement_of(scores: Floats, exact: Floats) -> float:
-    """The rank correlation; 0 if a score is not finite where the exact one is, for such a candidate has lost
-    its place.
-    """
+    """The rank correlation; 0 if a score is not finite where the exact one is."""
     return 0.0 if bool((np.isfinite(exact) & ~np.isfinite(scores)).any()) else spearman(scores, exact)
 
 
@@ -50,9 +46,7 @@ class Agreement:
         return is_due
 
     def note(self, correlation: float) -> None:
-        """Take in a check; one without a result, because losses were equal or not finite, is counted
-        apart.
-        """
+        """Take in a check; one without a result (losses equal or not finite) is counted apart."""
         if correlation != correlation:
             self.num_failed += 1
             return

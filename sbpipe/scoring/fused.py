@@ -27,9 +27,7 @@ class FusedConv(nn.Module):
         dtype: torch.dtype,
         keeps_sign: bool = False,
     ) -> None:
-        """`keeps_sign`: a sign behind a max pool is applied even if all are positive, so that what is
-        computed never changes.
-        """
+        """`keeps_sign`: apply a sign behind a max pool even if all are positive: the graph never changes."""
         super().__init__()
         # In tuples, so that they are not registered: this module's state is derived, and saved or moved by
         # nobody.
@@ -107,9 +105,7 @@ class FusedConv(nn.Module):
         return rectified(out if other is None else out + other, cap)
 
     def shape_of(self, inputs: Tensor) -> tuple[int, ...]:
-        """The shape of the convolution's result: a sum with anything else broadcasts, and no kernel does
-        that.
-        """
+        """The shape of the result: a sum with another shape broadcasts, which no kernel does."""
         conv = self.conv
         sides = [
             (
@@ -129,6 +125,7 @@ class FusedConv(nn.Module):
     ) -> Tensor:
         place = (self.padding, self.stride, self.dilation, self.groups)
         if self._packed is None:
+            # Packed for the first shape that comes; the kernel takes other shapes too.
             self._packed = torch.ops.mkldnn._reorder_convolution_weight(
                 self._weight, *place, list(inputs.shape)
             )
@@ -148,9 +145,7 @@ class FusedConv(nn.Module):
 
 
 def signed(pooled: Tensor, sign: Tensor, bias: Tensor, cap: float | None) -> Tensor:
-    """What a BatchNorm does behind a max pool of |scale| times the convolution: its sign, its shift, and the
-    ReLU.
-    """
+    """What a BatchNorm does behind a max pool of |scale| times the convolution: sign, shift and ReLU."""
     return rectified(torch.addcmul(bias.view(_CHANNELS), pooled, sign.view(_CHANNELS)), cap)
 
 
@@ -207,9 +202,7 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """oneDNN's convolution that adds and rectifies while the result is in registers: on CPUs, in single
-    precision.
-    """
+    """oneDNN's convolution that adds and rectifies in registers: on CPUs, in single precision."""
     return (
         device.type == "cpu"
         and dtype == torch.float32

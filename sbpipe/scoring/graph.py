@@ -34,9 +34,7 @@ _NOTHING_IN_EVALUATION = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, n
 
 
 def traced(model: nn.Module) -> fx.GraphModule | None:
-    """The graph of a model in evaluation mode, sharing its modules; None if its forward pass cannot be
-    written as one.
-    """
+    """The graph of a model in evaluation mode, sharing its modules; None if it cannot be traced."""
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # noqa: BLE001  a user's forward pass may fail in any way when it is given stand-ins for tensors
@@ -101,9 +99,7 @@ def _fuse(
 
 
 def module_of(holder: nn.Module, node: Node | None) -> Any:
-    """The module that a step calls, in the graph or in the model it was traced from; None if it calls
-    something else.
-    """
+    """The module that a step calls, in the graph or in the model; None if it calls something else."""
     return holder.get_submodule(str(node.target)) if node is not None and node.op == "call_module" else None
 
 
@@ -112,6 +108,7 @@ def _only_user(node: Node | None) -> Node | None:
     if node is None or len(node.users) != 1:
         return None
     user = next(iter(node.users))
+    # x + x has one user that uses it twice, and nothing can be folded into one of its sides.
     uses = [*user.args, *user.kwargs.values()].count(node)
     return user if uses == 1 and user.op != "output" else None
 
@@ -125,6 +122,7 @@ def _does_nothing(module: Any) -> bool:
 
 
 def _can_fuse(module: Any) -> bool:
+    # The very class: a subclass may compute anything. Hooks would no longer be called once it is fused.
     plain = (
         type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     )

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from sbpipe.scoring.fused import FusedConv, has_onednn, max_pool, rectified, signed
 
+# -128 stays unused, so that a weight and its negative are rounded alike.
 _LARGEST_WEIGHT = 127
+# A channel or a value that is all zeros must not divide by zero.
 _SMALLEST_STEP = 1e-12
 
 
@@ -30,9 +32,7 @@ def is_available() -> bool:
 
 @lru_cache(maxsize=1)
 def _largest_activation() -> int:
-    """Without VNNI instructions the kernels add two products in 16 bits, which 8-bit activations would
-    overflow.
-    """
+    """Without VNNI the kernels add two products in 16 bits, which 8-bit activations would overflow."""
     return 255 if torch.cpu._is_vnni_supported() else 127
 
 
@@ -50,10 +50,8 @@ class Range:
         is_first = self.low == self.high
         self.low = low if is_first or low < self.low else (self.low + low) / 2
         self.high = high if is_first or high > self.high else (self.high + high) / 2
-        low, high = (
-            min(self.low, 0.0),
-            max(self.high, 0.0),
-        )  # zero itself must be exact: convolutions pad with it
+        # Zero itself must be exact: convolutions pad with it.
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
         self.scale = max((high - low) / _largest_activation(), _SMALLEST_STEP)
         self.zero = round(-low / self.scale)
 
@@ -84,9 +82,7 @@ class Dequantise(nn.Module):
 
 
 class Int8Conv(nn.Module):
-    """A fused convolution in integers. `out` is the span of its result; None = the result is floating
-    point.
-    """
+    """A fused convolution in integers. `out` is the span of its result; None = a floating-point result."""
 
     def __init__(
         self, fused: FusedConv, source: Range, out: Range | None, other: Range | None, *, owns_other: bool
@@ -103,6 +99,8 @@ class Int8Conv(nn.Module):
 
     def refresh(self) -> None:
         """Take what the sources hold now; weights that have not moved stay packed."""
+        # 1.0 and 0 stand for the input's scale and zero, which every call passes: a new range packs nothing
+        # anew.
         self._packed.refresh(
             lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None)
         )
@@ -114,11 +112,10 @@ class Int8Conv(nn.Module):
         self._bias = torch.zeros_like(self._packed.step) if shift is None else shift.float()
 
     def forward(self, values: Tensor, other: Tensor | None = None) -> Tensor:
-        """The chain's result; a sum is written into `other`, or into a copy of it where somebody still needs
-        it.
-        """
+        """The chain's result; a sum is written into `other`, or into a copy where it is still needed."""
         fused = self._fused[0]
         if other is not None:
+            # The kernel accumulates into the memory of `other`, so the two must have one shape and one owner.
             if other.shape == fused.shape_of(values):
                 return self._add_to(other if self._owns_other else other.clone(), values)
             assert self._other is not None, "a sum is of bytes"
@@ -130,19 +127,20 @@ class Int8Conv(nn.Module):
         done = self._convolve(values, self._out, self._bias, fused.cap)
         return done if fused.pool is None else max_pool(done, fused.pool)
 
+    def _operands(self, values: Tensor) -> tuple[Tensor, float, int, Tensor, Tensor, Tensor]:
+        """The two factors, each with its scale and zero, as the kernels take them."""
+        source, weight = self._source, self._packed.packed
+        return values, source.scale, source.zero, weight, self._scale, self._zeros
+
     def _narrowed(self, values: Tensor) -> Tensor:
         return values if self._out is None else Quantise(self._out)(values)
 
     def _convolve(self, values: Tensor, out: Range | None, bias: Tensor | None, cap: float | None) -> Tensor:
         result, kind = ((1.0, 0), torch.float32) if out is None else ((out.scale, out.zero), torch.uint8)
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._scale, self._zeros),
-        )
         activation = "none" if cap is None else "relu" if cap == torch.inf else "hardtanh"
         limits = [0.0, cap] if activation == "hardtanh" else []
         done: Tensor = torch.ops.onednn.qconv2d_pointwise(
-            values, *source, *weights, bias, *self._place, *result, kind, activation, limits, ""
+            *self._operands(values), bias, *self._place, *result, kind, activation, limits, ""
         )
         return done if out is None else _within_bits(done)
 
@@ -150,13 +148,10 @@ class Int8Conv(nn.Module):
         """Sum and ReLU in the kernel. One that saturates does so because no span reaches beyond its cap."""
         assert self._out is not None, "a sum gives bytes"
         assert self._other is not None, "a sum is of bytes"
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._scale, self._zeros),
-        )
         activation = "none" if self._fused[0].cap is None else "relu"
         done: Tensor = torch.ops.onednn.qconv2d_pointwise.binary(
-            values, *source, *weights, other, self._bias, *self._place, self._out.scale, self._out.zero, torch.uint8,
+            *self._operands(values), other, self._bias, *self._place,
+            self._out.scale, self._out.zero, torch.uint8,
             self._other.scale, self._other.zero, "sum", 1.0, activation, [], "",
         )  # fmt: skip
         return _within_bits(done)
@@ -178,20 +173,15 @@ class Int8Linear(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """The layer's result in floating point."""
-        source, weights = (
-            (self._source.scale, self._source.zero),
-            (self._packed.packed, self._packed.step, self._zeros),
-        )
+        source, weight = (self._source.scale, self._source.zero), (self._packed.packed, self._packed.step)
         done: Tensor = torch.ops.onednn.qlinear_pointwise(
-            values, *source, *weights, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
+            values, *source, *weight, self._zeros, self._linear[0].bias, 1.0, 0, torch.float32, "none", [], ""
         )
         return done
 
 
 class PackedWeight:
-    """The weight of a layer in signed bytes as the kernels want them, made anew only when the weight was
-    written into.
-    """
+    """A layer's weight in signed bytes as the kernels want them, made anew only when it was written into."""
 
     def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         self._layer = layer
@@ -199,9 +189,7 @@ class PackedWeight:
         self.step = self.packed = torch.empty(0)
 
     def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Quantise and pack, if need be. A weight that is computed (parametrised, pruned) is another one each
-        time.
-        """
+        """Quantise and pack, if need be; a computed weight (parametrised, pruned) is new each time."""
         weight = self._layer.weight
         written = weight._version if "weight" in self._layer._parameters else None
         if written is None or written != self._written:

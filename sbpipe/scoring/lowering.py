@@ -17,6 +17,7 @@ from sbpipe.scoring.fused import FusedConv, is_plain_pool, max_pool
 from sbpipe.scoring.graph import module_of, result_of
 from sbpipe.scoring.int8 import Dequantise, Int8Conv, Int8Linear, Quantise, Range
 
+# A smaller layer takes too little time to gain anything from integers.
 SMALLEST_LINEAR = 64
 
 
@@ -109,6 +110,8 @@ class _Lowering:
             other, other_span = self._narrowed(node.args[1])
             owns_other = self._is_last_user(node, node.args[1])
             inputs.append(other)
+        # A result that only floating-point steps use is not narrowed first; a sum has to be, as its kernel
+        # adds bytes.
         out = self._span(node) if len(inputs) > 1 or self._is_wanted_in_bytes(node) else None
         layer = Int8Conv(module, span, out, other_span, owns_other=owns_other)
         self._layers.append(layer)
@@ -120,6 +123,7 @@ class _Lowering:
 
     def _is_last_user(self, node: fx.Node, value: Any) -> bool:
         """Whether a value may be overwritten by this step."""
+        # Not what the step also reads as its input, nor what a later step still needs.
         return node.args[0] is not value and self._order[node] == max(
             self._order[user] for user in value.users
         )
@@ -162,9 +166,7 @@ def _head_of(graph: fx.GraphModule) -> fx.Node | None:
 
 
 def record(graph: fx.GraphModule, spans: Mapping[str, Range], inputs: torch.Tensor) -> torch.Tensor | None:
-    """Run a traced graph and let each span see its value; the output, or None if a value was not finite, of
-    which no span learns.
-    """
+    """Run a traced graph and let each span see its value; None, and nothing learned, if one is not finite."""
     recorder = _Recorder(graph, set(spans))
     outputs: torch.Tensor = recorder.run(inputs)
     if not all(-math.inf < low <= high < math.inf for low, high in recorder.seen.values()):

@@ -31,9 +31,7 @@ class Program(Protocol):
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
-        """The outputs in single precision, having learned from the values on the way; None if some were not
-        finite.
-        """
+        """The outputs in fp32, learning the spans of values on the way; None if some were not finite."""
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -58,9 +56,12 @@ class FloatProgram:
         self.notes: list[str] = []
         run: nn.Module = model if graph is None else graph
         if dtype != torch.float32:
+            # A copy, since casting works in place and new weights are written into the model in single
+            # precision.
             run = _cast(copy.deepcopy(run), dtype)
         self._fused: list[FusedConv] = []
         if isinstance(run, fx.GraphModule):
+            # From the model and not from the copy: folded in single precision, then rounded once.
             self._fused = fused(run, model, dtype, keeps_sign=compiled)
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
         self._run: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
@@ -89,6 +90,7 @@ class ByteProgram:
     """The model in 8-bit integers wherever it can be; raises ValueError where it cannot at all."""
 
     def __init__(self, model: nn.Module) -> None:
+        # Two graphs: fusing rewrites its own, and ranges are recorded of the values as they were traced.
         plain, graph = traced(model), traced(model)
         if plain is None or graph is None:
             raise ValueError("its forward pass cannot be traced")
@@ -138,9 +140,7 @@ def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class _Watched:
-    """Whether all of a model's numbers are finite; only what was written into since the last look is looked
-    at.
-    """
+    """Whether all of a model's numbers are finite; looks only at what was written into since last time."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors = [
@@ -151,6 +151,7 @@ class _Watched:
 
     def is_finite(self) -> bool:
         """The sum of a tensor tells: it is not finite where one of its numbers is not."""
+        # torch counts the writes into each tensor; a fast part writes into few of them.
         new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
         if new:
             sums = torch.stack([self._tensors[k].sum(dtype=torch.float32) for k in new])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
-from sbpipe.machine.layout import DTYPES, laid_out
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
@@ -25,15 +25,11 @@ from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 log = logging.getLogger("sbpipe.scoring")
 
 _SAME, _SIMILAR = 1e-3, 0.5
-"""Largest difference, relative to the outputs, between a program and the model it was made of: in fp32, and
-narrower.
-"""
+"""Largest relative difference between a program's outputs and the model's: in fp32, and narrower."""
 
 
 class Scorer:
-    """Scores with a replica of the model, in evaluation mode, at the selector's precision; the loss itself is
-    always float32.
-    """
+    """Scores with a replica in evaluation mode at the selector's precision; the loss is always float32."""
 
     def __init__(
         self,
@@ -47,6 +43,7 @@ class Scorer:
         min_agreement: float = 0.0,
     ) -> None:
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self._layout = layout_of(self.model)
         self._loss = loss
         self._scale = scale
         self._compiles = compiled
@@ -56,9 +53,7 @@ class Scorer:
         self._is_broken = False
         self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
-        """How well scores rank like those in fp32 at the same size of image, and those like the ones at full
-        size.
-        """
+        """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
         self.num_outputs = 0
         """Classes that predictions are of, once there are some."""
         self.num_overflowed = 0
@@ -103,6 +98,8 @@ class Scorer:
 
     def weights_arrived(self) -> None:
         """The model was written into."""
+        # Derived at the next pass, not now: several versions may arrive between two leases, and folding,
+        # casting or packing each of them would be wasted.
         self._is_pending = True
         self.agreement.weights_arrived()
 
@@ -119,9 +116,7 @@ class Scorer:
 
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
-        """Try it on real candidates, and learn what int8 must know: what cannot work shows now, not at some
-        later step.
-        """
+        """Try it on real candidates, and learn what int8 must know: what cannot work shows now."""
         finite = _finite_rows(inputs)
         if self.precision == "int8" and not bool(finite.all()):
             bad = len(inputs) - int(finite.sum())
@@ -152,7 +147,7 @@ class Scorer:
             )
         small = self._shrunk(inputs)
         try:
-            self.model(laid_out(small))
+            self.model(self._laid_out(small))
         except RuntimeError as error:
             size = "x".join(str(side) for side in small.shape[2:])
             reason = f"the model does not take images of {size} ({error})"
@@ -161,10 +156,8 @@ class Scorer:
             ) from error
 
     def _compare(self, inputs: Tensor) -> None:
-        """Hold what was traced to what the model itself computes: a trace may miss what depends on more than
-        its input.
-        """
-        wanted = self.model(laid_out(inputs)).float()
+        """Compare with the model itself: a trace may miss what depends on more than its input."""
+        wanted = self.model(self._laid_out(inputs)).float()
         if self._folds:
             exact = self._program
             if self.precision != "fp32" or self._compiles:
@@ -177,7 +170,7 @@ class Scorer:
                     "which is slower"
                 )
                 self.use(self.precision)
-        if self.precision == "int8" and self._program.calibrate(laid_out(inputs)) is None:
+        if self.precision == "int8" and self._program.calibrate(self._laid_out(inputs)) is None:
             raise ModelError(
                 "selector.precision = 'int8': the first candidates give values that are not finite, so their "
                 "range cannot be measured. "
@@ -196,7 +189,7 @@ class Scorer:
         self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float
     ) -> bool:
         try:
-            difference = program(laid_out(inputs)).float() - wanted
+            difference = program(self._laid_out(inputs)).float() - wanted
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -217,18 +210,15 @@ class Scorer:
     # --- every pass -------------------------------------------------------------------------------
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
-        """The loss of each candidate. Scores that overflowed come out as they are: the policy never keeps
-        them.
-        """
+        """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
         return self.score_and_predict(inputs, targets)[0]
 
     @torch.inference_mode()
     def score_and_predict(self, inputs: Tensor, targets: Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
-        """The loss of each candidate, and the class the model takes it for; None where it is no
-        classifier.
-        """
+        """The loss of each candidate, and the class the model gives it; None for no classifier."""
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
+        # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
         exact = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
@@ -245,6 +235,8 @@ class Scorer:
         Counts what is not finite.
         """
         if inputs.is_floating_point() or self._is_broken:
+            # With weights that are not finite no score can be believed, whatever a saturating layer made of
+            # it.
             bad = ~_finite_rows(inputs).cpu().numpy() if not self._is_broken else np.ones(len(losses), bool)
             losses = np.where(bad, np.float32(np.nan), losses) if bad.any() else losses
         count = len(losses) - int(np.isfinite(losses).sum())
@@ -261,10 +253,8 @@ class Scorer:
         return losses
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
-        """The losses in single precision, learning the ranges of int8 on the way; None if values were not
-        finite.
-        """
-        outputs = self._program.calibrate(laid_out(self._shrunk(inputs)))
+        """The losses in fp32, learning the ranges of int8 on the way; None if values were not finite."""
+        outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
         return None if outputs is None else self._losses(outputs, targets)
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Floats:
@@ -272,14 +262,17 @@ class Scorer:
         return losses
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        inputs = laid_out(inputs, DTYPES.get(self.precision, torch.float32))
+        inputs = laid_out(inputs, self._layout, DTYPES.get(self.precision, torch.float32))
         if not self._compiles or self.precision == "int8":
             return self._program(inputs).float()
         # A compiled program knows one batch size: any other is padded to it, or it would be compiled anew.
         self._padded_to = max(self._padded_to, len(inputs))
         missing = self._padded_to - len(inputs)
         padded = inputs if not missing else torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])])
-        return self._program(laid_out(padded))[: len(inputs)].float()
+        return self._program(self._laid_out(padded))[: len(inputs)].float()
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        return laid_out(inputs, self._layout)
 
     def _shrunk(self, inputs: Tensor) -> Tensor:
         """Images at `scale` of their height and width, each pixel the mean of those it stands for."""
@@ -293,7 +286,7 @@ class Scorer:
     def _note(self, losses: Floats, exact: Floats | None, inputs: Tensor, targets: Tensor) -> None:
         if exact is not None and self._scale != 1.0:
             self.scale_agreement.note(
-                agreement_of(exact, self._losses(self.model(laid_out(inputs)), targets))
+                agreement_of(exact, self._losses(self.model(self._laid_out(inputs)), targets))
             )
         self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
         if self.agreement.is_low and self.slower:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sbpipe.config import SelectionConfig
-from sbpipe.selection.balanced import Balanced
+from sbpipe.selection.balance import ClassBalance
 from sbpipe.selection.floor import is_due
 from sbpipe.selection.outliers import OutlierGuard
 from sbpipe.selection.policies.infobatch import InfoBatch, TrainedLosses
@@ -33,18 +33,16 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def build_policy(config: SelectionConfig) -> Policy:
-    """The policy the config names, behind a balance of classes and a guard against outliers where it asks for
-    them.
-    """
+    """The policy that the config names, behind class balance and an outlier guard where it asks for them."""
     kind, has_guard = POLICIES[config.policy], config.outliers != "keep"
-    if not kind.needs_scores:
+    if not kind.traits.needs_scores:
         return kind(config)
-    ranks_by_class = issubclass(kind, SelectiveBackprop) and not has_guard
+    ranks_by_class = kind.traits.ranks_by_class and not has_guard
     if config.history_by == "all" or ranks_by_class:
         return OutlierGuard(kind(config), config) if has_guard else kind(config)
     # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole
     # would become its lowest.
-    return Balanced(build_policy(replace(config, history_by="all")), config)
+    return ClassBalance(build_policy(replace(config, history_by="all")), config)
 
 
 __all__ = [

@@ -26,9 +26,7 @@ def spearman(scores: Floats, losses: Floats) -> float:
 
 
 def mean_error(scores: Floats, losses: Floats) -> float:
-    """Mean absolute difference of score and fresh loss over the pairs that are finite; NaN when there are
-    none.
-    """
+    """Mean absolute difference of score and fresh loss over finite pairs; NaN when there are none."""
     difference = np.abs(scores - losses)
     finite = np.isfinite(difference)
     return float(difference[finite].mean()) if finite.any() else float("nan")

@@ -1,10 +1,8 @@
-"""The last scores, and the share of them strictly below a new one (the paper's Algorithm 2), without a loop
-over examples.
+"""The last scores, and the share of them strictly below a new one (the paper's Algorithm 2). Knows no policy.
 
 Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a
-window that slides by one. A block of candidates is ranked at once: against the sorted window before it, plus
-its own earlier scores, less what has slid out. The result equals the one-by-one loop exactly. This file knows
-nothing of policies.
+window that slides by one. Without a loop over examples, a block of candidates is ranked at once: against the
+sorted window before it, plus its own earlier scores, less what has slid out. It equals the loop exactly.
 """
 
 from functools import lru_cache
@@ -15,23 +13,20 @@ from numpy.typing import NDArray
 from sbpipe.records import Classes, Floats
 
 BLOCK = 192
-"""Candidates ranked at once. The pairwise part costs BLOCK per candidate, the sort history/BLOCK; they meet
-near here.
-"""
+"""Candidates ranked at once: the pairwise part costs BLOCK per candidate, the sort history/BLOCK."""
 
 
 class History:
-    """A window of the last `capacity` finite scores, oldest first; it pays no heed to classes."""
+    """A window of the last `capacity` finite scores, oldest first; it ignores classes."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._scores: Floats = np.empty(0, np.float32)
 
     def cdf(self, scores: Floats, classes: Classes | None = None) -> Floats:
-        """The share of the window strictly below each score, each one added before it is looked up. Changes
-        nothing.
+        """The share of the window strictly below each score, each added before it is looked up.
 
-        A score that is not finite ranks lowest and takes no place in the window.
+        Changes nothing. A score that is not finite ranks lowest and takes no place in the window.
         """
         finite = np.isfinite(scores)
         if finite.all():
@@ -75,15 +70,15 @@ def _count_block(before: Floats, block: Floats, capacity: int, below: NDArray[np
     """How much of its window is strictly below each score of a block, given the window before the block."""
     below[:] = np.searchsorted(np.sort(before), block, side="left")
     below += _count_below(block, block, 0)
+    # By the end of the block so many of the oldest scores have left the window; one more with each candidate.
     most_gone = len(before) + len(block) - capacity
     if most_gone > 0:
         below -= _count_below(before[:most_gone], block, most_gone - len(block) + 1)
 
 
 def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]:
-    """For the i-th score of the block, how many of the first i + shift others are strictly below it; counts
-    fit in a byte.
-    """
+    """For the i-th score of the block, how many of the first i + shift others are strictly below it."""
+    # A count is at most BLOCK < 256, so a byte holds it: an eighth of the memory to go through.
     is_below = np.less.outer(others, block)
     is_below &= _first(len(others), len(block), shift)
     counts: NDArray[np.uint8] = np.add.reduce(is_below.view(np.uint8), axis=0, dtype=np.uint8)

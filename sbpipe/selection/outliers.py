@@ -1,20 +1,16 @@
-"""A guard against wrong labels: scores beyond a quantile of the recent ones count as the quantile, or not at
-all. Wraps any policy.
-"""
+"""A guard against wrong labels: the highest of the recent scores count as less, or not at all."""
 
 import numpy as np
 
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.adjusted import Adjusted
+from sbpipe.selection.adjustment import ScoreAdjustment
 from sbpipe.selection.history import History
 from sbpipe.selection.policy import Policy
 
 
-class OutlierGuard(Adjusted):
-    """The highest scores are the most wanted, and the most often wrong: with noisy labels they are the
-    noise.
-    """
+class OutlierGuard(ScoreAdjustment):
+    """The highest scores are kept most often, and with noisy labels they are mostly the noise."""
 
     def __init__(self, policy: Policy, config: SelectionConfig) -> None:
         super().__init__(policy, History(config.history))

@@ -1,6 +1,4 @@
-"""What a policy is, and how its probabilities become a choice. Pure; sees neither sockets, models nor
-devices.
-"""
+"""What a policy is, and how its probabilities become a choice. Pure; sees no socket, model or device."""
 
 from typing import Protocol
 
@@ -8,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe import randomness
-from sbpipe.config import SelectionConfig
+from sbpipe.config import SelectionConfig, Traits
 from sbpipe.records import Classes, Floats, Ids
+from sbpipe.selection.draws import Mask
 from sbpipe.selection.floor import is_due
-from sbpipe.selection.within import Mask
 
 
 class Policy(Protocol):
     """The rule from scores to keep probabilities."""
 
-    needs_scores: bool
-    """Whether candidates must be scored at all; if not, their scores travel as NaN."""
+    traits: Traits
+    """What the rest of the program must know of it; the class tells, before one is built."""
 
     def __init__(self, config: SelectionConfig) -> None: ...
 
@@ -32,9 +30,7 @@ class Policy(Protocol):
         ...
 
     def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
-        """Who is kept, given the chances of a pass and the coins of its candidates: each with its own
-        chance.
-        """
+        """Who is kept, each with its own chance, given the coins of a pass."""
         ...
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
@@ -56,10 +52,9 @@ def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
 
 
 def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
-    """How many candidates are considered, and the positions of the kept ones: all of them, or up to the
-    `most`-th kept.
-    """
+    """How many candidates are considered, and the positions of the kept ones, at most `most` of them."""
     kept = np.flatnonzero(is_kept).astype(np.int32)
+    # Who comes after the last one kept was not considered: a later lease offers them again, to newer weights.
     if len(kept) < most:
         return len(is_kept), kept
     return int(kept[most - 1]) + 1, kept[:most]
@@ -75,9 +70,7 @@ def drawn(
     floor: int,
     keep_all: bool,
 ) -> tuple[Floats, Mask]:
-    """The chances of a pass once turns (`floor`) and stretches without selection count, and who is kept by
-    them.
-    """
+    """The chances of a pass and who is kept, once turns (`floor`) and stretches without selection count."""
     if keep_all:
         return np.ones(len(probability), np.float32), np.ones(len(probability), bool)
     due = is_due(seed, epoch, example_ids, floor)

@@ -1,5 +1,4 @@
-"""Score reuse (the paper's Stale-SB): a scoring pass every n-th epoch, remembered scores in between. Pure;
-knows no model.
+"""Score reuse (the paper's Stale-SB): a scoring pass every n-th epoch, remembered scores in between. Pure.
 
 In a reuse epoch a candidate is judged by what is remembered of it, and still trained with a fresh forward
 pass. Who is not remembered, because another selector scored it or this one is new, is scored.
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Ids
-from sbpipe.selection.predicted import GaussianProcess
+from sbpipe.selection.gaussian_process import GaussianProcess
 
 SLOWNESS = 0.5
 """Share of the average that stays when a new score comes in."""
 
 
-class Memory(Protocol):
+class ScoreMemory(Protocol):
     """What is made of an example's past scores."""
 
     def __init__(self, num_examples: int, keep: float) -> None: ...
@@ -56,7 +55,7 @@ class Average(Last):
         self._scores[example_ids] = np.where(np.isfinite(before), mixed, scores)
 
 
-MEMORIES: dict[str, type[Memory]] = {"last": Last, "average": Average, "gaussian": GaussianProcess}
+SCORE_MEMORIES: dict[str, type[ScoreMemory]] = {"last": Last, "average": Average, "gaussian": GaussianProcess}
 
 
 class ScoreCache:
@@ -64,7 +63,8 @@ class ScoreCache:
 
     def __init__(self, num_examples: int, *, every: int, by: str, keep: float) -> None:
         self._every = every
-        self._memory = MEMORIES[by](num_examples if every > 1 else 0, keep)
+        # Without reuse nobody asks: no memory of a data set's length is held for nothing.
+        self._memory = SCORE_MEMORIES[by](num_examples if every > 1 else 0, keep)
 
     def is_reuse(self, epoch: int) -> bool:
         """Whether an epoch goes without a scoring pass."""

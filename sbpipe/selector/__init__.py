@@ -1,3 +1,1 @@
-"""The selector: disposable, holds a replica of the weights and a history of scores, and nothing that must
-survive.
-"""
+"""The selector: a replica of the weights and a history of scores. Disposable: nothing in it must survive."""

@@ -1,31 +1,24 @@
 """From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
 
-import time
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.config import SelectorConfig
-from sbpipe.data import Order, Split
-from sbpipe.records import Floats, Ids, Lease, Selection
+from sbpipe.data import Order
+from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, choosing
-from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
-from sbpipe.selection.within import Mask
-from sbpipe.weights.replica import Replica, WeightsSource
-
-WEIGHTS_DEADLINE_S = 60.0
+from sbpipe.selector.forward import ForwardPass
+from sbpipe.selector.judge import Decision, Judge
 
 
 class _Considered(NamedTuple):
-    """Candidates of one scoring pass that were considered; `kept` are positions among them."""
+    """Candidates of one scoring pass: their scores and predictions, and what was decided on them."""
 
     scores: Floats
-    kept: NDArray[np.int32]
-    keep_probability: Floats
     predictions: NDArray[np.int64] | None
+    decision: Decision
 
 
 class Selector:
@@ -33,60 +26,43 @@ class Selector:
 
     def __init__(
         self,
-        *,
-        seed: int,
-        batch_size: int,
-        candidates: Split,
         order: Order,
-        scorer: Scorer,
-        policy: Policy,
-        needs_classes: bool = False,
-        floor: int = 0,
-        irreducible: Floats | None = None,
-        cache: ScoreCache,
-        trained: TrainedLosses | None = None,
-        replica: Replica,
-        source: WeightsSource,
+        batch_size: int,
+        forward: ForwardPass,
+        judge: Judge,
         spans: Spans,
         events: EventLog,
     ) -> None:
-        self._seed = seed
-        self._batch_size = batch_size
-        self._candidates = candidates
-        self._order = order
-        self._scorer = scorer
-        self._policy = policy
-        self._needs_classes = needs_classes
-        self._floor = floor
-        self.irreducible = irreducible
-        self._cache = cache
-        self._trained = trained
-        self._replica = replica
-        self.source = source
-        self._spans = spans
-        self._events = events
+        self._order, self._batch_size = order, batch_size
+        self._forward, self._judge = forward, judge
+        self._spans, self._events = spans, events
         self.progress = 0
-        self.num_scored = 0
-        self.num_applied = 0
-        self.slowest_chunk_s = 0.0
 
     @property
-    def version(self) -> int:
-        """The weights version it scores with; -1 before the first."""
-        return self._replica.version
+    def precision(self) -> str:
+        """What it scores in."""
+        return self._forward.precision
+
+    @property
+    def irreducible(self) -> Floats | None:
+        """What is subtracted from the score of each example, by example id; None = nothing."""
+        return self._judge.irreducible
+
+    def stats(self) -> SelectorStats:
+        """What the trainer wants to know of this selector, as running totals."""
+        return self._forward.stats()
 
     def answer(self, lease: Lease) -> Selection:
         """Consider the lease's candidates in order until its range ends or enough are kept."""
-        if lease.history is not None:
-            self._policy.restore(lease.history, lease.history_classes)
-        if self._policy.needs_scores:
-            self._refresh(lease)
+        self._judge.restore(lease)
+        if self._judge.needs_scores:
+            self._forward.refresh(lease)
         chunks: list[_Considered] = []
         num_kept = 0
         for start in range(lease.start, lease.stop, self._batch_size):
             example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
             chunks.append(self._consider(lease, example_ids, lease.most - num_kept))
-            num_kept += len(chunks[-1].kept)
+            num_kept += len(chunks[-1].decision.kept)
             self.progress += 1
             if num_kept >= lease.enough:
                 break
@@ -103,140 +79,31 @@ class Selector:
 
     def _consider(self, lease: Lease, example_ids: Ids, most: int) -> _Considered:
         """Score some candidates and choose among them, up to the `most`-th kept."""
-        scores, predictions, is_new = self._score(example_ids, lease.epoch)
+        scores, is_new = self._judge.recall(example_ids, lease.epoch)
+        predictions = None
+        if is_new.any():
+            scores[is_new], found = self._forward.score(example_ids[is_new], lease.epoch)
+            # A remembered score comes without a prediction, and predictions are counted for all or for none.
+            predictions = found if is_new.all() else None
         with self._spans.span("select"):
-            classes = self._candidates.targets_of(example_ids) if self._needs_classes else None
-            # What travels are the losses, which the trainer compares with fresh ones.
-            judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
-            probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
-            probability, is_kept = drawn(
-                self._policy,
-                probability,
-                example_ids,
-                seed=self._seed,
-                epoch=lease.epoch,
-                floor=self._floor,
-                keep_all=lease.keep_all,
-            )
-            count, kept = choose(is_kept, most)
-            self._policy.consider(judged[:count], None if classes is None else classes[:count])
-            # What is behind the last considered one is leased and scored again in this epoch: it must not be
-            # remembered twice.
-            new = np.flatnonzero(is_new[:count])
-            self._cache.remember(example_ids[new], scores[new], lease.epoch)
-        return _Considered(
-            scores[:count], kept, probability[:count], None if predictions is None else predictions[:count]
-        )
+            decision = self._judge.choose(lease, example_ids, scores, is_new, most)
+        count = decision.num_considered
+        return _Considered(scores[:count], None if predictions is None else predictions[:count], decision)
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
-        needs_scores = self._policy.needs_scores
-        firsts = np.cumsum([0, *(len(chunk.scores) for chunk in chunks[:-1])])
+        needs_scores = self._judge.needs_scores
+        decisions = [chunk.decision for chunk in chunks]
+        firsts = np.cumsum([0, *(decision.num_considered for decision in decisions[:-1])])
         predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
         return Selection(
             lease_id=lease.lease_id,
-            version=self._replica.version if needs_scores else lease.version,
+            version=self._forward.version if needs_scores else lease.version,
             scores=np.concatenate([chunk.scores for chunk in chunks]),
             kept=np.concatenate(
-                [chunk.kept + np.int32(first) for chunk, first in zip(chunks, firsts, strict=True)]
+                [decision.kept + np.int32(first) for decision, first in zip(decisions, firsts, strict=True)]
             ),
-            keep_probability=np.concatenate([chunk.keep_probability for chunk in chunks]),
+            keep_probability=np.concatenate([decision.keep_probability for decision in decisions]),
             stats=self.stats(),
-            predicted=self._count(np.concatenate(predictions)) if predictions else None,
-            fast_version=self._replica.fast_version if needs_scores and lease.fast_version >= 0 else -1,
+            predicted=self._forward.count(np.concatenate(predictions)) if predictions else None,
+            fast_version=self._forward.fast_version if needs_scores and lease.fast_version >= 0 else -1,
         )
-
-    def _count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
-        return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
-
-    def rehearse(self, own: SelectorConfig) -> None:
-        """Score one batch with whatever weights there are, and choose what is left to be measured: what
-        cannot work shows now.
-        """
-        if not self._policy.needs_scores:
-            return
-        wanted = choosing.BATCH_SIZES[-1] if own.batch_size == "auto" else self._batch_size
-        inputs, targets = self._candidates.batch(
-            self._order.ids(0, 0, min(wanted, self._candidates.num_examples)), 0
-        )
-        some = (inputs[: self._batch_size], targets[: self._batch_size])
-        if own.precision == "auto":
-            choosing.choose_precision(self._scorer, *some, own.min_agreement)
-        self._scorer.prepare(*some)
-        if own.batch_size == "auto":
-            self._batch_size = choosing.choose_batch_size(self._scorer.score, inputs, targets)
-
-    @property
-    def precision(self) -> str:
-        """What it scores in."""
-        return self._scorer.precision
-
-    def _refresh(self, lease: Lease) -> None:
-        with self._spans.span("await"):
-            self.source.refresh(
-                self._replica,
-                lease.version,
-                exact=lease.exact,
-                deadline_s=WEIGHTS_DEADLINE_S,
-                fast_version=lease.fast_version,
-            )
-        for stage, begin, duration_s in self._replica.take_loads():
-            self._spans.add(stage, begin, duration_s)
-            self.num_applied += stage == "apply"
-        begin = time.perf_counter()
-        if self._scorer.refresh():
-            self._spans.add("refresh", begin, time.perf_counter() - begin)
-
-    def _score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None, Mask]:
-        """Their scores, fresh or remembered, the class the model takes each for, where all are fresh, and
-        which ones are.
-        """
-        nobody = np.zeros(len(example_ids), bool)
-        if self._trained is not None:
-            return self._trained.of(example_ids), None, nobody
-        if not self._policy.needs_scores:
-            return np.full(len(example_ids), np.nan, np.float32), None, nobody
-        scores, is_new = self._cache.recall(example_ids, epoch)
-        if not is_new.any():
-            return scores, None, nobody
-        scores[is_new], predictions = self._forward(example_ids[is_new], epoch)
-        return scores, predictions if is_new.all() else None, is_new
-
-    def _forward(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
-        begin = time.perf_counter()
-        with self._spans.span("view"):
-            inputs, targets = self._candidates.batch(example_ids, epoch)
-        num_checks, precision = self._scorer.agreement.num_checks, self.precision
-        with self._spans.span("score"):
-            scores, predictions = self._scorer.score_and_predict(inputs, targets)
-        if self._scorer.agreement.num_checks > num_checks:
-            self._events.write(
-                "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
-            )
-        self.slowest_chunk_s = max(self.slowest_chunk_s, time.perf_counter() - begin)
-        self.num_scored += len(scores)
-        return scores, predictions
-
-    def stats(self) -> dict[str, float]:
-        """What the trainer wants to know of this selector, as running totals."""
-        spans = self._spans
-        seconds = {f"{name}_s": spans.total_s[name] for name in ("view", "score", "select")}
-        seconds["apply_s"] = sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh"))
-        agreement = self._scorer.agreement
-        return {
-            "busy_s": sum(seconds.values()),
-            **seconds,
-            "idle_s": spans.total_s["idle"],
-            "scored": float(self.num_scored),
-            "applied": float(self.num_applied),
-            "apply_ms": spans.mean_ms("apply") or 0.0,
-            "transfer_ms": spans.mean_ms("transfer") or 0.0,
-            "refresh_ms": spans.mean_ms("refresh") or 0.0,
-            "overflowed": float(self._scorer.num_overflowed),
-            "checks": float(agreement.num_checks),
-            "failed_checks": float(agreement.num_failed),
-            "agreement": agreement.mean if agreement.num_checks else 0.0,
-            "scale_agreement": self._scorer.scale_agreement.mean
-            if self._scorer.scale_agreement.num_checks
-            else 0.0,
-            "slowest_chunk_s": self.slowest_chunk_s,
-        }

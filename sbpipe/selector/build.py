@@ -1,6 +1,4 @@
-"""From a welcome to a selector: the trainer's settings, this side's own device and paths, and weights by the
-shortest way.
-"""
+"""From a welcome to a selector: the trainer's settings, its own device, the shortest way to weights."""
 
 import json
 import logging
@@ -10,25 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
-from sbpipe.data import Data, Order, load_data
-from sbpipe.data import score_file as scorefile
+from sbpipe.data import Data, Order, load_data, score_file
 from sbpipe.errors import DeviceError, PeerRejected
-from sbpipe.link.messages import Welcome
+from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_score
-from sbpipe.records import Manifest
+from sbpipe.records import Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer
+from sbpipe.scoring import Scorer, autotune
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
+from sbpipe.selector.forward import ForwardPass
+from sbpipe.selector.judge import Judge
 from sbpipe.selector.service import Built
-from sbpipe.weights import manifest as layout
+from sbpipe.weights.manifest import build_manifest, layouts_of
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource, WeightsSource
 from sbpipe.weights.slots import Slots
 
@@ -36,9 +36,7 @@ log = logging.getLogger("sbpipe.selector")
 
 
 def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
-    """The trainer's settings with this side's own device, link and paths; anything else that was given must
-    agree.
-    """
+    """The trainer's settings with this side's device, link and paths; all else that was given must agree."""
     ours, checked = flatten(to_dict(theirs)), flatten(to_dict(resolve(given)))
     for key in given:
         value = checked[key]
@@ -70,45 +68,52 @@ def assemble(
     model = build_model(
         config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
     )
-    manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
-    irreducible = None
-    if config.selection.policy == "rho":
-        irreducible = data.scores_in(
-            config.selection.irreducible, key="selection.irreducible", kind="irreducible"
-        )
-    scorer = Scorer(
+    manifest = build_manifest(model, parts_of(model), config.sync.dtype)
+    scorer = _scorer_of(config, model, device)
+    replica = Replica(scorer.model, manifest, scorer.weights_arrived)
+    forward = ForwardPass(data.score, scorer, replica, source, spans, events)
+    judge = _judge_of(config, data, trained)
+    order = Order(data.train.num_examples, config.seed)
+    batch_size = config.score_batch_size
+    if judge.needs_scores:
+        wanted = autotune.BATCH_SIZES[-1] if own.batch_size == "auto" else batch_size
+        some = order.ids(0, 0, min(wanted, data.score.num_examples))
+        batch_size = forward.rehearse(some, batch_size, own)
+    return Selector(order, batch_size, forward, judge, spans, events), manifest
+
+
+def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer:
+    own = config.selector
+    return Scorer(
         model,
         build_score(config.loss, config.selection.score),
+        # "auto" is measured against fp32 once there is a batch to measure with.
         precision="fp32" if own.precision == "auto" else own.precision,
         device=device,
         scale=own.scale,
         compiled=own.compile,
         min_agreement=own.min_agreement,
     )
-    selector = Selector(
-        seed=config.seed,
-        batch_size=config.score_batch_size,
-        candidates=data.score,
-        order=Order(data.train.num_examples, config.seed),
-        scorer=scorer,
-        policy=build_policy(config.selection),
-        needs_classes=config.selection.history_by == "class",
-        floor=config.selection.floor,
-        irreducible=irreducible,
-        cache=ScoreCache(
-            data.train.num_examples,
-            every=config.selection.reuse_epochs,
-            by=config.selection.reuse_by,
-            keep=config.selection.keep,
-        ),
-        trained=trained,
-        replica=Replica(scorer.model, manifest, scorer.weights_arrived),
-        source=source,
-        spans=spans,
-        events=events,
+
+
+def _judge_of(config: Config, data: Data, trained: TrainedLosses | None) -> Judge:
+    chosen = config.selection
+    irreducible = None
+    if chosen.traits.needs_irreducible:
+        irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
+    cache = ScoreCache(
+        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep
     )
-    selector.rehearse(own)
-    return selector, manifest
+
+    return Judge(
+        build_policy(chosen),
+        cache,
+        seed=config.seed,
+        floor=chosen.floor,
+        trained=trained,
+        irreducible=irreducible,
+        classes_of=data.score.targets_of if chosen.history_by == "class" else None,
+    )
 
 
 class Builder:
@@ -129,13 +134,32 @@ class Builder:
     def __call__(self, welcome: Welcome) -> Built:
         """Build for this trainer."""
         config = merge(from_dict(json.loads(welcome.config)), self._given)
-        self._open_events(Path(welcome.run))
+        self._open_events(Path(welcome.run_dir))
         data = self._load(config)
         slots = self._attach(welcome, config)
         pulled = PulledSource()
         source: WeightsSource = pulled if slots is None else SlotSource(slots)
+        selector, manifest = self._assemble(config, data, source)
+        fingerprints = {"data": data.fingerprint, "model": manifest.digest}
+        if selector.irreducible is not None:
+            fingerprints["irreducible"] = score_file.digest(selector.irreducible)
+        ready = Ready(fingerprints, pulls_weights=slots is None, precision=selector.precision)
+        self.events.write(
+            "built",
+            selector=self._selector_id,
+            device=devices.describe(self._device),
+            weights="pulled" if ready.pulls_weights else "shared",
+            precision=ready.precision,
+            **fingerprints,
+        )
+        sizes = {part: layout.num_bytes for part, layout in layouts_of(manifest).items()}
+        if not config.fast_interval:
+            sizes.pop(Part.FAST, None)
+        return Built(selector, ready, pulled if slots is None else None, sizes)
+
+    def _assemble(self, config: Config, data: Data, source: WeightsSource) -> tuple[Selector, Manifest]:
         try:
-            selector, manifest = assemble(config, data, source, self._device, self._spans, self.events)
+            return assemble(config, data, source, self._device, self._spans, self.events)
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
@@ -144,25 +168,6 @@ class Builder:
                 "selector.precision"
             )
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
-        fingerprints = {
-            "data": data.fingerprint,
-            "model": manifest.digest,
-            "weights": "pulled" if slots is None else "shared",
-        }
-        fingerprints["precision"] = selector.precision
-        if selector.irreducible is not None:
-            fingerprints["irreducible"] = scorefile.digest(selector.irreducible)
-        self.events.write(
-            "built", selector=self._selector_id, device=devices.describe(self._device), **fingerprints
-        )
-        fast = layout.fast_part(manifest) if config.fast_interval else None
-        return Built(
-            selector,
-            fingerprints,
-            pulled if slots is None else None,
-            manifest.num_bytes,
-            fast.num_bytes if fast else 0,
-        )
 
     def _open_events(self, run: Path) -> None:
         """Events go beside the trainer's where its run directory can be seen from here."""
@@ -191,7 +196,7 @@ class Builder:
         if not welcome.shared_memory or not config.sync.shared_memory:
             return None
         try:
-            return Slots.attach(welcome.shared_memory, welcome.shared_fast)
+            return Slots.attach(welcome.shared_memory)
         except (OSError, ValueError) as error:
             log.info("weights will be pulled over the wire: no shared memory with the trainer (%s)", error)
             return None

@@ -1,7 +1,6 @@
-"""The selector's process: a thread that talks and a loop that scores. It waits for a lost trainer and
-outlives a restarted one.
+"""The selector's process: a thread that talks and a loop that scores; it outlives a restarted trainer.
 
-link thread   hello, heartbeats with progress, leases into the inbox, weights pulled piece by piece, selections out
+link thread   hello, heartbeats, leases into the inbox, weights pulled piece by piece, selections out
 main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
 """
 
@@ -14,33 +13,19 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import PeerLost, PeerRejected, SbpipeError
-from sbpipe.link.messages import (
-    NO_SESSION,
-    Announce,
-    Chunk,
-    Fenced,
-    Gone,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-    Ready,
-    Reject,
-    Welcome,
-)
+from sbpipe.link import messages
 from sbpipe.link.ports import OnePeerPort
-from sbpipe.records import Lease
+from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
-from sbpipe.selector.pulling import Puller
+from sbpipe.selector.puller import Puller
 from sbpipe.version import __version__
 from sbpipe.weights.replica import PulledSource
-from sbpipe.weights.transfer import Pull
 
 log = logging.getLogger("sbpipe.selector")
 
@@ -55,13 +40,12 @@ def new_selector_id() -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What a welcome was turned into; `fast_bytes` = 0 where the fast parts are not published apart."""
+    """What a welcome was turned into; `pulled` is None where weights come through shared memory."""
 
     selector: Selector
-    fingerprints: dict[str, str]
+    ready: messages.Ready
     pulled: PulledSource | None
-    snapshot_bytes: int
-    fast_bytes: int = 0
+    snapshot_bytes: Mapping[Part, int]
 
 
 class SelectorService:
@@ -70,23 +54,20 @@ class SelectorService:
     def __init__(
         self,
         port: OnePeerPort,
-        hello: Hello,
+        hello: messages.Hello,
         link: LinkConfig,
-        build: Callable[[Welcome], Built],
+        build: Callable[[messages.Welcome], Built],
         spans: Spans,
         moved: Callable[[], OnePeerPort | None] = lambda: None,
     ) -> None:
-        self._port = port
-        self._hello = hello
-        self._link = link
-        self._build = build
-        self._moved = moved
+        self._port, self._hello, self._link = port, hello, link
+        self._build, self._moved = build, moved
         self._spans = spans
-        self._inbox: queue.Queue[Welcome | Lease | Goodbye | SbpipeError] = queue.Queue()
+        self._inbox: queue.Queue[messages.Welcome | Lease | messages.Goodbye | SbpipeError] = queue.Queue()
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
-        self._pullers: list[Puller] = []
+        self._puller: Puller | None = None
         self._heard_at = time.monotonic()
         self._was_welcomed = False
         self._said_hello = False
@@ -96,8 +77,8 @@ class SelectorService:
 
     # --- the main loop ----------------------------------------------------------------------------
 
-    def run(self, is_stopped: threading.Event) -> str:
-        """Answer leases until the end; the reason of the trainer's goodbye, or "stopped"."""
+    def run(self, is_stopped: threading.Event) -> RunEnd:
+        """Answer leases until the end; how it came. PeerLost if the trainer failed."""
         self._thread.start()
         try:
             idle_since = time.perf_counter()
@@ -107,18 +88,18 @@ class SelectorService:
                 except queue.Empty:
                     continue
                 self._spans.add("idle", idle_since, time.perf_counter() - idle_since)
-                if isinstance(message, Goodbye):
-                    if message.reason not in ("finished", "stopped"):
+                if isinstance(message, messages.Goodbye):
+                    if message.end is RunEnd.FAILED:
                         raise PeerLost(message.reason)
-                    return message.reason
+                    return message.end
                 if isinstance(message, SbpipeError):
                     raise message
                 self._serve(message)
                 idle_since = time.perf_counter()
-            self._port.post(Goodbye("stopped"))
-            return "stopped"
+            self._port.post(messages.Goodbye(RunEnd.STOPPED))
+            return RunEnd.STOPPED
         except BaseException as error:
-            self._port.post(Goodbye(f"failed: {error}"[:200]))
+            self._port.post(messages.Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
             raise
         finally:
             self._is_stopping.set()
@@ -126,36 +107,33 @@ class SelectorService:
             self._thread.join(5.0)
             self._port.close()
 
-    def _serve(self, message: Welcome | Lease) -> None:
-        if isinstance(message, Welcome):
-            self._built, self._pullers = None, []
+    def _serve(self, message: messages.Welcome | Lease) -> None:
+        if isinstance(message, messages.Welcome):
+            self._built = self._puller = None
             built = self._build(message)
-            self._pullers = self._pullers_of(built)
+            self._puller = self._puller_of(built)
+            # The puller first: the link thread beats with the statistics of what is built.
             self._built = built
             self._spans.clear()
-            self._port.post(Ready(built.fingerprints))
+            self._port.post(built.ready)
         elif self._built is not None:
             selection = self._built.selector.answer(message)
             with self._spans.span("send"):
                 self._port.post(selection)
 
-    def _pullers_of(self, built: Built) -> list[Puller]:
+    def _puller_of(self, built: Built) -> Puller | None:
         if built.pulled is None:
-            return []
+            return None
         piece_bytes = int(self._link.chunk_mib * 2**20)
-        sizes = [(built.snapshot_bytes, False)] + ([(built.fast_bytes, True)] if built.fast_bytes else [])
-        return [
-            Puller(Pull(num_bytes, piece_bytes), built.pulled, self._send, self._spans, is_fast=is_fast)
-            for num_bytes, is_fast in sizes
-        ]
+        return Puller(built.snapshot_bytes, piece_bytes, built.pulled, self._send, self._spans)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         self._port.send(message)  # the port of now: a moved trainer has another
 
-    def status(self) -> dict[str, float]:
-        """What a terminal may show: version in use, candidates scored, idle and busy seconds."""
+    def status(self) -> SelectorStats | None:
+        """What a terminal may show; None while it serves no trainer."""
         built = self._built
-        return built.selector.stats() | {"version": float(built.selector.version)} if built else {}
+        return built.selector.stats() if built else None
 
     # --- the link thread --------------------------------------------------------------------------
 
@@ -170,20 +148,19 @@ class SelectorService:
                     next_beat = now + self._heartbeat_s
                     self._beat()
                     self._watch(now)
-            self._port.receive(0.0)
+            self._port.receive(0.0)  # sends what was posted last: the goodbye
         except SbpipeError as error:
             self._inbox.put(error)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the main loop raises it again
             self._inbox.put(_Bug(error))
 
     def _beat(self) -> None:
-        if self._port.session == NO_SESSION:
+        if self._port.session == messages.NO_SESSION:
             self._said_hello = True
             self._port.send(self._hello)
         else:
             built = self._built
-            stats = built.selector.stats() if built else {}
-            self._port.send(Heartbeat(built.selector.progress if built else 0, stats))
+            self._port.send(messages.Heartbeat(built.selector.progress if built else 0, self.status()))
 
     def _watch(self, now: float) -> None:
         silent_s = now - self._heard_at
@@ -194,10 +171,12 @@ class SelectorService:
         if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
-            self._port.session = NO_SESSION
+            # messages.Hello again at every beat: a restarted trainer has a new session and knows nobody.
+            self._port.session = messages.NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
-        for puller in self._pullers:
+        puller = self._puller
+        if puller is not None:
             puller.watch(now)
 
     def _look_elsewhere(self) -> None:
@@ -206,9 +185,10 @@ class SelectorService:
             self._port, old = port, self._port
             old.close()
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: messages.Message) -> None:
         self._heard_at = time.monotonic()
-        if isinstance(message, Welcome):
+        puller = self._puller  # read once: the main loop takes it away when it builds anew
+        if isinstance(message, messages.Welcome):
             if not self._said_hello:
                 return  # hellos queue up before the trainer listens, and it answers every one of them
             self._said_hello = False
@@ -217,41 +197,41 @@ class SelectorService:
             self._drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
-            for puller in self._pullers:
+            if puller is not None:
                 puller.lease(message)
             self._inbox.put(message)
-        elif isinstance(message, Announce | Chunk | Gone):
-            for puller in self._pullers:
+        elif isinstance(message, messages.Announce | messages.Chunk | messages.Gone):
+            if puller is not None:
                 puller.handle(message)
-        elif isinstance(message, Fenced):
+        elif isinstance(message, messages.Fenced):
             log.info("the trainer does not know this selector any more: saying hello again")
-            self._port.session = NO_SESSION
-        elif isinstance(message, Reject):
+            self._port.session = messages.NO_SESSION
+        elif isinstance(message, messages.Reject):
             raise PeerRejected(message.reason)
-        elif isinstance(message, Goodbye):
+        elif isinstance(message, messages.Goodbye):
             self._inbox.put(message)
 
     def _drop_leases(self) -> None:
         """Leases of an earlier session are worth nothing."""
-        kept: list[Goodbye | SbpipeError] = []
+        kept: list[messages.Goodbye | SbpipeError] = []
         with contextlib.suppress(queue.Empty):  # the main loop takes from it too
             while True:
                 message = self._inbox.get_nowait()
-                kept += [message] if isinstance(message, Goodbye | SbpipeError) else []
+                kept += [message] if isinstance(message, messages.Goodbye | SbpipeError) else []
         for message in kept:
             self._inbox.put(message)
 
 
 class _Bug(SbpipeError):
-    """Carries an unexpected error from the link thread to the main loop, with its own traceback as the
-    cause.
-    """
+    """Carries an unexpected error from the link thread to the main loop, with its traceback as the cause."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the link thread failed: {error!r}")
         self.__cause__ = error
 
 
-def hello_of(selector_id: str, device: str, precision: str) -> Hello:
+def hello_of(selector_id: str, device: str, precision: str) -> messages.Hello:
     """How this process introduces itself."""
-    return Hello(selector_id, platform.node()[:255], os.getpid(), device[:64], precision, __version__)
+    return messages.Hello(
+        selector_id, platform.node()[:255], os.getpid(), device[:64], precision, __version__
+    )

@@ -1,3 +1,4 @@
-"""What people look at: terminal, report, live page, charts, trackers. All from a run's files; it must not
-know the roles.
+"""What people look at, all of it from a run's files: README.md beside this says which folder shows what.
+
+Must not know the roles.
 """

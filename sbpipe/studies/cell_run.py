@@ -9,7 +9,7 @@ from typing import Any
 
 from sbpipe import process as launch
 from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
-from sbpipe.show.terminal import Follower
+from sbpipe.runs.follower import Follower
 from sbpipe.studies.core_shares import on_cores
 from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbpipe.files import write_atomically
 from sbpipe.process.reporting import report_apart
-from sbpipe.runs.directory import write_atomically
 from sbpipe.studies.outcome import Outcome
 from sbpipe.studies.provenance import facts_of
 from sbpipe.studies.results_file import CSV

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import RunDirError
-from sbpipe.runs.directory import is_finished, refuse_if_in_use, write_atomically
+from sbpipe.files import write_atomically
+from sbpipe.runs.directory import is_finished, refuse_if_in_use
 from sbpipe.runs.study import CELLS, PLAN
 from sbpipe.studies.plan import Plan, PlannedCell
 from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import flatten, resolve, to_dict
-from sbpipe.runs.directory import write_atomically
+from sbpipe.files import write_atomically
 from sbpipe.runs.events import plain
 from sbpipe.runs.numbers import is_number
 from sbpipe.runs.study import RESULTS

@@ -3,7 +3,6 @@ is in them.
 """
 
 import logging
-import os
 import re
 import threading
 from pathlib import Path
@@ -13,10 +12,11 @@ import numpy as np
 import torch
 
 from sbpipe.errors import RunDirError
+from sbpipe.files import atomic_file
 
 log = logging.getLogger("sbpipe.trainer")
 
-FORMAT = 3
+FORMAT = 4
 _NAME = re.compile(r"step-(\d+)\.pt")
 
 
@@ -46,25 +46,22 @@ class Checkpoints:
             self._thread = None
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
-        partial, final = self._folder / f"step-{step}.part", self._folder / f"step-{step}.pt"
         try:
             self._folder.mkdir(exist_ok=True)
-            with partial.open("wb") as file:
+            with atomic_file(self._folder / f"step-{step}.pt", is_durable=True) as file:
                 torch.save({"format": FORMAT, "step": step, **state}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(final)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             self.num_failed += 1
-            partial.unlink(missing_ok=True)
             log.warning(
                 "checkpoint at step %d not written (%s); the last good one is kept and training goes on",
                 step,
                 error,
             )
             return
-        for old in self._steps()[: -self._keep]:
-            (self._folder / f"step-{old}.pt").unlink(missing_ok=True)
+        leftovers = self._folder.glob(".step-*")  # one writer, so these are what a killed process left
+        outdated = [self._folder / f"step-{old}.pt" for old in self._steps()[: -self._keep]]
+        for path in (*leftovers, *outdated):
+            path.unlink(missing_ok=True)
 
     def _steps(self) -> list[int]:
         found = [_NAME.fullmatch(path.name) for path in self._folder.glob("step-*.pt")]

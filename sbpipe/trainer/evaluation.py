@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sbpipe.data import Split
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
 
 CONFIDENCE_GROUPS = 50
@@ -35,7 +35,7 @@ def evaluate(
     model: nn.Module, loss: PerExampleLoss, test: Split, *, batch_size: int, num_classes: int
 ) -> Evaluation:
     """Top-1 error and mean loss on the test split."""
-    was_training = model.training
+    was_training, layout = model.training, layout_of(model)
     model.eval()
     wrong, seen = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     loss_sum = 0.0
@@ -44,7 +44,7 @@ def evaluate(
     for start in range(0, test.num_examples, batch_size):
         ids = np.arange(start, min(start + batch_size, test.num_examples))
         inputs, targets = test.batch(ids, 0)
-        outputs = model(laid_out(inputs))
+        outputs = model(laid_out(inputs, layout))
         loss_sum += float(loss(outputs, targets).sum())
         is_classes = is_classes and are_classes(outputs, targets, num_classes)
         if is_classes:
@@ -79,7 +79,7 @@ def answers(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The class of each example and the one the model gives it; -1 where there are no classes."""
     was_training = model.training
-    outputs = model.eval()(laid_out(inputs))
+    outputs = model.eval()(laid_out(inputs, layout_of(model)))
     model.train(was_training)
     unknown = np.full(len(inputs), -1, np.int64)
     is_classes = targets.ndim == 1 and not targets.is_floating_point()

@@ -26,9 +26,7 @@ OWN_KEYS = ("lr", "weight_decay", "momentum", "nesterov")
 
 
 def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
-    """The optimizer of all parameters that require grad; settings that its class does not know (SGD's
-    momentum) are left out.
-    """
+    """The optimizer of all parameters that require grad; settings its class does not know are left out."""
     kind = _find_class(config.name)
     accepted = (accepted_keywords(kind) or set()) - {"params"}
     options = _checked_options(config, kind.__name__, accepted)

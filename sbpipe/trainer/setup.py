@@ -3,24 +3,30 @@ in.
 """
 
 import gc
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from sbpipe.config import Config
-from sbpipe.data import Data, load_data
-from sbpipe.data import score_file as scorefile
+from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.engine import Job
 from sbpipe.trainer.optimizer import build_optimizer
+from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
 from sbpipe.weights import manifest as layout
+from sbpipe.weights.leftovers import sweep
+from sbpipe.weights.slots import Slots
+
+log = logging.getLogger("sbpipe.trainer")
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,41 @@ class Setup:
     @property
     def fingerprints(self) -> dict[str, str]:
         """What a selector must agree on."""
-        of_scores = {} if self.irreducible is None else {"irreducible": scorefile.digest(self.irreducible)}
+        of_scores = {} if self.irreducible is None else {"irreducible": score_file.digest(self.irreducible)}
         return {"data": self.data.fingerprint, "model": self.manifest.digest, **of_scores}
+
+    def job(self, examples: Examples | None = None) -> Job:
+        """What an engine selects from and publishes; `examples` loads its batches (by default, the data)."""
+        train = self.data.train
+        return Job(
+            config=self.config,
+            model=self.train_step.model,
+            manifest=self.manifest,
+            examples=examples or train,
+            num_examples=train.num_examples,
+            num_classes=self.data.num_classes,
+            classes=train.targets_of(np.arange(train.num_examples)),
+            fingerprints=self.fingerprints,
+            irreducible=self.irreducible,
+        )
+
+    def slots(self, session: bytes = b"") -> Slots:
+        """Slots for snapshots: in shared memory under the session's name where there is some, else private.
+
+        Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
+        """
+        num_slots = 3 + self.config.lag
+        fast = layout.fast_part(self.manifest) if self.config.fast_interval else None
+        fast_bytes = fast.num_bytes if fast is not None else 0
+        num_bytes = self.manifest.num_bytes
+        for name in sweep():
+            log.info("removed %s from shared memory: its trainer is gone", name)
+        if session and self.config.sync.shared_memory:
+            try:
+                return Slots.create(num_bytes, num_slots=num_slots, name=session.hex(), fast_bytes=fast_bytes)
+            except OSError as error:
+                log.warning("no shared memory (%s): selectors will pull weights over the wire", error)
+        return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
 def prepare(config: Config, device_name: str | None = None) -> Setup:
@@ -56,7 +95,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
     )
     irreducible = None
-    if config.selection.policy == "rho":
+    if config.selection.traits.needs_irreducible:
         irreducible = data.scores_in(
             config.selection.irreducible, key="selection.irreducible", kind="irreducible"
         )
@@ -70,11 +109,8 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
-            model.eval()(
-                laid_out(
-                    data.test.batch(np.arange(min(config.eval.batch_size, data.test.num_examples)), 0).inputs
-                )
-            )
+            tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
+            model.eval()(laid_out(data.test.batch(tested_ids, 0).inputs, layout_of(model)))
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
@@ -93,7 +129,7 @@ def _check_length(config: Config, num_examples: int) -> None:
     """A run by epochs must be able to fill one batch."""
     if config.train.steps or config.train.seconds:
         return
-    keep = 1.0 if config.selection.policy == "full" else config.selection.keep
+    keep = config.selection.keep_rate
     if config.train.epochs * num_examples * keep < config.train.batch_size:
         reason = (
             f"keeping {keep:.3g} of {num_examples} examples does not fill one batch of "

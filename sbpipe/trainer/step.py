@@ -3,13 +3,14 @@ batches come from.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from sbpipe import randomness
 from sbpipe.config import Config
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.schedule import rate_factor, set_rate
@@ -39,6 +40,7 @@ class TrainStep:
         self._purpose = "step"
         self.optimizer = optimizer
         self._spans = spans
+        self._layout = layout_of(model)
         self.rate = config.optim.lr
         self._device = next(model.parameters()).device
         self._amp_dtype = AMP_DTYPES.get(config.train.amp)
@@ -74,8 +76,22 @@ class TrainStep:
 
     def _losses(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-            outputs = self.forward(laid_out(inputs))
+            outputs = self.forward(laid_out(inputs, self._layout))
         return self._loss(outputs, targets)
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: copies on the CPU of model, optimizer and gradient scaler."""
+        return {
+            "model": _cloned(dict(self.model.state_dict())),
+            "optimizer": _cloned(self.optimizer.state_dict()),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
 
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before
@@ -86,9 +102,18 @@ class TrainStep:
         self.model.train()
         with torch.random.fork_rng(devices, device_type=self._device.type if devices else "cuda"):
             with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-                outputs = self.model(laid_out(inputs))
+                outputs = self.model(laid_out(inputs, self._layout))
             torch.autograd.backward(check_loss(self._loss, outputs, targets).mean())
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def _cloned(value: Any) -> Any:
+    """A deep copy with tensors on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {name: _cloned(inner) for name, inner in value.items()}
+    return [_cloned(inner) for inner in value] if isinstance(value, list) else value

@@ -1,6 +1,4 @@
-"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows nothing of where the
-bytes live.
-"""
+"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows not where they live."""
 
 import hashlib
 import json
@@ -11,17 +9,16 @@ import torch
 from torch import nn
 
 from sbpipe.machine.layout import DTYPES
-from sbpipe.records import Manifest, TensorSpec
+from sbpipe.records import Manifest, Part, TensorSpec
 
 FAST_PARTS = ("norm", "bias", "head")
 _ALIGNMENT = 64
 
 
 def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32") -> Manifest:
-    """Lay out every parameter and persistent buffer, fast parts first; only parameters take the wire's
-    `dtype`.
+    """Lay out every parameter and persistent buffer, the fast part first.
 
-    Buffers keep theirs: running variances overflow in fp16.
+    Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     state = model.state_dict()
@@ -50,6 +47,12 @@ def fast_part(manifest: Manifest) -> Manifest | None:
     return Manifest(tensors, manifest.fast_bytes, manifest.fast_bytes, manifest.digest)
 
 
+def layouts_of(manifest: Manifest) -> dict[Part, Manifest]:
+    """The layout of each part that can have snapshots of its own."""
+    fast = fast_part(manifest)
+    return {Part.WHOLE: manifest} | ({} if fast is None else {Part.FAST: fast})
+
+
 def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
     """Views into flat bytes, one per tensor of the layout."""
     views = []
@@ -66,11 +69,10 @@ def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
 
 
 class LiveTensors:
-    """The model's live tensors, read anew each time, for a module may rebind its buffers; the modules that
-    hold them are found once.
+    """The model's live tensors, read anew each time, for a module may rebind its buffers.
 
-    The state dict says the same and takes long to build. It is asked each time where its names are not those
-    of the modules.
+    The modules that hold them are found once: the state dict says the same and takes long to build. It is
+    asked each time where its names are not those of the modules.
     """
 
     def __init__(self, model: nn.Module, manifest: Manifest) -> None:

@@ -1,20 +1,119 @@
-"""The trainer's side: a snapshot taken at a step boundary, costing the loop one copy. Knows no socket and no
-selector.
+"""The trainer's side: a snapshot at a step boundary, costing the loop one copy. Knows no socket, no selector.
+
+`Publisher` is what everybody uses: the whole weights and, where it goes apart, the fast part. Its cadence
+says what is due when; a new version is told through `offered`, perhaps from another thread.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from sbpipe.records import Manifest
+from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
-from sbpipe.weights.manifest import LiveTensors, copy, tensors_in
+from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
 from sbpipe.weights.slots import Slots
+
+Offered = Callable[[Part, int, bool], None]
+"""Told which part, which version, and whether the loop has gone on since it was asked for."""
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When a part is published: every `interval` steps; if it `must` be, a puller loses its slot to it."""
+
+    interval: int
+    must: bool
 
 
 class Publisher:
+    """The whole weights and, where it goes apart, the fast part: one thing to publish, serve and save."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        manifest: Manifest,
+        slots: Slots,
+        spans: Spans,
+        cadence: Mapping[Part, Cadence],
+        offered: Offered,
+    ) -> None:
+        self._cadence = cadence
+        layouts = {Part.WHOLE: (manifest, slots, "publish")}
+        fast = fast_part(manifest)
+        if slots.fast is not None and fast is not None:
+            layouts[Part.FAST] = (fast, slots.fast, "publish_fast")
+        self._parts = {
+            part: PartPublisher(model, layout, of_part, spans, _on_commit(part, offered), stage=stage)
+            for part, (layout, of_part, stage) in layouts.items()
+        }
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def __contains__(self, part: Part) -> bool:
+        return part in self._parts
+
+    def get(self, part: Part) -> "PartPublisher | None":
+        """The publisher of one part, None where it does not go apart."""
+        return self._parts.get(part)
+
+    def __getitem__(self, part: Part) -> "PartPublisher":
+        return self._parts[part]
+
+    def publish_all(self, version: int) -> None:
+        """Offer every part as it is now: the beginning of a run, or of a resumed one."""
+        for publisher in self._parts.values():
+            publisher.publish(version, must=True)
+
+    def publish_due(self, step: int) -> None:
+        """Offer what is due after this step."""
+        for part, cadence in self._cadence.items():
+            if part in self._parts and step % cadence.interval == 0:
+                self._parts[part].publish(step, must=cadence.must)
+
+    def release(self, peer: str) -> None:
+        """Let go of what a peer held."""
+        for publisher in self._parts.values():
+            publisher.release(peer)
+
+    def state(self, step: int) -> dict[str, Any]:
+        """For the checkpoint: versions that selectors score with, where the model itself is newer."""
+        newest = {part.name: publisher.newest() for part, publisher in self._parts.items()}
+        return {name: snapshot for name, snapshot in newest.items() if snapshot["version"] != step}
+
+    def restore(self, state: dict[str, Any], step: int) -> None:
+        """Offer again what a checkpoint holds, and for the rest the model as it is at `step`."""
+        for part, publisher in self._parts.items():
+            if part.name in state:
+                publisher.publish_flat(state[part.name]["version"], state[part.name]["flat"])
+            else:
+                publisher.publish(step, must=True)
+
+    def totals(self) -> dict[str, int]:
+        """How often each part was published, and not though it was due."""
+        whole, fast = self._parts[Part.WHOLE], self._parts.get(Part.FAST)
+        return {
+            "sync.published": whole.num_published,
+            "sync.skipped": whole.num_skipped,
+            "sync.fast_published": fast.num_published if fast else 0,
+            "sync.fast_skipped": fast.num_skipped if fast else 0,
+        }
+
+    def close(self) -> None:
+        """Let snapshots that are on their way arrive."""
+        for publisher in self._parts.values():
+            publisher.close()
+
+
+def _on_commit(part: Part, offered: Offered) -> Callable[[int, bool], None]:
+    return lambda version, is_late: offered(part, version, is_late)
+
+
+class PartPublisher:
     """Copies the live parameters and buffers into a free slot; never hands out live storage.
 
     On the CPU the copy into the slot is the whole cost. On an accelerator the loop pays for one copy on the
@@ -28,7 +127,7 @@ class Publisher:
         manifest: Manifest,
         slots: Slots,
         spans: Spans,
-        on_commit: Callable[[int], None],
+        on_commit: Callable[[int, bool], None],
         *,
         stage: str = "publish",
     ) -> None:
@@ -73,7 +172,7 @@ class Publisher:
 
     def _commit(self, index: int, version: int) -> None:
         self._slots.commit(index, version)
-        self._on_commit(version)
+        self._on_commit(version, self._stage is not None)
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
         """Offer a snapshot kept in a checkpoint."""
@@ -81,11 +180,6 @@ class Publisher:
         assert index is not None, "a publish that must be finds a slot"
         self._slots.slot(index).copy_(flat)
         self._commit(index, version)
-
-    @property
-    def commits_late(self) -> bool:
-        """Whether a publish returns before its version is offered."""
-        return self._stage is not None
 
     @property
     def newest_version(self) -> int:

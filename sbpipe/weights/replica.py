@@ -1,28 +1,30 @@
-"""The selector's side: where its weights come from, and applying them whole, between leases. Knows no socket
-and no policy.
+"""The selector's side: where its weights come from, and applying them whole, between leases.
+
+Knows no socket and no policy.
 """
 
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import nn
 
 from sbpipe.errors import PeerLost
-from sbpipe.records import Manifest
-from sbpipe.weights.manifest import copy, fast_part, tensors_in, tensors_of
+from sbpipe.records import Manifest, Part
+from sbpipe.weights.manifest import copy, layouts_of, tensors_in, tensors_of
 from sbpipe.weights.slots import Slots
+
+_STAGES = {Part.WHOLE: "apply", Part.FAST: "apply_fast"}
 
 
 class Replica:
-    """A model that is overwritten with snapshots, parameters and buffers, and knows its version (-1 = none
-    yet).
+    """A model that is overwritten with snapshots, parameters and buffers, and knows its versions (-1 = none).
 
-    The fast parts may be newer than the rest: `fast_version` is theirs, and a snapshot of the whole brings
-    its own.
+    The fast part may be newer than the rest; a snapshot of the whole brings a fast part of its own.
     """
 
     def __init__(
@@ -31,34 +33,36 @@ class Replica:
         """`on_load` is told of every overwriting."""
         self.manifest = manifest
         self._on_load = on_load
-        self.version = -1
-        self.fast_version = -1
-        self._fast = fast_part(manifest)
+        self._layouts = layouts_of(manifest)
         self._tensors = tensors_of(model, manifest)
+        self._versions = dict.fromkeys(Part, -1)
         self._loads: list[tuple[str, float, float]] = []
 
-    def load(self, flat: torch.Tensor) -> None:
-        """Overwrite everything; the caller calls `became` once it knows that the bytes were whole."""
-        self.version = self.fast_version = -1
-        begin = time.perf_counter()
-        copy(self._tensors, tensors_in(flat, self.manifest))
-        self._on_load()
-        self._loads.append(("apply", begin, time.perf_counter() - begin))
+    @property
+    def version(self) -> int:
+        """The version of the whole."""
+        return self._versions[Part.WHOLE]
 
-    def load_fast(self, flat: torch.Tensor) -> None:
-        """Overwrite the fast parts; the caller sets `fast_version` once it knows that the bytes were
-        whole.
-        """
-        assert self._fast is not None, "only a model that has fast parts is sent them"
-        self.fast_version = -1
-        begin = time.perf_counter()
-        copy(self._tensors[: len(self._fast.tensors)], tensors_in(flat, self._fast))
-        self._on_load()
-        self._loads.append(("apply_fast", begin, time.perf_counter() - begin))
+    @property
+    def fast_version(self) -> int:
+        """The version of the fast part."""
+        return self._versions[Part.FAST]
 
-    def became(self, version: int) -> None:
-        """Everything is of this version now."""
-        self.version = self.fast_version = version
+    def load(self, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
+        """Overwrite a part; the caller calls `became` once it knows that the bytes were not torn."""
+        self.became(-1, part)
+        begin = time.perf_counter()
+        layout = self._layouts[part]
+        # The fast tensors are the first of the layout.
+        copy(self._tensors[: len(layout.tensors)], tensors_in(flat, layout))
+        self._on_load()
+        self._loads.append((_STAGES[part], begin, time.perf_counter() - begin))
+
+    def became(self, version: int, part: Part = Part.WHOLE) -> None:
+        """A part is of this version now."""
+        self._versions[Part.FAST] = version
+        if part is Part.WHOLE:
+            self._versions[Part.WHOLE] = version
 
     def take_loads(self) -> list[tuple[str, float, float]]:
         """The loads since the last call: stage, when it began, how long it took."""
@@ -74,8 +78,8 @@ class WeightsSource(Protocol):
     ) -> bool:
         """Bring the replica to `version` exactly, or to the newest that is not older; whether it changed.
 
-        The same for its fast parts with `fast_version`, unless that is -1. Where the whole is as new, its own
-        fast parts count.
+        The same for its fast part with `fast_version`, unless that is -1. Where the whole is as new, its own
+        fast part counts.
         """
         ...
 
@@ -91,6 +95,7 @@ class SlotSource:
     ) -> bool:
         """Copy the slot out; read again if the trainer wrote into it meanwhile."""
         give_up = time.monotonic() + deadline_s
+        # Under an exact lease a fast part that is too new is undone by loading the whole again.
         newest_fast = max(version, fast_version) if exact else sys.maxsize
         has_changed = self._refresh_whole(replica, version, exact, newest_fast, give_up)
         fast_has_changed = fast_version >= 0 and self._refresh_fast(replica, fast_version, exact, give_up)
@@ -104,26 +109,27 @@ class SlotSource:
             if index is not None:
                 if self._slots.version(index) == replica.version >= 0 and replica.fast_version <= newest_fast:
                     return False
-                whole = self._slots.read(index, replica.load)
-                if whole is not None and (whole >= version if not exact else whole == version):
-                    replica.became(whole)
+                # The slot may have been written between `find` and `read`: what was read decides.
+                found = self._slots.read(index, replica.load)
+                if found is not None and (found >= version if not exact else found == version):
+                    replica.became(found)
                     return True
             _wait(give_up, f"weights version {version} did not appear in shared memory in time")
 
     def _refresh_fast(self, replica: Replica, version: int, exact: bool, give_up: float) -> bool:
         fast = self._slots.fast
-        assert fast is not None, "a lease that names fast parts comes from a trainer that publishes them"
+        assert fast is not None, "a lease that names a fast part comes from a trainer that publishes it"
         while True:
             index = fast.find(version, exact=True) if exact else fast.newest
             offered = -1 if index is None else fast.version(index)
             if replica.fast_version >= version and (exact or offered <= replica.fast_version):
                 return False
             if index is not None and offered >= version:
-                whole = fast.read(index, replica.load_fast)
-                if whole is not None and (whole >= version if not exact else whole == version):
-                    replica.fast_version = whole
+                found = fast.read(index, partial(replica.load, part=Part.FAST))
+                if found is not None and (found >= version if not exact else found == version):
+                    replica.became(found, Part.FAST)
                     return True
-            _wait(give_up, f"fast parts of version {version} did not appear in shared memory in time")
+            _wait(give_up, f"the fast part of version {version} did not appear in shared memory in time")
 
 
 def _wait(give_up: float, complaint: str) -> None:
@@ -133,23 +139,16 @@ def _wait(give_up: float, complaint: str) -> None:
 
 
 class PulledSource:
-    """Snapshots that arrived over the wire; `offer` is called by the link's thread, `refresh` by the scoring
-    loop.
-    """
+    """Snapshots that arrived over the wire: the link's thread calls `offer`, the scoring loop `refresh`."""
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
-        self._version = self._fast_version = -1
-        self._flat: torch.Tensor | None = None
-        self._fast_flat: torch.Tensor | None = None
+        self._offers: dict[Part, tuple[int, torch.Tensor]] = {}
 
-    def offer(self, version: int, flat: torch.Tensor, *, is_fast: bool = False) -> None:
-        """A whole, verified snapshot has arrived, of everything or of the fast parts; newest wins."""
+    def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
+        """A complete, verified snapshot of a part has arrived; the last one offered is kept."""
         with self._arrived:
-            if is_fast:
-                self._fast_version, self._fast_flat = version, flat
-            else:
-                self._version, self._flat = version, flat
+            self._offers[part] = (version, flat)
             self._arrived.notify_all()
 
     def refresh(
@@ -158,30 +157,27 @@ class PulledSource:
         """Wait until fitting snapshots are there, then load them."""
 
         def fits() -> bool:
+            whole, fast = self._version(Part.WHOLE), self._version(Part.FAST)
             if not exact:
-                return (
-                    self._version >= max(version, 0)
-                    and max(self._version, self._fast_version) >= fast_version
-                )
-            return self._version == version and (
-                fast_version <= version or self._fast_version == fast_version
-            )
+                return whole >= max(version, 0) and max(whole, fast) >= fast_version
+            return whole == version and (fast_version <= version or fast == fast_version)
 
         with self._arrived:
             if not self._arrived.wait_for(fits, deadline_s):
-                apart = f" with fast parts of version {fast_version}" if fast_version > version else ""
+                apart = f" with a fast part of version {fast_version}" if fast_version > version else ""
                 raise PeerLost(f"weights version {version}{apart} did not arrive within {deadline_s:.0f} s")
             newest_fast = max(version, fast_version) if exact else sys.maxsize
-            has_changed = False
-            if self._flat is not None and (
-                self._version != replica.version or replica.fast_version > newest_fast
-            ):
-                replica.load(self._flat)
-                replica.became(self._version)
-                has_changed = True
-            is_newer = fast_version >= 0 and replica.fast_version < self._fast_version <= newest_fast
-            if self._fast_flat is not None and is_newer:
-                replica.load_fast(self._fast_flat)
-                replica.fast_version = self._fast_version
-                has_changed = True
-            return has_changed
+            is_whole_due = self._version(Part.WHOLE) != replica.version or replica.fast_version > newest_fast
+            has_changed = is_whole_due and self._load(replica, Part.WHOLE)
+            # Asked after the whole was loaded, which may have brought an older fast part.
+            is_fast_due = fast_version >= 0 and replica.fast_version < self._version(Part.FAST) <= newest_fast
+            return (is_fast_due and self._load(replica, Part.FAST)) or has_changed
+
+    def _version(self, part: Part) -> int:
+        return self._offers[part][0] if part in self._offers else -1
+
+    def _load(self, replica: Replica, part: Part) -> bool:
+        version, flat = self._offers[part]
+        replica.load(flat, part)
+        replica.became(version, part)
+        return True

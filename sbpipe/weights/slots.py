@@ -28,6 +28,7 @@ _MAGIC = 0x5B_91_9E_01
 _PAGE = 4096
 _NEWEST = 3
 _FIRST = 8
+_FAST = "-fast"
 
 
 class Slots:
@@ -65,16 +66,19 @@ class Slots:
             slot.zero_()  # touched now, so that the first publishes do not pay for page faults
         try:
             if fast_bytes:
-                slots.fast = cls.create(fast_bytes, num_slots=num_slots, name=f"{name}-fast" if name else "")
+                slots.fast = cls.create(
+                    fast_bytes, num_slots=num_slots, name=f"{name}{_FAST}" if name else ""
+                )
         except OSError:
             slots.close()
             raise
         return slots
 
     @classmethod
-    def attach(cls, name: str, fast_name: str = "") -> "Slots":
-        """Map slots that another process made, and those of the fast parts. Raises OSError when they are not
-        there, or are not slots.
+    def attach(cls, name: str) -> "Slots":
+        """Map slots that another process made, and those of the fast part beside them, if it made any.
+
+        Raises OSError when they are not there, or are not slots.
         """
         path = SHARED_MEMORY / name
         if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
@@ -89,7 +93,8 @@ class Slots:
         if magic != _MAGIC or len(memory) != _PAGE + num_slots * _round_up(slot_bytes):
             raise OSError(f"{path} does not hold sbpipe's slots")
         slots = cls(memory, num_slots, slot_bytes, None, None)
-        slots.fast = cls.attach(fast_name) if fast_name else None
+        beside = f"{name}{_FAST}"
+        slots.fast = cls.attach(beside) if (SHARED_MEMORY / beside).exists() else None
         return slots
 
     def slot(self, index: int) -> torch.Tensor:

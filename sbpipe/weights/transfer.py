@@ -1,14 +1,23 @@
-"""Pulling a snapshot in pieces, by credit: a pure state machine that says what to ask for next. Knows no
-socket.
+"""A snapshot in pieces, by credit: a pure state machine that says what to ask for next. Knows no socket.
 
 The puller asks for `CREDIT` pieces ahead, so the sender never has more than that on its way and heartbeats
 never wait behind a model. The newest version announced wins, but a pull that has begun is finished first:
 half a model is worth nothing.
 """
 
+from typing import NamedTuple
+
 import torch
 
 CREDIT = 4
+
+
+class Piece(NamedTuple):
+    """Some bytes of one version's snapshot."""
+
+    version: int
+    offset: int
+    num_bytes: int
 
 
 class Pull:
@@ -29,27 +38,24 @@ class Pull:
         """Whether pieces are on their way."""
         return self._flat is not None
 
-    def want(self, version: int) -> list[tuple[int, int, int]]:
-        """A version is wanted; the pieces (version, offset, num_bytes) to ask for now."""
+    def want(self, version: int) -> list[Piece]:
+        """A version is wanted; the pieces to ask for now."""
         self._target = version
         return self._start() if self._flat is None else []
 
-    def restart(self) -> list[tuple[int, int, int]]:
+    def restart(self) -> list[Piece]:
         """Pieces were lost: begin again with the version wanted now."""
         self._flat = None
         return self._start()
 
-    def gone(self) -> list[tuple[int, int, int]]:
-        """The trainer no longer has the version being pulled: go for a newer one, now or when it is
-        announced.
-        """
+    def gone(self) -> list[Piece]:
+        """The trainer no longer has the version being pulled: go for a newer one, now or when announced."""
         self._flat = None
+        # Counted as done, so that the same version is not asked for again.
         self.done = max(self.done, self.version)
         return self._start()
 
-    def receive(
-        self, version: int, offset: int, data: memoryview
-    ) -> tuple[list[tuple[int, int, int]], torch.Tensor | None]:
+    def receive(self, version: int, offset: int, data: memoryview) -> tuple[list[Piece], torch.Tensor | None]:
         """A piece arrived; what to ask for next, and the whole snapshot if this was its last piece."""
         if (
             self._flat is None
@@ -58,6 +64,7 @@ class Pull:
             or len(data) != self._size(offset)
         ):
             return [], None
+        # Copied twice, because torch warns of the read-only memory that a received frame is.
         self._flat[offset : offset + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._missing.discard(offset)
         if self._missing:
@@ -65,7 +72,7 @@ class Pull:
         whole, self._flat, self.done = self._flat, None, version
         return self._start(), whole
 
-    def _start(self) -> list[tuple[int, int, int]]:
+    def _start(self) -> list[Piece]:
         if self._target <= self.done:
             return []
         self.version = self._target
@@ -74,10 +81,10 @@ class Pull:
         self._missing = set(range(0, self._num_bytes, self._piece_bytes))
         return self._ask(CREDIT)
 
-    def _ask(self, count: int) -> list[tuple[int, int, int]]:
-        pieces: list[tuple[int, int, int]] = []
+    def _ask(self, count: int) -> list[Piece]:
+        pieces: list[Piece] = []
         while len(pieces) < count and self._asked < self._num_bytes:
-            pieces.append((self.version, self._asked, self._size(self._asked)))
+            pieces.append(Piece(self.version, self._asked, self._size(self._asked)))
             self._asked += self._piece_bytes
         return pieces
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.runs import train_inline
 
 from sbpipe.config import (
-    check_together,
     digest,
     flatten,
     from_dict,
@@ -101,9 +100,6 @@ def test_a_staleness_bound_that_cannot_be_met_names_the_smallest_legal_value() -
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="Set only one"):
         resolve({"train.steps": 5, "train.seconds": 5.0})
-    with pytest.raises(ConfigError, match="number of steps is not known"):
-        resolve({"schedule.by": "steps"})
-    check_together(resolve({"schedule.by": "steps", "train.steps": 9}))
 
 
 def test_a_setting_without_effect_warns() -> None:
@@ -118,12 +114,12 @@ def test_a_guard_that_would_pass_over_all_that_is_not_learned_yet_is_warned_of()
     (note,) = warnings_of(resolve(guard))
     assert "quantile 0.8" in note
     assert "Set selection.warmup" in note
-    for mended in (
+    for fix in (
         {"selection.warmup": 4000},
         {"selection.outliers": "clip"},
         {"selection.outlier_quantile": 0.99},
     ):
-        assert warnings_of(resolve(guard | mended)) == []
+        assert warnings_of(resolve(guard | fix)) == []
     (note,) = warnings_of(resolve(guard | {"selection.policy": "random"}))
     assert "has no effect" in note
 
@@ -149,6 +145,15 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
         read_toml(broken)
 
 
+def test_a_key_of_an_older_version_is_ignored_in_a_runs_file_and_explained_where_a_user_gives_it() -> None:
+    config = resolve({"seed": 3})
+    old = to_dict(config)
+    old["schedule"]["by"] = "auto"
+    assert from_dict(old) == config
+    with pytest.raises(ConfigError, match=r"schedule\.by = 'steps': is no setting any more\. Leave it out"):
+        resolve({"schedule.by": "steps"})
+
+
 def test_every_key_has_a_meaning() -> None:
     assert all(known.metadata["meaning"] for known in known_keys().values())
 
@@ -168,5 +173,5 @@ def test_every_config_in_the_tree_runs_a_step(path: Path, tmp_path: Path) -> Non
         "train.steps": 1,
     }
     tiny |= {"data.prune": "", "data.prune_share": 0.0}
-    config = resolve(read_toml(path), tiny, {"mode": "inline", "schedule.by": "auto", "checkpoint.every": 0})
+    config = resolve(read_toml(path), tiny, {"mode": "inline", "checkpoint.every": 0})
     assert train_inline(config, tmp_path / "run")["steps"] == 1

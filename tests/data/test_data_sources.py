@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.own_data import enter_folder
 
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import Data, load_data
@@ -55,19 +56,15 @@ def images():
     return Both
 
 def regression():
-    values = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2), torch.ones(6, 3, dtype=torch.float64))
+    targets = torch.ones(6, 3, dtype=torch.float64)
+    values = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2), targets)
     return values, values
 """
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "own_data", raising=False)
-    (tmp_path / "own_data.py").write_text(OWN_DATA)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return enter_folder(tmp_path, monkeypatch, own_data=OWN_DATA)
 
 
 def load(name: str, view: ViewConfig | None = None, seed: int = 0, **changed: Any) -> Data:
@@ -181,7 +178,9 @@ def test_two_processes_agree_and_a_killed_one_takes_its_workers_along() -> None:
         "print(data.train.batch(t.np.arange(3), 0).targets, data.test.batch(t.np.arange(3), 0).targets, "
         "flush=True); input()"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, ROOT / "tests", ROOT / "tests/data"]))
+    }
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,

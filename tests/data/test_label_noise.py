@@ -1,6 +1,5 @@
 """Wrong labels on purpose: how many, which, where, and that everyone sees the same ones."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.own_data import LISTED, enter_folder
 
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import Data, load_data
@@ -17,36 +17,21 @@ from sbpipe.errors import ConfigError
 
 NUM_EXAMPLES, NUM_CLASSES = 60, 3
 
-LISTED_DATA = """
-import torch
-
-class Listed:
-    num_classes = 3
-    def __init__(self, targets):
-        self.targets = targets
-    def __len__(self):
-        return len(self.targets)
-    def __getitem__(self, i):
-        return torch.tensor([float(i)]), self.targets[i]
-
+LISTED_DATA = f"""{LISTED}
 class One(Listed):
     num_classes = 1
 
-def classes(): return Listed([i % 3 for i in range(60)]), Listed([i % 3 for i in range(9)])
-def numbers(): return Listed(torch.rand(60, 2)), Listed(torch.rand(9, 2))
-def maps(): return Listed(torch.zeros(60, 4, 4, dtype=torch.int64)), Listed(torch.zeros(9, 4, 4, dtype=torch.int64))
-def one(): return One([0] * 60), One([0] * 9)
+def both(make, kind=Listed): return kind(numbered(make(60))), kind(numbered(make(9)))
+def classes(): return both(lambda n: [i % 3 for i in range(n)])
+def numbers(): return both(lambda n: torch.rand(n, 2))
+def maps(): return both(lambda n: torch.zeros(n, 4, 4, dtype=torch.int64))
+def one(): return both(lambda n: [0] * n, One)
 """
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "listed_data", raising=False)
-    (tmp_path / "listed_data.py").write_text(LISTED_DATA)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return enter_folder(tmp_path, monkeypatch, listed_data=LISTED_DATA)
 
 
 def arrays(here: Path) -> dict[str, Any]:

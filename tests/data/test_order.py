@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,16 +57,6 @@ def test_neighbours_in_the_order_are_strangers_in_the_data_set() -> None:
     example_ids = Order(50_000, seed=1).ids(0, 0, 50_000)
     assert abs(np.corrcoef(example_ids[:-1], example_ids[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(np.arange(50_000), example_ids)[0, 1]) < 0.02
-
-
-def test_a_lease_of_a_billion_examples_takes_less_than_a_millisecond() -> None:
-    order = Order(10**9, seed=0)
-    took_s = []
-    for epoch in range(30):
-        began = time.perf_counter()
-        order.ids(epoch, 5 * 10**8, 5 * 10**8 + 384)
-        took_s.append(time.perf_counter() - began)
-    assert min(took_s) < 1e-3
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 11)])

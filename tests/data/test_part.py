@@ -1,13 +1,11 @@
-"""A part of a data set: how many examples, which, as they are in the whole, and that everyone draws the
-same.
-"""
+"""A part of a data set: how many examples, which, unchanged, and that everyone draws the same."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.own_data import LISTED, enter_folder
 
 from sbpipe.config import DataConfig, ViewConfig, resolve
 from sbpipe.data import Data, load_data
@@ -15,32 +13,20 @@ from sbpipe.errors import ConfigError, DataError
 
 NUM_TRAIN, NUM_TEST = 300, 80
 
-OWN_DATA = """
-import torch
-
-class Numbered:
+OWN_DATA = f"""{LISTED}
+class Numbered(Listed):
     num_classes = 300
-    def __init__(self, number):
-        self.number = number
-    def __len__(self):
-        return self.number
-    def __getitem__(self, i):
-        return torch.tensor([float(i)]), i
 
-def numbered(): return Numbered(300), Numbered(80)
+def all_numbered(): return Numbered(numbered(range(300))), Numbered(numbered(range(80)))
 """
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "numbered_data", raising=False)
-    (tmp_path / "numbered_data.py").write_text(OWN_DATA)
     ids = np.arange(NUM_TRAIN)
     inputs = ids.astype(np.float32)[:, None]
     np.savez(tmp_path / "a.npz", x_train=inputs, y_train=ids, x_test=inputs[:NUM_TEST], y_test=ids[:NUM_TEST])
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return enter_folder(tmp_path, monkeypatch, numbered_data=OWN_DATA)
 
 
 def load(name: str, batch_size: int = 1, **settings: float) -> Data:
@@ -58,7 +44,7 @@ def ids_of(data: Data, split: str) -> list[int]:
     return [int(target) for target in batch.targets]
 
 
-@pytest.mark.parametrize("name", ["arrays", "numbered_data:numbered"])
+@pytest.mark.parametrize("name", ["arrays", "numbered_data:all_numbered"])
 def test_a_part_has_some_examples_of_the_whole_once_each_and_the_test_set_its_own(name: str) -> None:
     data = load(name, limit=40, test_limit=25)
     train, test = ids_of(data, "train"), ids_of(data, "test")
@@ -71,7 +57,7 @@ def test_a_part_has_some_examples_of_the_whole_once_each_and_the_test_set_its_ow
 
 def test_every_kind_of_data_set_draws_the_same_and_another_seed_others() -> None:
     drawn = ids_of(load("arrays", limit=40), "train")
-    assert drawn == ids_of(load("numbered_data:numbered", limit=40), "train")
+    assert drawn == ids_of(load("numbered_data:all_numbered", limit=40), "train")
     assert drawn != ids_of(load("arrays", limit=40, seed=1), "train")
     assert set(drawn) <= set(ids_of(load("arrays", limit=41), "train")), "a larger part only adds examples"
 

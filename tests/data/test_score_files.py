@@ -1,6 +1,4 @@
-"""Score files: made without leakage, resumed, used to prune and by `rho`, refused where they do not
-belong.
-"""
+"""Score files: made without leakage, resumed, used to prune and by `rho`, refused elsewhere."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +12,15 @@ from support.runs import SMALL, small, train_inline, train_over_the_wire
 from sbpipe.cli import build_parser
 from sbpipe.commands import score as command
 from sbpipe.config import Config, DataConfig, ViewConfig, resolve, warnings_of
-from sbpipe.data import Batch, Data, Order, load_data
-from sbpipe.data import score_file as scorefile
+from sbpipe.data import Batch, Data, Order, load_data, score_file
 from sbpipe.data.prune import remaining
 from sbpipe.data.score_file import ScoreFile, read_scores, write_scores
 from sbpipe.errors import ConfigError, DataError
 from sbpipe.models import build_model
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.studies.rating import Progress, make_scores
-from sbpipe.studies.rating.fit import along, fit
 from sbpipe.studies.rating.ensembles import crossed, ensemble
+from sbpipe.studies.rating.fit import along, fit
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stream import Stream
@@ -63,9 +60,7 @@ def scores_for(config: Config, path: Path, scores: Floats | None = None, kind: s
 
 
 def slowly_trained(config: Config, seed: int, epochs: float) -> torch.nn.Module:
-    """What `fit` promises, by hand: SGD on whole batches of the line of epochs, up to the peak and down to
-    0.
-    """
+    """What `fit` promises, by hand: SGD on whole batches of the line of epochs, up to the peak and down."""
     data = load(config, seed)
     model = build_model(
         config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=seed
@@ -386,7 +381,7 @@ def test_scores_that_are_no_numbers_are_neither_written_nor_read(
         write_scores(tmp_path / "scores.npz", ScoreFile("el2n", "f", scores))
     assert list(tmp_path.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(scorefile, "_first_not_finite", lambda scores: None)
+        patch.setattr(score_file, "_first_not_finite", lambda scores: None)
         write_scores(tmp_path / "scores.npz", ScoreFile("el2n", "f", scores))
     with pytest.raises(ConfigError, match="the score of example 1 is nan, and 1 of 3 are not finite"):
         read_scores(tmp_path / "scores.npz", key="data.prune")

@@ -14,27 +14,10 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from sbpipe.errors import FrameError
-from sbpipe.link import limits
+from sbpipe.link import limits, messages
 from sbpipe.link.frames import CRC, MAGIC, PREFIX, PREFIX_BYTES, PROTOCOL, ProtocolMismatch, decode, encode
-from sbpipe.link.messages import (
-    BULK,
-    TO_SELECTOR,
-    TO_TRAINER,
-    Announce,
-    Chunk,
-    Fenced,
-    Fetch,
-    Gone,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-    Ready,
-    Reject,
-    Welcome,
-)
-from sbpipe.link.schema import CODES, SHAPES, BadFrame
-from sbpipe.records import Lease, Selection
+from sbpipe.link.schema import CODES, SHAPES, BadFrame, Record
+from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 SESSION = bytes(range(16))
 
@@ -47,7 +30,7 @@ def selection(**changes: Any) -> Selection:
         np.array([1.0, np.nan, 2.0], np.float32),
         kept,
         np.array([1.0, 0.0, 0.25], np.float32),
-        {"score_s": 0.5},
+        SelectorStats(score_s=0.5),
     )
     return dataclasses.replace(whole, **changes)
 
@@ -58,32 +41,34 @@ def lease(**changes: Any) -> Lease:
     )
 
 
-EXAMPLES: list[tuple[Message, int]] = [
-    (Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
-    (Welcome("runs/a", "{}", "psm_1", 0.5, 4.0, "psm_1-fast"), 2),
-    (Ready({"model": "abc", "data": "def"}), 2),
-    (Reject("data differ: 12 here, 13 there"), 2),
-    (Fenced(), 2),
-    (Heartbeat(12, {"candidates_per_s": 1e4}), 2),
-    (Announce(5, 44_700_000), 2),
-    (Announce(5, 40_000, is_fast=True), 2),
+EXAMPLES: list[tuple[messages.Message, int]] = [
+    (messages.Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
+    (messages.Welcome("runs/a", "{}", "psm_1", 0.5, 4.0), 2),
+    (messages.Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"), 2),
+    (messages.Reject("data differ: 12 here, 13 there"), 2),
+    (messages.Fenced(), 2),
+    (messages.Heartbeat(12), 2),
+    (messages.Heartbeat(12, SelectorStats(weights_version=4, scored=128, agreement=0.99)), 2),
+    (messages.Announce(5, 44_700_000), 2),
+    (messages.Announce(5, 40_000, part=Part.FAST), 2),
     (lease(), 3),
     (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
     (lease(history=None, exact=True, keep_all=True), 2),
     (selection(), 5),
     (selection(predicted=np.array([2, 0, 1], np.int32), fast_version=3), 6),
-    (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32), stats={}), 5),
-    (Goodbye("done"), 2),
-    (Fetch(5, 2 << 20, 2 << 20), 2),
-    (Fetch(5, 0, 40_000, is_fast=True), 2),
-    (Chunk(5, 4, 10, b"abcdef"), 3),
-    (Chunk(5, 4, 10, b"abcdef", is_fast=True), 3),
-    (Gone(4), 2),
-    (Gone(4, is_fast=True), 2),
+    (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32)), 5),
+    (messages.Goodbye(RunEnd.FINISHED), 2),
+    (messages.Goodbye(RunEnd.FAILED, "out of memory"), 2),
+    (messages.Fetch(5, 2 << 20, 2 << 20), 2),
+    (messages.Fetch(5, 0, 40_000, part=Part.FAST), 2),
+    (messages.Chunk(5, 4, 10, b"abcdef"), 3),
+    (messages.Chunk(5, 4, 10, b"abcdef", part=Part.FAST), 3),
+    (messages.Gone(4), 2),
+    (messages.Gone(4, part=Part.FAST), 2),
 ]
 
 
-def framed(message: Message) -> list[bytes]:
+def framed(message: messages.Message) -> list[bytes]:
     return [bytes(frame) for frame in encode(message, session=SESSION, sequence=77)]
 
 
@@ -100,12 +85,12 @@ def forged(
     return [prefix + CRC.pack(zlib.crc32(body, zlib.crc32(prefix))), body, *arrays]
 
 
-def header_of(message: Message) -> dict[str, Any]:
+def header_of(message: messages.Message) -> dict[str, Any]:
     header: dict[str, Any] = msgpack.unpackb(framed(message)[1])
     return header
 
 
-def assert_same(left: Message, right: Message) -> None:
+def assert_same(left: messages.Message, right: messages.Message) -> None:
     assert type(left) is type(right)
     for field in dataclasses.fields(left):
         ours, theirs = getattr(left, field.name), getattr(right, field.name)
@@ -118,7 +103,7 @@ def assert_same(left: Message, right: Message) -> None:
 
 @pytest.mark.parametrize(("message", "num_frames"), EXAMPLES, ids=lambda value: type(value).__name__)
 def test_every_message_comes_back_as_it_was_in_the_expected_number_of_frames(
-    message: Message, num_frames: int
+    message: messages.Message, num_frames: int
 ) -> None:
     frames = encode(message, session=SESSION, sequence=77)
     envelope = decode(frames)
@@ -127,17 +112,25 @@ def test_every_message_comes_back_as_it_was_in_the_expected_number_of_frames(
     assert_same(envelope.message, message)
 
 
+def field_names(record: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(record)}
+
+
 def test_every_message_has_a_shape_with_exactly_its_fields_and_a_direction() -> None:
     for shape in SHAPES.values():
-        assert {
-            field.name for field in dataclasses.fields(shape.kind)
-        } == shape.fields.keys() | shape.arrays.keys()
-    assert set(CODES) == {*TO_TRAINER, *TO_SELECTOR} == {type(message) for message, _ in EXAMPLES}
+        assert field_names(shape.kind) == shape.fields.keys() | shape.arrays.keys()
+        for kind in shape.fields.values():
+            assert not isinstance(kind, Record) or field_names(kind.of) == kind.fields.keys()
+    assert (
+        set(CODES)
+        == {*messages.TO_TRAINER, *messages.TO_SELECTOR}
+        == {type(message) for message, _ in EXAMPLES}
+    )
     assert len({shape.kind for shape in SHAPES.values()}) == len(SHAPES)
 
 
 def test_the_prefix_layout_is_frozen() -> None:
-    prefix = framed(Fenced())[0]
+    prefix = framed(messages.Fenced())[0]
     assert PREFIX_BYTES == len(prefix) == 42
     assert struct.unpack_from("<4sHHH16sQI", prefix) == (b"SBPL", *PROTOCOL, 5, SESSION, 77, 1)
 
@@ -152,9 +145,9 @@ def test_arrays_are_read_only_views_of_the_received_frames() -> None:
 
 def test_chunk_data_is_neither_copied_on_the_way_out_nor_on_the_way_in() -> None:
     snapshot = np.arange(1000, dtype=np.float32)
-    frames = encode(Chunk(1, 0, 4000, snapshot.data), session=SESSION, sequence=0)
+    frames = encode(messages.Chunk(1, 0, 4000, snapshot.data), session=SESSION, sequence=0)
     message = decode(frames).message
-    assert isinstance(message, Chunk)
+    assert isinstance(message, messages.Chunk)
     assert np.shares_memory(np.frombuffer(frames[2], np.uint8), snapshot)
     assert np.shares_memory(np.frombuffer(message.data, np.uint8), snapshot)
     assert memoryview(message.data).readonly
@@ -165,16 +158,25 @@ def test_numpy_scalars_travel_as_plain_numbers() -> None:
         framed(lease(start=np.int64(3), stop=np.int32(9), exact=np.bool_(True), history=None))
     ).message
     assert message == lease(start=3, stop=9, exact=True, history=None)
-    heartbeat = decode(framed(Heartbeat(np.int64(4), {"loss": np.float32(0.5)}))).message  # type: ignore[arg-type, dict-item]
-    assert heartbeat == Heartbeat(4, {"loss": 0.5})
+    told = SelectorStats(scored=np.int64(3), score_s=np.float32(0.5))  # type: ignore[arg-type]
+    heartbeat = decode(framed(messages.Heartbeat(np.int64(4), told))).message  # type: ignore[arg-type]
+    assert heartbeat == messages.Heartbeat(4, SelectorStats(scored=3, score_s=0.5))
+
+
+def test_statistics_beyond_their_range_are_moved_into_it_and_not_refused() -> None:
+    told = SelectorStats(view_s=1e300, idle_s=-1e-12, agreement=1.0 + 1e-9)
+    message = decode(framed(messages.Heartbeat(0, told))).message
+    assert message == messages.Heartbeat(
+        0, SelectorStats(view_s=limits.MAX_TOTAL_S, idle_s=0.0, agreement=1.0)
+    )
 
 
 def test_a_reason_that_is_too_long_is_cut_and_not_refused() -> None:
-    message = decode(framed(Reject("é" * 10_000))).message
-    assert message == Reject("é" * limits.MAX_REASON)
+    message = decode(framed(messages.Reject("é" * 10_000))).message
+    assert message == messages.Reject("é" * limits.MAX_REASON)
 
 
-BAD: list[tuple[Message, str]] = [
+BAD: list[tuple[messages.Message, str]] = [
     (lease(start=512), "empty"),
     (lease(stop=128 + limits.MAX_CANDIDATES + 1), "candidates are more"),
     (lease(start=-1), "start"),
@@ -207,25 +209,29 @@ BAD: list[tuple[Message, str]] = [
     (selection(fast_version=1 << 60), "fast_version"),
     (selection(fast_version=2), "older than the whole"),
     (selection(kept=np.empty(0, np.int32), fast_version=2), "older than the whole"),
-    (selection(stats={"loss": float("nan")}), "stats"),
-    (selection(stats={f"s{i}": 0.0 for i in range(limits.MAX_ENTRIES + 1)}), "stats"),
-    (selection(stats={"n" * 65: 0.0}), "stats"),
-    (Heartbeat(0, {"rate": float("inf")}), "stats"),
-    (Hello("a name", "host", 1, "cpu", "fp32", "0"), "selector_id"),
-    (Hello("x" * 65, "host", 1, "cpu", "fp32", "0"), "selector_id"),
-    (Hello("x", "host\ud800", 1, "cpu", "fp32", "0"), "cannot be packed"),
-    (Welcome("run", "{}", "", float("nan"), 4.0), "heartbeat_s"),
-    (Welcome("run", "{}", "", 0.0, 4.0), "heartbeat_s"),
-    (Ready({"model": "x" * 129}), "fingerprints"),
-    (Fetch(1, 0, 0), "num_bytes"),
-    (Fetch(1, 0, limits.MAX_CHUNK_BYTES + 1), "num_bytes"),
-    (Chunk(1, 5, 10, b"abcdef"), "6 bytes at 5 of 10"),
-    (Chunk(1, 0, 10, b""), "data"),
+    (selection(stats=None), "stats"),
+    (selection(stats=SelectorStats(score_s=float("nan"))), "stats"),
+    (selection(stats=SelectorStats(score_s=None)), "stats"),  # type: ignore[arg-type]
+    (selection(stats=SelectorStats(scored=-1)), "stats"),
+    (messages.Heartbeat(0, {"scored": 1}), "stats"),  # type: ignore[arg-type]
+    (messages.Heartbeat(0, SelectorStats(agreement=float("nan"))), "stats"),
+    (messages.Hello("a name", "host", 1, "cpu", "fp32", "0"), "selector_id"),
+    (messages.Hello("x" * 65, "host", 1, "cpu", "fp32", "0"), "selector_id"),
+    (messages.Hello("x", "host\ud800", 1, "cpu", "fp32", "0"), "cannot be packed"),
+    (messages.Welcome("run", "{}", "", float("nan"), 4.0), "heartbeat_s"),
+    (messages.Welcome("run", "{}", "", 0.0, 4.0), "heartbeat_s"),
+    (messages.Ready({"model": "x" * 129}, False, "fp32"), "fingerprints"),
+    (messages.Ready({}, False, "x" * 33), "precision"),
+    (messages.Goodbye("done"), "end"),  # type: ignore[arg-type]
+    (messages.Fetch(1, 0, 0), "num_bytes"),
+    (messages.Fetch(1, 0, limits.MAX_CHUNK_BYTES + 1), "num_bytes"),
+    (messages.Chunk(1, 5, 10, b"abcdef"), "6 bytes at 5 of 10"),
+    (messages.Chunk(1, 0, 10, b""), "data"),
 ]
 
 
 @pytest.mark.parametrize(("message", "says"), BAD, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_message_that_breaks_a_rule_cannot_be_encoded(message: Message, says: str) -> None:
+def test_a_message_that_breaks_a_rule_cannot_be_encoded(message: messages.Message, says: str) -> None:
     with pytest.raises(FrameError, match=says):
         encode(message, session=SESSION, sequence=0)
 
@@ -238,15 +244,19 @@ SCORES, KEPT, CHANCES = (
 
 
 def gone(version: Any) -> dict[str, Any]:
-    return {"version": version, "is_fast": False}
+    return {"version": version, "part": 0}
 
 
 def announced(dtype: str, data: bytes, length: int | None = None) -> list[Any]:
     return [dtype, len(data) // 4 if length is None else length, zlib.crc32(data)]
 
 
+def told(**changes: Any) -> dict[str, Any]:
+    return dataclasses.asdict(SelectorStats()) | changes
+
+
 def forged_selection(**changes: Any) -> list[bytes]:
-    header = {"lease_id": 1, "version": 1, "stats": {}, "fast_version": -1, "predicted": None}
+    header = {"lease_id": 1, "version": 1, "stats": told(), "fast_version": -1, "predicted": None}
     arrays = {
         "scores": announced("<f4", SCORES),
         "kept": announced("<i4", KEPT),
@@ -267,13 +277,21 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged(13, gone(1.0)), "fields"),
     (forged(13, gone(-1)), "fields"),
     (forged(13, gone((1 << 64) - 1)), "fields"),
-    (forged(13, gone(1) | {"is_fast": 1}), "fields"),
+    (forged(13, gone(1) | {"part": 2}), "fields"),
+    (forged(13, gone(1) | {"part": False}), "fields"),
     (forged_selection(fast_version=0), "meaning"),
     (forged_selection(fast_version=-2), "fields"),
     (forged_selection(fast_version=None), "fields"),
-    (forged(6, {"progress": 0, "stats": {"a": {"b": 1.0}}}), "fields"),
-    (forged(6, {"progress": 0, "stats": {"a": float("inf")}}), "fields"),
-    (forged(6, {"progress": 0, "stats": {"a": 1}}), "fields"),
+    (forged(6, {"progress": 0, "stats": {}}), "fields"),
+    (forged(10, {"end": "over", "reason": ""}), "fields"),
+    (forged(10, {"end": 0, "reason": ""}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(view_s={"b": 1.0})}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(view_s=float("inf"))}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(view_s=-1.0)}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(view_s=1)}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(scored=1.0)}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(agreement=1.5)}), "fields"),
+    (forged(6, {"progress": 0, "stats": told(busy_s=1.0)}), "fields"),
     (forged(8, header_of(lease(history=None)) | {"stop": 128}), "meaning"),
     (forged(13, None, packed=b"\x81\xa7version"), "header"),
     (forged(13, None, packed=msgpack.packb(gone(1)) + b"\x00"), "header"),
@@ -295,7 +313,7 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged_selection(scores={"dtype": "<f4"}), "arrays"),
     (forged_selection(stats=None), "fields"),
     (forged_selection()[:-1], "arrays"),
-    ([*framed(Fenced()), b"more"], "arrays"),
+    ([*framed(messages.Fenced()), b"more"], "arrays"),
     ([*framed(selection()), b"more"], "arrays"),
     ([*framed(selection(predicted=np.array([1, 2], np.int32))), b"more"], "prefix"),
     ([], "prefix"),
@@ -315,22 +333,24 @@ def test_a_forged_message_is_refused_for_the_right_reason(frames: list[bytes], r
 
 
 def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
-    assert decode(forged(13, gone(1))).message == Gone(1)
+    assert decode(forged(13, gone(1))).message == messages.Gone(1)
     assert isinstance(decode(forged_selection()).message, Selection)
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 2\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 3\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
 
 def test_a_reject_can_be_read_under_every_protocol_major() -> None:
-    assert decode(forged(4, {"reason": "you are too old"}, major=9)).message == Reject("you are too old")
+    assert decode(forged(4, {"reason": "you are too old"}, major=9)).message == messages.Reject(
+        "you are too old"
+    )
 
 
 def test_a_flipped_bit_anywhere_in_a_chunk_is_noticed() -> None:
-    frames = framed(Chunk(1, 0, 64, bytes(64)))
+    frames = framed(messages.Chunk(1, 0, 64, bytes(64)))
     for number, frame in enumerate(frames):
         for position in range(len(frame)):
             damaged = bytearray(frame)
@@ -339,12 +359,21 @@ def test_a_flipped_bit_anywhere_in_a_chunk_is_noticed() -> None:
                 decode([*frames[:number], bytes(damaged), *frames[number + 1 :]])
 
 
-counts = st.integers(0, limits.MAX_COUNT)
+counts, parts = st.integers(0, limits.MAX_COUNT), st.sampled_from(Part)
 names = st.text("abcXYZ019", min_size=1, max_size=64)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=64)
-stats = st.dictionaries(texts.filter(bool), st.floats(allow_nan=False, allow_infinity=False), max_size=8)
+short_texts = texts.filter(lambda text: len(text) <= 32)
+totals, correlations = st.floats(0, limits.MAX_TOTAL_S), st.none() | st.floats(-1, 1)
+stats = st.builds(
+    SelectorStats,
+    st.integers(-1, limits.MAX_COUNT),
+    *[counts] * 5,
+    *[totals] * 6,
+    *[st.none() | totals] * 3,
+    *[correlations] * 2,
+)
 scores = npst.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
-seconds = st.floats(0, 86_400, exclude_min=True)
+seconds = st.floats(limits.MIN_PERIOD_S, limits.MAX_PERIOD_S)
 
 
 def fast_versions(version: int) -> st.SearchStrategy[int]:
@@ -392,30 +421,32 @@ def selections(draw: st.DrawFn) -> Selection:
 
 
 @st.composite
-def chunks(draw: st.DrawFn) -> Chunk:
+def chunks(draw: st.DrawFn) -> messages.Chunk:
     data, offset = draw(st.binary(min_size=1, max_size=200)), draw(st.integers(0, 1 << 30))
-    return Chunk(
-        draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data, draw(st.booleans())
+    return messages.Chunk(
+        draw(counts), offset, offset + len(data) + draw(st.integers(0, 1 << 30)), data, draw(parts)
     )
 
 
-any_message: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, names, texts, counts, texts, texts.filter(lambda text: len(text) <= 32), texts),
-    st.builds(Welcome, texts, texts, texts, seconds, seconds, texts),
-    st.builds(Ready, st.dictionaries(texts.filter(bool), texts, max_size=8)),
-    st.builds(Reject, texts),
-    st.just(Fenced()),
-    st.builds(Heartbeat, counts, stats),
-    st.builds(Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), st.booleans()),
-    st.builds(Goodbye, texts),
+any_message: st.SearchStrategy[messages.Message] = st.one_of(
+    st.builds(messages.Hello, names, texts, counts, texts, short_texts, texts),
+    st.builds(messages.Welcome, texts, texts, texts, seconds, seconds),
     st.builds(
-        Fetch,
+        messages.Ready, st.dictionaries(texts.filter(bool), texts, max_size=8), st.booleans(), short_texts
+    ),
+    st.builds(messages.Reject, texts),
+    st.just(messages.Fenced()),
+    st.builds(messages.Heartbeat, counts, st.none() | stats),
+    st.builds(messages.Announce, counts, st.integers(0, limits.MAX_SNAPSHOT_BYTES), parts),
+    st.builds(messages.Goodbye, st.sampled_from(RunEnd), texts),
+    st.builds(
+        messages.Fetch,
         counts,
         st.integers(0, limits.MAX_SNAPSHOT_BYTES),
         st.integers(1, limits.MAX_CHUNK_BYTES),
-        st.booleans(),
+        parts,
     ),
-    st.builds(Gone, counts, st.booleans()),
+    st.builds(messages.Gone, counts, parts),
     leases(),
     selections(),
     chunks(),
@@ -424,7 +455,7 @@ any_message: st.SearchStrategy[Message] = st.one_of(
 
 @settings(deadline=None, max_examples=200)
 @given(any_message, st.binary(min_size=16, max_size=16), st.integers(0, (1 << 64) - 1))
-def test_any_message_comes_back_as_it_was(message: Message, session: bytes, sequence: int) -> None:
+def test_any_message_comes_back_as_it_was(message: messages.Message, session: bytes, sequence: int) -> None:
     envelope = decode([bytes(frame) for frame in encode(message, session=session, sequence=sequence)])
     assert (envelope.session, envelope.sequence) == (session, sequence)
     assert_same(envelope.message, message)
@@ -446,7 +477,7 @@ def test_random_headers_under_a_right_checksum_are_a_message_or_a_frame_error(
         decode(forged(code, None, tuple(arrays), packed=header))
     except FrameError:
         return
-    assert (code, header) == (CODES[Fenced], b"\x80")
+    assert (code, header) == (CODES[messages.Fenced], b"\x80")
 
 
 anything = st.recursive(
@@ -464,7 +495,7 @@ anything = st.recursive(
 @settings(deadline=None, max_examples=300)
 @given(any_message, st.data())
 def test_a_field_replaced_by_anything_gives_a_message_or_a_frame_error(
-    message: Message, data: st.DataObject
+    message: messages.Message, data: st.DataObject
 ) -> None:
     frames = framed(message)
     header = msgpack.unpackb(frames[1])
@@ -480,7 +511,7 @@ def test_a_field_replaced_by_anything_gives_a_message_or_a_frame_error(
 @settings(deadline=None, max_examples=300)
 @given(any_message, st.data())
 def test_a_mutated_or_truncated_message_is_never_taken_for_another(
-    message: Message, data: st.DataObject
+    message: messages.Message, data: st.DataObject
 ) -> None:
     frames = framed(message)
     number = data.draw(st.integers(0, len(frames) - 1))
@@ -506,4 +537,4 @@ def test_a_mutated_or_truncated_message_is_never_taken_for_another(
 
 
 def test_bulk_messages_are_exactly_those_of_a_transfer() -> None:
-    assert set(BULK) == {Fetch, Chunk, Gone}
+    assert set(messages.BULK) == {messages.Fetch, messages.Chunk, messages.Gone}

@@ -13,6 +13,7 @@ from sbpipe.link.faults import MAX_DELAY, FaultyPort
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Announce, Goodbye, Heartbeat, Hello, Message
 from sbpipe.link.ports import Port
+from sbpipe.records import RunEnd
 
 HELLO = Hello("s1", "host", 1, "cpu", "fp32", "0.1.0")
 pytestmark = pytest.mark.timeout(20)
@@ -58,7 +59,7 @@ def test_a_handler_may_answer_with_nothing_or_with_much() -> None:
     port = InlinePort(
         lambda message: [Heartbeat(1), Heartbeat(2)] if isinstance(message, Announce) else [], "s1"
     )
-    port.send("s1", Goodbye("end"))
+    port.send("s1", Goodbye(RunEnd.STOPPED))
     port.send("s1", Announce(1, 1))
     assert port.receive(0.0) == []
     assert numbers(port.receive(0.0)) == [1, 2]

@@ -18,7 +18,7 @@ import zmq
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError, FrameError, RunDirError
-from sbpipe.link import limits
+from sbpipe.link import limits, messages
 from sbpipe.link.addresses import Endpoints
 from sbpipe.link.connection import (
     NotThereYet,
@@ -30,33 +30,19 @@ from sbpipe.link.connection import (
 )
 from sbpipe.link.frames import CRC, MAGIC, PREFIX, Buffer, decode, encode
 from sbpipe.link.gate import SelectorGate, TrainerGate
-from sbpipe.link.messages import (
-    NO_SESSION,
-    Announce,
-    Chunk,
-    Fenced,
-    Fetch,
-    Gone,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-    Reject,
-    Welcome,
-)
 from sbpipe.link.opening import open_selector_port, open_trainer_port
 from sbpipe.link.ports import OnePeerPort, Port
 from sbpipe.link.sockets import SelectorPort, TrainerPort
-from sbpipe.records import Lease, Selection
+from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
-WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
+WELCOME = messages.Welcome("run", "{}", "", 0.5, 4.0)
 DEADLINE_S = 10.0
 pytestmark = pytest.mark.timeout(30)
 
 
-def hello(name: str) -> Hello:
-    return Hello(name, "host", 1, "cpu", "fp32", "0.1.0")
+def hello(name: str) -> messages.Hello:
+    return messages.Hello(name, "host", 1, "cpu", "fp32", "0.1.0")
 
 
 class Scene:
@@ -116,13 +102,13 @@ def introduce(trainer: TrainerPort, selector: SelectorPort, name: str = "s1") ->
     assert take_one(selector) == WELCOME
 
 
-def take(port: Port) -> tuple[str, Message]:
+def take(port: Port) -> tuple[str, messages.Message]:
     """The one message that comes next."""
     (received,) = port.receive(DEADLINE_S)
     return received
 
 
-def take_one(port: OnePeerPort) -> Message:
+def take_one(port: OnePeerPort) -> messages.Message:
     (received,) = port.receive(DEADLINE_S)
     return received
 
@@ -138,15 +124,15 @@ def until(condition: Callable[[], bool], *ports: TrainerPort | SelectorPort) -> 
     return came
 
 
-def raw_frames(message: Message, session: bytes, sequence: int = 0) -> list[Buffer]:
+def raw_frames(message: messages.Message, session: bytes, sequence: int = 0) -> list[Buffer]:
     return encode(message, session=session, sequence=sequence)
 
 
 def test_both_ports_offer_what_the_loops_ask_for(scene: Scene) -> None:
     trainer: Port = scene.trainer()
     selector: OnePeerPort = scene.selector(scene.trainer())
-    assert trainer.session != NO_SESSION
-    assert selector.session == NO_SESSION
+    assert trainer.session != messages.NO_SESSION
+    assert selector.session == messages.NO_SESSION
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "tcp://localhost:0", "ipc"])
@@ -163,47 +149,49 @@ def test_every_message_travels_over_every_kind_of_address(scene: Scene, address:
     peer, answer = take(trainer)
     assert isinstance(answer, Selection)
     assert (peer, answer.kept.tolist()) == ("s1", [1])
-    assert selector.send(Fetch(1, 0, 4))
-    assert take(trainer) == ("s1", Fetch(1, 0, 4))
-    assert trainer.send("s1", Chunk(1, 0, 4, b"abcd"))
-    assert take_one(selector) == Chunk(1, 0, 4, b"abcd")
+    assert selector.send(messages.Fetch(1, 0, 4))
+    assert take(trainer) == ("s1", messages.Fetch(1, 0, 4))
+    assert trainer.send("s1", messages.Chunk(1, 0, 4, b"abcd"))
+    assert take_one(selector) == messages.Chunk(1, 0, 4, b"abcd")
     assert not trainer.dropped
     assert not selector.dropped
 
 
 def test_a_sent_buffer_may_be_written_over_at_once(scene: Scene) -> None:
     trainer, selector = scene.pair()
-    selector.send(Fetch(1, 0, 4))
+    selector.send(messages.Fetch(1, 0, 4))
     take(trainer)
     buffer = np.arange(1 << 20, dtype=np.uint8)
     before = buffer.tobytes()
-    trainer.send("s1", Chunk(1, 0, buffer.nbytes, buffer.data))
+    trainer.send("s1", messages.Chunk(1, 0, buffer.nbytes, buffer.data))
     buffer[:] = 0
     chunk = take_one(selector)
-    assert isinstance(chunk, Chunk)
+    assert isinstance(chunk, messages.Chunk)
     assert bytes(chunk.data) == before
 
 
 def test_control_comes_before_bulk_that_was_there_first(scene: Scene) -> None:
     trainer, selector = scene.pair()
     for _ in range(5):
-        selector.send(Fetch(1, 0, 4))
-    selector.send(Heartbeat(1))
+        selector.send(messages.Fetch(1, 0, 4))
+    selector.send(messages.Heartbeat(1))
     until(lambda: all(sock.poll(10) for sock in (trainer._control, trainer._bulk)))
     came = [message for _, message in trainer.receive(DEADLINE_S)]
-    assert came[0] == Heartbeat(1)
+    assert came[0] == messages.Heartbeat(1)
 
 
 def test_posts_of_other_threads_are_sent_while_receive_waits(scene: Scene) -> None:
     trainer, selector = scene.pair()
     poster = threading.Thread(
-        target=lambda: [trainer.post("s1", Announce(version, 1)) for version in range(50)]
+        target=lambda: [trainer.post("s1", messages.Announce(version, 1)) for version in range(50)]
     )
     poster.start()
     versions: list[int] = []
     while len(versions) < 50:
         trainer.receive(0.05)
-        versions += [message.version for message in selector.receive(0.05) if isinstance(message, Announce)]
+        versions += [
+            message.version for message in selector.receive(0.05) if isinstance(message, messages.Announce)
+        ]
     poster.join()
     assert versions == list(range(50))
 
@@ -224,7 +212,7 @@ def test_wake_lets_receive_return_before_its_time_and_is_not_lost(scene: Scene) 
 def test_a_post_that_cannot_be_packed_raises_where_it_was_made(scene: Scene) -> None:
     trainer = scene.trainer()
     with pytest.raises(FrameError, match="stats"):
-        trainer.post("s1", Heartbeat(0, {"loss": float("nan")}))
+        trainer.post("s1", messages.Heartbeat(0, SelectorStats(score_s=float("nan"))))
     assert trainer.receive(0.0) == []
 
 
@@ -233,27 +221,27 @@ def test_after_close_post_and_wake_do_nothing(scene: Scene) -> None:
     trainer.close()
     trainer.close()
     trainer.wake()
-    assert not trainer.post("s1", Fenced())
+    assert not trainer.post("s1", messages.Fenced())
 
 
 def test_sending_to_an_unknown_peer_says_no_and_is_counted(scene: Scene) -> None:
     trainer = scene.trainer()
-    assert not trainer.send("nobody", Fenced())
-    assert not trainer.send("", Fenced())
+    assert not trainer.send("nobody", messages.Fenced())
+    assert not trainer.send("", messages.Fenced())
     assert trainer.dropped == {"unreachable": 2}
 
 
 def test_a_peer_that_stops_reading_never_blocks_the_trainer(scene: Scene) -> None:
     # With chunks of 64 MiB, the queue of either side holds four of them, and the kernel less than one.
     trainer, selector = scene.pair(LinkConfig(bind="tcp://127.0.0.1:0", chunk_mib=64.0))
-    selector.send(Fetch(1, 0, 4))
+    selector.send(messages.Fetch(1, 0, 4))
     take(trainer)
-    chunk = Chunk(1, 0, 8 << 20, bytes(8 << 20))
+    chunk = messages.Chunk(1, 0, 8 << 20, bytes(8 << 20))
     started = time.monotonic()
     num_sent = next(count for count in range(100) if not trainer.send("s1", chunk))
     assert 4 <= num_sent < 20
     assert trainer.dropped == {"full": 1}
-    assert trainer.send("s1", Announce(2, 1))
+    assert trainer.send("s1", messages.Announce(2, 1))
     assert time.monotonic() - started < DEADLINE_S
 
 
@@ -261,13 +249,13 @@ SELECTOR = """
 import sys
 from sbpipe.config import LinkConfig
 from sbpipe.link.addresses import Endpoints
-from sbpipe.link.messages import Heartbeat, Hello
+from sbpipe.link import messages
 from sbpipe.link.sockets import SelectorPort
 port = SelectorPort(Endpoints(*sys.argv[1:]), "s1", LinkConfig())
-port.send(Hello("s1", "host", 1, "cpu", "fp32", "0"))
+port.send(messages.Hello("s1", "host", 1, "cpu", "fp32", "0"))
 while True:
     for _ in port.receive(60.0):
-        port.send(Heartbeat(1))
+        port.send(messages.Heartbeat(1))
 """
 
 
@@ -275,12 +263,12 @@ def test_a_stopped_process_becomes_unreachable_and_can_come_back(scene: Scene) -
     trainer = scene.trainer(LinkConfig(bind="tcp://127.0.0.1:0", heartbeat_s=0.05, lost_after_s=0.3))
     with subprocess.Popen([sys.executable, "-c", SELECTOR, *trainer.endpoints]) as process:
         try:
-            assert isinstance(take(trainer)[1], Hello)
+            assert isinstance(take(trainer)[1], messages.Hello)
             process.send_signal(signal.SIGSTOP)
             until(lambda: trainer.dropped["unreachable"] > 0 or not trainer.send("s1", WELCOME), trainer)
             process.send_signal(signal.SIGCONT)
             came = until(lambda: trainer.send("s1", WELCOME), trainer)
-            assert ("s1", Heartbeat(1)) in came + trainer.receive(DEADLINE_S)
+            assert ("s1", messages.Heartbeat(1)) in came + trainer.receive(DEADLINE_S)
         finally:
             process.kill()
 
@@ -288,18 +276,18 @@ def test_a_stopped_process_becomes_unreachable_and_can_come_back(scene: Scene) -
 def test_a_message_of_another_session_is_fenced_and_the_selector_is_told_once(scene: Scene) -> None:
     trainer, selector = scene.pair()
     selector.session = b"o" * 16
-    selector.send(Heartbeat(1))
-    selector.send(Heartbeat(2))
-    selector.send(Fetch(1, 0, 4))
+    selector.send(messages.Heartbeat(1))
+    selector.send(messages.Heartbeat(2))
+    selector.send(messages.Fetch(1, 0, 4))
     came = until(
         lambda: trainer.dropped["fenced"] == 3 and selector.dropped["fenced"] == 1, trainer, selector
     )
-    assert came == [Fenced()]
-    assert selector.session == NO_SESSION
-    assert not selector.send(Heartbeat(3))
+    assert came == [messages.Fenced()]
+    assert selector.session == messages.NO_SESSION
+    assert not selector.send(messages.Heartbeat(3))
     introduce(trainer, selector)
-    assert selector.send(Heartbeat(4))
-    assert take(trainer) == ("s1", Heartbeat(4))
+    assert selector.send(messages.Heartbeat(4))
+    assert take(trainer) == ("s1", messages.Heartbeat(4))
 
 
 def test_a_restarted_trainer_receives_the_queue_of_the_old_session_and_fences_it(
@@ -314,7 +302,7 @@ def test_a_restarted_trainer_receives_the_queue_of_the_old_session_and_fences_it
         Selection(1, 0, np.ones(3, np.float32), np.array([1], np.int32), np.ones(3, np.float32))
     )
     new = scene.trainer(link)
-    assert until(lambda: selector.session == NO_SESSION, new, selector) == [Fenced()]
+    assert until(lambda: selector.session == messages.NO_SESSION, new, selector) == [messages.Fenced()]
     assert new.dropped == {"fenced": 1}
     introduce(new, selector)
     assert selector.session == new.session != old.session
@@ -326,30 +314,34 @@ def test_a_selector_that_keeps_beating_finds_the_restarted_trainer(scene: Scene,
     old.close()
     new = scene.trainer(link)
     # A single message may be lost in the dying connection, so it beats until it is fenced.
-    came = until(lambda: selector.session == NO_SESSION or not selector.send(Heartbeat(1)), new, selector)
-    assert came == [Fenced()]
+    came = until(
+        lambda: selector.session == messages.NO_SESSION or not selector.send(messages.Heartbeat(1)),
+        new,
+        selector,
+    )
+    assert came == [messages.Fenced()]
     introduce(new, selector)
 
 
 def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
     trainer, selector = scene.pair()
     selector.session = b"o" * 16
-    trainer.send("s1", Announce(1, 1))
-    trainer.send("s1", Goodbye("end"))
-    trainer.send("s1", Reject("no"))
+    trainer.send("s1", messages.Announce(1, 1))
+    trainer.send("s1", messages.Goodbye(RunEnd.STOPPED))
+    trainer.send("s1", messages.Reject("no"))
     came = until(lambda: selector.dropped["foreign"] == 2, selector)
-    assert (came or selector.receive(DEADLINE_S)) == [Reject("no")]
+    assert (came or selector.receive(DEADLINE_S)) == [messages.Reject("no")]
 
 
 def test_a_selector_that_starts_anew_under_its_old_name_is_heard(scene: Scene) -> None:
     trainer, first = scene.pair()
     for count in range(20):
-        first.send(Heartbeat(count))
+        first.send(messages.Heartbeat(count))
     until(lambda: trainer._gate._last[("s1", False)] >= 20, trainer)
     second = scene.selector(trainer)
     introduce(trainer, second)
-    second.send(Heartbeat(1))
-    assert take(trainer) == ("s1", Heartbeat(1))
+    second.send(messages.Heartbeat(1))
+    assert take(trainer) == ("s1", messages.Heartbeat(1))
 
 
 @pytest.mark.parametrize(
@@ -358,10 +350,10 @@ def test_a_selector_that_starts_anew_under_its_old_name_is_heard(scene: Scene) -
         ([b"garbage"], "prefix"),
         ([b"x" * 42, b"y" * 1000], "prefix"),
         ([b""] * 50, "prefix"),
-        ([*raw_frames(Fenced(), NO_SESSION), b"more"], "arrays"),
-        (raw_frames(WELCOME, NO_SESSION), "misplaced"),
-        (raw_frames(Fetch(1, 0, 1), NO_SESSION), "misplaced"),
-        (raw_frames(hello("another"), NO_SESSION), "misplaced"),
+        ([*raw_frames(messages.Fenced(), messages.NO_SESSION), b"more"], "arrays"),
+        (raw_frames(WELCOME, messages.NO_SESSION), "misplaced"),
+        (raw_frames(messages.Fetch(1, 0, 1), messages.NO_SESSION), "misplaced"),
+        (raw_frames(hello("another"), messages.NO_SESSION), "misplaced"),
     ],
 )
 def test_three_bad_messages_and_the_peer_is_refused_with_a_word(
@@ -371,36 +363,36 @@ def test_three_bad_messages_and_the_peer_is_refused_with_a_word(
     raw = scene.raw(trainer.endpoints.control)
     for _ in range(3):
         raw.send_multipart(frames)
-    raw.send_multipart(raw_frames(hello("raw"), NO_SESSION))
+    raw.send_multipart(raw_frames(hello("raw"), messages.NO_SESSION))
     assert until(lambda: trainer.dropped["refused"] == 1, trainer) == []
     assert trainer.dropped == {reason: 3, "refused": 1}
-    assert isinstance(decode(raw.recv_multipart()).message, Reject)
+    assert isinstance(decode(raw.recv_multipart()).message, messages.Reject)
     introduce(trainer, scene.selector(trainer))
 
 
 def test_a_refused_peer_is_not_heard(scene: Scene) -> None:
     trainer, selector = scene.pair()
     trainer.refuse("s1")
-    selector.send(Heartbeat(1))
-    selector.send(Fetch(1, 0, 1))
+    selector.send(messages.Heartbeat(1))
+    selector.send(messages.Fetch(1, 0, 1))
     assert until(lambda: trainer.dropped["refused"] == 2, trainer) == []
 
 
 def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     trainer = scene.trainer()
     raw = scene.raw(trainer.endpoints.control)
-    prefix = PREFIX.pack(MAGIC, 0, 3, 1, NO_SESSION, 0, 3)
+    prefix = PREFIX.pack(MAGIC, 0, 3, 1, messages.NO_SESSION, 0, 3)
     raw.send_multipart([prefix + CRC.pack(zlib.crc32(b"old", zlib.crc32(prefix))), b"old"])
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
-    assert isinstance(answer, Reject)
-    assert "the peer speaks 0.3, this side 2.0" in answer.reason
+    assert isinstance(answer, messages.Reject)
+    assert "the peer speaks 0.3, this side 3.0" in answer.reason
 
 
 @pytest.mark.parametrize("name", [b"", b"a name", b"\xff\xfe", b"x" * 65])
 def test_a_peer_without_a_proper_name_is_dropped_unread(scene: Scene, name: bytes) -> None:
     trainer = scene.trainer()
-    scene.raw(trainer.endpoints.control, name).send_multipart(raw_frames(hello("raw"), NO_SESSION))
+    scene.raw(trainer.endpoints.control, name).send_multipart(raw_frames(hello("raw"), messages.NO_SESSION))
     assert until(lambda: trainer.dropped["nameless"] == 1, trainer) == []
 
 
@@ -414,8 +406,8 @@ def test_an_oversize_frame_cuts_its_sender_off_and_costs_nothing(scene: Scene, p
     raw.send_multipart([bytes(42), bytes(limit + 1)])
     scene.raws.append(monitor)
     assert monitor.poll(int(1000 * DEADLINE_S))
-    selector.send(Heartbeat(1))
-    assert take(trainer) == ("s1", Heartbeat(1))
+    selector.send(messages.Heartbeat(1))
+    assert take(trainer) == ("s1", messages.Heartbeat(1))
     assert not trainer.dropped
 
 
@@ -427,12 +419,12 @@ def test_the_greatest_selection_and_the_greatest_chunk_pass(scene: Scene) -> Non
     )
     selector.send(Selection(1, 0, scores, kept, scores))
     assert isinstance(take(trainer)[1], Selection)
-    selector.send(Fetch(1, 0, limits.MAX_CHUNK_BYTES))
+    selector.send(messages.Fetch(1, 0, limits.MAX_CHUNK_BYTES))
     take(trainer)
     data = bytes(limits.MAX_CHUNK_BYTES)
-    trainer.send("s1", Chunk(1, 0, len(data), data))
+    trainer.send("s1", messages.Chunk(1, 0, len(data), data))
     chunk = take_one(selector)
-    assert isinstance(chunk, Chunk)
+    assert isinstance(chunk, messages.Chunk)
     assert len(chunk.data) == len(data)
 
 
@@ -446,7 +438,7 @@ def test_garbage_for_the_selector_is_counted_and_the_next_message_is_read(scene:
     for frames in (
         [b"garbage"],
         raw_frames(hello("s1"), b"t" * 16),
-        raw_frames(Gone(1), b"t" * 16),
+        raw_frames(messages.Gone(1), b"t" * 16),
         raw_frames(WELCOME, b"t" * 16),
     ):
         router.send_multipart([b"s1", *frames])
@@ -456,21 +448,28 @@ def test_garbage_for_the_selector_is_counted_and_the_next_message_is_read(scene:
 
 def test_the_gate_drops_what_it_has_seen_on_the_same_socket() -> None:
     gate, session = TrainerGate(b"t" * 16, dropped := Counter[str]()), b"t" * 16
-    first, second = raw_frames(Heartbeat(1), session, 5), raw_frames(Heartbeat(2), session, 9)
-    assert gate.judge("s1", first, is_bulk=False).message == Heartbeat(1)
-    assert gate.judge("s1", second, is_bulk=False).message == Heartbeat(2)
+    first, second = (
+        raw_frames(messages.Heartbeat(1), session, 5),
+        raw_frames(messages.Heartbeat(2), session, 9),
+    )
+    assert gate.judge("s1", first, is_bulk=False).message == messages.Heartbeat(1)
+    assert gate.judge("s1", second, is_bulk=False).message == messages.Heartbeat(2)
     assert gate.judge("s1", first, is_bulk=False).message is None
-    assert gate.judge("s2", first, is_bulk=False).message == Heartbeat(1)
-    assert gate.judge("s1", raw_frames(Fetch(1, 0, 1), session, 6), is_bulk=True).message == Fetch(1, 0, 1)
+    assert gate.judge("s2", first, is_bulk=False).message == messages.Heartbeat(1)
+    assert gate.judge(
+        "s1", raw_frames(messages.Fetch(1, 0, 1), session, 6), is_bulk=True
+    ).message == messages.Fetch(1, 0, 1)
     assert dropped == {"duplicate": 1}
 
 
 def test_the_selectors_gate_drops_duplicates_until_another_session_begins() -> None:
     gate = SelectorGate(dropped := Counter[str]())
     assert gate.judge(raw_frames(WELCOME, b"a" * 16, 5), is_bulk=False) == WELCOME
-    assert gate.judge(raw_frames(Announce(1, 1), b"a" * 16, 5), is_bulk=False) is None
+    assert gate.judge(raw_frames(messages.Announce(1, 1), b"a" * 16, 5), is_bulk=False) is None
     assert gate.judge(raw_frames(WELCOME, b"b" * 16, 0), is_bulk=False) == WELCOME
-    assert gate.judge(raw_frames(Announce(1, 1), b"b" * 16, 1), is_bulk=False) == Announce(1, 1)
+    assert gate.judge(raw_frames(messages.Announce(1, 1), b"b" * 16, 1), is_bulk=False) == messages.Announce(
+        1, 1
+    )
     assert dropped == {"duplicate": 1}
 
 

@@ -20,6 +20,7 @@ print(counts[-1] - counts[0])
 def faults(keep: str, **environment: str) -> int:
     """Pages mapped anew by blocks of 40 MB that are freed and wanted again."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    clean["NUMPY_MADVISE_HUGEPAGE"] = "0"  # how many huge pages there are depends on who else is running
     command = [sys.executable, "-c", _FAULTS.format(keep=keep)]
     return int(
         subprocess.run(command, env=clean | environment, check=True, capture_output=True, text=True).stdout

@@ -105,7 +105,7 @@ def test_sources_time_declared_stages_only() -> None:
 
 
 def test_every_stage_has_a_colour() -> None:
-    assert STAGE_NAMES - theme.STAGES.keys() == set(stages_of("trainer", "processor"))
+    assert STAGE_NAMES - theme.STAGE_COLOURS.keys() == set(stages_of("trainer", "processor"))
 
 
 def test_trackers_copy_declared_fields() -> None:

@@ -1,6 +1,4 @@
-"""Precisions as a user meets them: chosen by name or by measurement, refused where they cannot be, told of in
-a run.
-"""
+"""Precisions as a user meets them: chosen, measured, refused where they cannot be, told of in a run."""
 
 import logging
 from pathlib import Path
@@ -14,7 +12,7 @@ from support.runs import events_of, sbpipe, settings, small, train_inline, train
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.scoring import int8, precision
-from sbpipe.scoring.choosing import Measured, choose_batch_size, choose_precision, knee, ladder_of
+from sbpipe.scoring.autotune import Measured, choose_batch_size, choose_precision, knee, ladder_of
 
 
 def rows(**measured: tuple[float, float]) -> list[Measured]:

@@ -70,9 +70,7 @@ def test_new_norms_alone_requantise_nothing() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_snapshots_reach_the_scores_through_the_replica(precision: str) -> None:
-    """The layer that gives the output is not the last one that was registered, which is what comes with the
-    fast parts.
-    """
+    """The layer that gives the output is not the last registered one, which comes with the fast parts."""
 
     class HeadFirst(nn.Module):
         def __init__(self) -> None:

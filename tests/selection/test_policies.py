@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from sbpipe.config import SelectionConfig, resolve
-from sbpipe.config.consistency import warnings_of
+from sbpipe.config import SelectionConfig, resolve, warnings_of
 from sbpipe.errors import ConfigError
 from sbpipe.models.losses import cross_entropy, gradient_norm
 from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import POLICIES, build_policy, coins, is_due
-from sbpipe.selection.balanced import Balanced
-from sbpipe.selection.within import inclusion, ranks_within, share_of, systematic
+from sbpipe.selection.balance import ClassBalance
+from sbpipe.selection.draws import inclusion, ranks_within, share_of, systematic
 from sbpipe.trainer.steering.steering import Steering
 
-SCORED = [name for name, policy in POLICIES.items() if policy.needs_scores]
+SCORED = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
 
 
 def losses(count: int, seed: int = 0) -> Floats:
@@ -168,7 +167,7 @@ def test_outliers_are_cut_within_a_class_where_classes_are_balanced(name: str, h
 
 
 def test_a_balanced_score_is_the_one_of_equal_rank_among_all() -> None:
-    balance = Balanced(build_policy(SelectionConfig(policy="topk")), SelectionConfig(history=256))
+    balance = ClassBalance(build_policy(SelectionConfig(policy="topk")), SelectionConfig(history=256))
     known, known_classes = offered(3, 300)
     balance.consider(known, known_classes)
     score, own = np.array([5.0], np.float32), np.array([1])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support.runs import events_of, small, train_inline, train_over_the_wire
 
-from sbpipe.config import resolve
-from sbpipe.config.consistency import warnings_of
+from sbpipe.config import resolve, warnings_of
 from sbpipe.selection import ScoreCache
 
 IDS = np.arange(4)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sbpipe.config import SelectionConfig
 from sbpipe.records import Floats
 from sbpipe.selection import POLICIES, build_policy, choose, coins
+from sbpipe.selection.draws import independent
 from sbpipe.selection.history import BLOCK, History
-from sbpipe.selection.within import independent
 
 
 def one_by_one(window: deque[float], scores: Floats) -> Floats:

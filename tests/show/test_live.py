@@ -1,12 +1,9 @@
-"""The live page without a browser: following files, folding events, finding runs, and what the server
-answers.
-"""
+"""The live page without a browser: folding events, finding runs, and what the server answers."""
 
 import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,17 @@ import httpx
 import pytest
 
 from sbpipe.errors import UserError
+from sbpipe.runs.directory import RunDir
 from sbpipe.show.charts import theme
-from sbpipe.show.live import charts, following, listening
-from sbpipe.show.live.finding import check, find
-from sbpipe.show.live.following import FileFollower, RunFollower
-from sbpipe.show.live.metrics_text import metrics_text
+from sbpipe.show.live import listener, specs
+from sbpipe.show.live.finder import check, find
+from sbpipe.show.live.prometheus import metrics_text
 from sbpipe.show.live.series import Mark, Series
 from sbpipe.show.live.server import PAGE_FILES, build_app
 from sbpipe.show.live.state import COLUMNS, RunState
 from sbpipe.show.live.status import complaints, head, status
 from sbpipe.show.live.timeline import drawing
-from sbpipe.show.live.watching import Sent, Watch
+from sbpipe.show.live.watcher import Sent, Watcher
 
 START_T = 1000.0
 
@@ -64,87 +61,6 @@ def folded(*events: dict[str, Any]) -> RunState:
     for entry in events:
         state.fold(entry)
     return state
-
-
-# --- following ------------------------------------------------------------------------------------
-
-
-def test_a_line_is_read_once_and_only_when_whole(tmp_path: Path) -> None:
-    file = tmp_path / "e.jsonl"
-    file.write_text('{"kind":"a"}\n{"kind":')
-    follower = FileFollower(file)
-    first = follower.look()
-    assert [found["kind"] for found in first.events] == ["a"]
-    assert "the last line is cut" in first.notes[0]
-    with file.open("a") as more:
-        more.write('"b"}\n')
-    second = follower.look()
-    assert ([found["kind"] for found in second.events], second.notes) == (["b"], [])
-    assert follower.look().events == []
-
-
-def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    file = tmp_path / "e.jsonl"
-    file.write_bytes(b'{"kind":"a"}\n\x00\x00garbage\n[1]\n{"no":"kind"}\n{"kind":"b"}\n')
-    news = FileFollower(file).look()
-    assert [found["kind"] for found in news.events] == ["a", "b"]
-    assert news.notes == ["e.jsonl: 3 damaged lines were left out"]
-
-
-def test_a_replaced_file_begins_anew_even_when_it_is_longer(tmp_path: Path) -> None:
-    file = tmp_path / "e.jsonl"
-    file.write_text('{"t":1,"kind":"a"}\n')
-    follower = FileFollower(file)
-    follower.look()
-    file.write_text('{"t":2,"kind":"b"}\n{"t":3,"kind":"c"}\n')
-    news = follower.look()
-    assert news.is_anew
-    assert [found["kind"] for found in news.events] == ["b", "c"]
-
-
-def test_a_long_backlog_comes_in_pieces_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "CHUNK_BYTES", 1000)
-    run = write(tmp_path / "run", *(step(number) for number in range(50)))
-    follower, steps, num_looks = RunFollower(run), [], 0
-    while True:
-        news = follower.look()
-        num_looks += 1
-        steps += [found["step"] for found in news.events]
-        if not news.is_more:
-            break
-    assert steps == list(range(50))
-    assert num_looks > 5
-
-
-def test_of_a_selector_only_the_end_is_read_and_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "TAIL_BYTES", 500)
-    run = write(
-        tmp_path / "run", *(event("selection", lease=k) for k in range(100)), name="events-selector-s1.jsonl"
-    )
-    news = RunFollower(run).look()
-    assert 0 < len(news.events) < 10
-    assert news.events[-1]["lease"] == 99
-    assert {found["selector"] for found in news.events} == {"s1"}
-
-
-@pytest.mark.parametrize(("prepare", "said"), [
-    (lambda run: None, "the directory is empty"),
-    (lambda run: (run / "events-trainer.jsonl").touch(), "config.json is missing"),
-    (lambda run: (run / "config.json").touch(), "config.json is empty"),
-    (lambda run: (run / "events-trainer.jsonl").write_bytes(b"\xff\xfe"), "the last line is cut"),
-    (lambda run: run.rmdir(), "is gone"),
-])  # fmt: skip
-def test_what_is_wrong_with_a_directory_is_said(
-    tmp_path: Path, prepare: Callable[[Path], object], said: str
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    prepare(run)
-    news = RunFollower(run).look()
-    assert news.events == []
-    assert said in " ".join(news.notes)
 
 
 # --- curves ---------------------------------------------------------------------------------------
@@ -205,10 +121,8 @@ def test_events_become_latest_numbers_and_curves() -> None:
 
 def test_what_is_known_of_the_loop_is_kept_and_ends_with_the_summary() -> None:
     loop = {"swing": 2.5, "ess": 0.75, "strength": 0.5, "guard": 0.9}
-    state = folded(progress(1, **loop), step(0, **loop, prediction_swing=1.5), step(1))
+    state = folded(progress(1, **loop), step(0))
     assert {name: state.latest[name] for name in loop} == loop
-    columns = state.series["steps"].columns
-    assert [row[columns.index("prediction_swing")] for row in state.series["steps"].rows()] == [1.5, None]
     assert "sbpipe_swing_ratio{" in metrics_text([head("a", state, START_T + 3, 30.0, [])], START_T + 3)
     state.fold(event("summary", status="finished", **{"selection.swing": 1.25, "selection.ess": None}))
     assert (state.latest["swing"], state.latest["ess"]) == (1.25, 0.75)
@@ -239,7 +153,7 @@ def test_a_resume_takes_back_what_came_after_its_checkpoint() -> None:
     ([step(0), event("summary", status="finished")], START_T + 9999, "finished"),
     ([step(0), event("summary", status="stopped")], START_T + 9999, "stopped"),
     ([step(0), event("failed", error="boom")], START_T + 9999, "failed"),
-    ([step(0), event("summary", status="stopped"), event("start"), event("resumed", step=1)], START_T + 2, "running"),
+    ([step(0), event("summary", status="stopped"), event("start"), event("resumed")], START_T + 2, "running"),
 ])  # fmt: skip
 def test_a_run_is_in_one_of_six_states(events: list[dict[str, Any]], now: float, expected: str) -> None:
     assert status(folded(*events), now, 30.0) == expected
@@ -364,8 +278,8 @@ def test_a_path_that_cannot_hold_a_run_is_refused(tmp_path: Path) -> None:
 # --- watching -------------------------------------------------------------------------------------
 
 
-def watching(*paths: Path, now: float = START_T + 2) -> Watch:
-    watch = Watch(paths, now=lambda: now)
+def watching(*paths: Path, now: float = START_T + 2) -> Watcher:
+    watch = Watcher(paths, now=lambda: now)
     while watch.look():
         pass
     return watch
@@ -396,12 +310,21 @@ def test_a_run_that_is_overwritten_begins_anew_on_the_page(tmp_path: Path) -> No
 
 
 def test_a_new_run_in_a_folder_appears_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbpipe.show.live.watching.FIND_EVERY_S", 0.0)
+    monkeypatch.setattr("sbpipe.show.live.watcher.FIND_EVERY_S", 0.0)
     write(tmp_path / "a", step(0))
     watch = watching(tmp_path)
     write(tmp_path / "b", step(0))
     watch.look()
     assert {line["name"] for line in watch.overview()["heads"]} == {"a", "b"}
+
+
+def test_a_silent_run_whose_trainer_is_gone_says_how_to_go_on(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", step(0))
+    held = RunDir.open(run, resume=True, overwrite=False)
+    assert watching(run, now=START_T + 60).overview()["heads"][0]["notes"] == []
+    held.close()
+    assert "--resume" in watching(run, now=START_T + 60).overview()["heads"][0]["notes"][0]
+    assert watching(run).overview()["heads"][0]["notes"] == []
 
 
 def test_watching_leaves_no_trace_in_a_run(tmp_path: Path) -> None:
@@ -442,7 +365,7 @@ class Client:
 
     def __init__(self, *paths: Path, now: float = START_T + 2) -> None:
         answers = iter([False, True])  # a stream ends after its first message
-        trusted = listening.trusted_hosts("127.0.0.1")
+        trusted = listener.trusted_hosts("127.0.0.1")
         self._app = build_app(watching(*paths, now=now), trusted, lambda: next(answers, True))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
@@ -496,14 +419,14 @@ def test_charts_name_the_runs_and_refuse_other_axes(client: Client) -> None:
 
 
 def test_every_axis_and_legend_has_a_title() -> None:
-    for picture in charts.pictures(["a"], ["red"]):
+    for picture in specs.pictures(["a"], ["red"]):
         encoding = picture["spec"]["encoding"]
         assert all(encoding[channel]["title"] for channel in ("x", "y", "color"))
         assert "(" in encoding["y"]["title"] or picture["series"] == "steps"
 
 
 def test_every_measure_has_a_column_and_a_dash_of_its_own() -> None:
-    for picture in charts.pictures(["a"], ["red"]):
+    for picture in specs.pictures(["a"], ["red"]):
         assert set(picture["measures"]) <= set(COLUMNS[picture["series"]])
         dashes = picture["spec"]["encoding"].get("strokeDash", {"scale": {"range": [[1, 0]]}})["scale"][
             "range"
@@ -535,10 +458,10 @@ def test_health_fails_when_what_is_watched_has_vanished(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_refused_by_name_and_passed_over_without() -> None:
-    with listening.listen("127.0.0.1", None) as first, listening.listen("127.0.0.1", None) as second:
+    with listener.listen("127.0.0.1", None) as first, listener.listen("127.0.0.1", None) as second:
         assert first.getsockname()[1] != second.getsockname()[1]
         with pytest.raises(UserError, match="another program listens there"):
-            listening.listen("127.0.0.1", first.getsockname()[1])
+            listener.listen("127.0.0.1", first.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -546,14 +469,14 @@ def test_a_taken_port_is_refused_by_name_and_passed_over_without() -> None:
 )
 def test_a_place_that_cannot_be_listened_on_is_named(host: str, port: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        listening.listen(host, port)
+        listener.listen(host, port)
 
 
 def test_only_loopback_counts_as_private() -> None:
-    assert all(listening.is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"))
+    assert all(listener.is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"))
     assert not any(
-        listening.is_loopback(host)
+        listener.is_loopback(host)
         for host in ("0.0.0.0", "192.168.1.2", "example.org", socket.gethostname(), "")
     )
-    assert "evil.example" not in listening.trusted_hosts("0.0.0.0")
-    assert os.uname().nodename in listening.trusted_hosts("0.0.0.0")
+    assert "evil.example" not in listener.trusted_hosts("0.0.0.0")
+    assert os.uname().nodename in listener.trusted_hosts("0.0.0.0")

@@ -1,28 +1,40 @@
-"""Lines of a run in the terminal: what is known is told, and nothing is wider than the terminal."""
+"""Lines of a run in the terminal: none is wider than the terminal, and the end tells what a user acts on."""
 
 import io
 import os
 import shutil
+import unicodedata
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sbpipe.show.terminal import Display, loop_words, summary_table, trainer_line
+from sbpipe.runs.names import NUMBERS
+from sbpipe.show.terminal import (
+    ENDING,
+    NO_CLASSES,
+    Display,
+    cut,
+    selector_line,
+    shown,
+    summary_table,
+    trainer_line,
+)
 
 EVENT: dict[str, Any] = {
-    **{
-        "share": 0.5,
-        "step": 12345,
-        "loss": 0.4321,
-        "error": 0.0625,
-        "staleness": 1.07,
-        "idle": 0.125,
-        "left_s": 75.0,
-    },
-    **{"selectors": 1, "keep_rate": 0.333, "candidates_per_s": 4934.0, "selector_idle": 0.25},
+    "share": 0.5,
+    "step": 12345,
+    "loss": 0.4321,
+    "error": 0.0625,
+    "staleness": 1.07,
+    "idle": 0.125,
+    "left_s": 75.0,
+    "selectors": 1,
+    "keep_rate": 0.333,
+    "candidates_per_s": 4934.0,
+    "selector_idle": 0.25,
 }
-LOOP = {"swing": 1.04, "strength": 0.84, "ess": 0.934, "guard": 1.0}
-WORDS = "swing 1.0  strength 0.84  ess 0.93"
 
 
 class Screen(io.StringIO):
@@ -32,49 +44,69 @@ class Screen(io.StringIO):
         return True
 
 
-def shown(event: dict[str, Any], columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+def drawn(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, rows)))
     screen = Screen()
-    Display(screen).show(event)
+    if lines:
+        Display(screen).lines(list(lines))
+    else:
+        Display(screen).show(EVENT)
     return screen.getvalue().splitlines()
 
 
-def test_the_line_of_an_older_run_ends_with_the_time_left() -> None:
-    assert trainer_line(EVENT).endswith("left 1m15s")
-    assert trainer_line(EVENT | dict.fromkeys(LOOP)).endswith("left 1m15s")
+def test_a_line_tells_what_is_known() -> None:
+    assert trainer_line(EVENT).endswith("idle 12.5%  left 1m15s")
+    assert "step 0  loss –  error –  staleness –" in trainer_line({})
+    assert selector_line({}) == "selector 0 ready  keep –  0 candidates/s  idle –"
 
 
-def test_the_trainers_line_tells_of_the_loop_what_is_known() -> None:
-    assert trainer_line(EVENT | LOOP).endswith(f"left 1m15s  {WORDS}")
-    assert trainer_line(EVENT | {"ess": 0.5}).endswith("left 1m15s  ess 0.50")
-
-
-def test_the_guard_is_named_only_while_it_is_not_open() -> None:
-    assert loop_words(LOOP) == WORDS
-    assert loop_words({**LOOP, "guard": 0.5}) == f"{WORDS}  guard 0.50"
-
-
-def test_a_wide_terminal_has_the_loop_in_the_trainers_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, selector = shown(EVENT | LOOP, 200, monkeypatch)
-    assert trainer.endswith(WORDS)
-    assert selector.startswith("selector")
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 120])
-def test_a_narrow_terminal_gives_the_loop_a_line_of_its_own(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = shown(EVENT | LOOP, columns, monkeypatch)
-    assert lines[2] == f"loop     {WORDS}"
-    assert "swing" not in lines[0]
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])
+def test_live_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(columns, 24, monkeypatch)
+    assert [line.split()[0] for line in lines] == ["trainer", "selector"]
     assert max(map(len, lines)) < columns
-    assert len(shown(EVENT, columns, monkeypatch)) == 2
 
 
-def test_the_end_table_says_what_the_numbers_of_the_loop_mean() -> None:
-    table = summary_table(
-        {"steps": 7, "selection.swing": 1.2, "selection.ess": 0.93, "selection.guard": None}
+def test_more_lines_than_the_terminal_has_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(80, 5, monkeypatch, *map(str, range(9))) == ["0", "1", "2", "3"]
+
+
+@given(text=st.text(max_size=60), width=st.integers(1, 50))
+def test_any_text_fits_any_width(text: str, width: int) -> None:
+    found = cut(text, width)
+    assert found.isprintable()
+    assert (
+        sum(0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF") for x in found)
+        <= width
     )
-    assert "swing             1.20 (class shares: 1 = calm" in table
-    assert "0.93 of a train batch" in table
-    assert "guard" not in table
+
+
+def test_wide_letters_take_two_columns() -> None:
+    assert cut("学習学習", 8) == "学習学習"
+    assert cut("学習学習", 7) == "学習学…"
+    assert cut("学習学習", 6) == "学習…"
+
+
+def test_a_name_cannot_command_the_terminal() -> None:
+    assert cut("evil\x1b[2J\r\nname", 40) == "evil?[2J??name"
+
+
+def test_a_number_is_shown_by_its_unit() -> None:
+    assert shown("keep_rate", 0.333) == "33.3%"
+    assert shown("wall_s", 75.0) == "1m15s"
+    assert shown("staleness.mean", 1.05) == "1.05 steps"
+    assert shown("steps", 12345) == "12,345"
+    assert shown("candidates_per_s", 4934.2) == "4,934 / s"
+
+
+def test_the_end_table_has_the_ten_numbers_a_user_acts_on() -> None:
+    summary = dict.fromkeys(NUMBERS, 1)
+    table = summary_table(summary).splitlines()
+    assert len(table) == 10
+    assert table[0].split("  ")[1] == "test error"
+    assert "1, 1" in table[-1]
+
+
+def test_the_end_table_leaves_out_what_does_not_apply() -> None:
+    table = summary_table(dict.fromkeys([*ENDING, *NO_CLASSES]) | {"steps": 7, "eval.loss": 0.25})
+    assert [line.split("  ")[1] for line in table.splitlines()] == ["test loss", "steps"]

@@ -7,33 +7,33 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.runs import settings
-from support.synthetic_run import BEGAN, LOOP_FIELDS, LOOP_FROM, STEP_S, stamped, write_examples, write_run
+from support.synthetic_run import BEGAN, STEP_S, stamped, write_examples, write_run
 
 from sbpipe.commands import report as command
+from sbpipe.config import Config
 from sbpipe.errors import RunDirError
 from sbpipe.runs import Run, read_run
+from sbpipe.runs.names import NUMBERS, STAGES
 from sbpipe.show.charts import to_png, to_svg
+from sbpipe.show.charts.render import PICTURE_WIDTH
+from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.build import build_report, read_sources, sections_of, trace_paths
-from sbpipe.show.report.classes import batch_counts, swings
-from sbpipe.show.report.course import apart_s, selector_idle, trainer_idle
-from sbpipe.show.report.examples import captions_of, data_uri, example_charts, read_examples
-from sbpipe.show.report.facts import numbers_of, status_of, tiles_of
+from sbpipe.show.report.examples import COLUMNS, captions_of, data_uri, example_charts, read_examples
+from sbpipe.show.report.facts import HEAD, fact_tables, lead_of_run, numbers_of, status_of, tiles_of
+from sbpipe.show.report.kept import keep_rates, never_kept_share, times_kept
+from sbpipe.show.report.lanes import clock_shift, stage_spans
+from sbpipe.show.report.loss import MOST_POINTS, loss_chart
 from sbpipe.show.report.one import charts_of_one, sections_of_one
 from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
-from sbpipe.show.report.spans import bars_of, clock_shift
-from sbpipe.show.report.stability import FIDELITY, stability_charts
-from sbpipe.show.report.staleness import histogram_rows, staleness_over_steps
 from sbpipe.show.report.table import Table
-from sbpipe.show.report.thinning import bucket_means, stretches, thin
+from sbpipe.show.report.thinning import stretches, thin
 from sbpipe.show.report.timeline import timeline_chart, typical_window
 from sbpipe.show.report.trace import write_trace
-from sbpipe.trainer.steering.swing import WINDOW, swing_of
 
 SETTINGS_ONLY = ("summary.json", "examples.npz")
 
@@ -77,16 +77,6 @@ def test_stretches_hold_every_element_once() -> None:
     assert len(stretches([1, 2], 5)) == 2
 
 
-def test_bucket_means_leave_out_what_is_not_known() -> None:
-    rows = [
-        {"step": 0, "value": 1.0},
-        {"step": 1, "value": None},
-        {"step": 2, "value": 3.0},
-        {"step": 3, "value": 5.0},
-    ]
-    assert bucket_means(rows, 2) == [{"step": 0.5, "value": 1.0}, {"step": 2.5, "value": 4.0}]
-
-
 # --- timeline and trace ---------------------------------------------------------------------------
 
 
@@ -99,13 +89,13 @@ def test_a_typical_window_avoids_the_warm_up_and_a_stall() -> None:
 
 
 def test_every_span_of_a_stage_is_a_bar_of_its_own(run: Run) -> None:
-    bars = [bar for bar in bars_of(run) if bar.task == "lease 5" and bar.stage == "score"]
+    bars = [bar for bar in stage_spans(run) if bar.task == "lease 5" and bar.stage == "score"]
     assert [round(bar.end - bar.begin, 6) for bar in bars] == [0.014, 0.014]
     assert {bar.lane for bar in bars} == {"selector 0000"}
 
 
 def test_processor_time_is_in_no_lane(run: Run) -> None:
-    assert "dispatch" not in {bar.stage for bar in bars_of(run)}
+    assert "dispatch" not in {bar.stage for bar in stage_spans(run)}
 
 
 def test_a_selector_of_another_host_is_moved_to_the_trainers_clock(tmp_path: Path) -> None:
@@ -127,7 +117,10 @@ def test_the_timeline_says_which_steps_it_shows_and_has_both_roles(run: Run) -> 
 
 
 def test_a_trace_holds_every_stage_with_named_processes(run: Run, tmp_path: Path) -> None:
-    assert write_trace(run, tmp_path / "trace.json") == f"{len(list(bars_of(run))):,} stages of the whole run"
+    assert (
+        write_trace(run, tmp_path / "trace.json")
+        == f"{len(list(stage_spans(run))):,} stages of the whole run"
+    )
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     forward = [event for event in events if event["ph"] == "X" and event["name"] == "forward"]
     assert len(forward) == 120
@@ -156,95 +149,66 @@ def test_a_trace_of_a_long_run_is_cut_to_its_middle_and_says_so(run: Run, tmp_pa
 # --- numbers in the pictures ----------------------------------------------------------------------
 
 
-def test_idle_shares_are_those_of_the_spans(run: Run) -> None:
-    assert np.mean([row["idle"] for row in trainer_idle(run)]) == pytest.approx(0.007 / STEP_S, rel=0.01)
-    assert np.mean([row["idle"] for row in selector_idle(run)]) == pytest.approx(0.005 / STEP_S, rel=0.01)
+def test_every_stage_with_a_length_on_the_clock_has_a_colour() -> None:
+    assert {stage.name for stage in STAGES if stage.nature != "processor"} == set(STAGE_COLOURS)
 
 
-def test_staleness_is_counted_by_example_and_split_into_its_parts() -> None:
-    steps = [{"staleness_counts": [[1, 0, 30], [1, 2, 10]]}, {"staleness_counts": [[2, 0, 40]]}]
-    shares = {(row["part"], row["steps"]): row["share"] for row in histogram_rows(steps)}
-    assert shares["age on arrival", "1"] == shares["age on arrival", "2"] == 0.5
-    assert shares["time in the queue", "2"] == 0.125
-    assert [shares["staleness (both)", str(steps)] for steps in range(4)] == [0.0, 0.375, 0.5, 0.125]
+def test_the_loss_of_a_long_run_is_a_mean_in_a_band_that_holds_every_step(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "long", steps=4 * MOST_POINTS, leave_out=("examples.npz",)))
+    chart = loss_chart(run)
+    assert chart is not None
+    rows = chart.spec["data"]["values"]
+    losses = [event["loss"] for event in run.of("step")]
+    assert len(rows) == MOST_POINTS
+    assert np.mean([row["loss"] for row in rows]) == pytest.approx(np.mean(losses))
+    assert (min(row["low"] for row in rows), max(row["high"] for row in rows)) == (min(losses), max(losses))
+    assert "300 of 1,200 steps" in chart.notes[0]
 
 
-def test_batches_drawn_at_random_swing_as_much_as_chance() -> None:
-    counts = np.random.default_rng(0).multinomial(64, [0.1, 0.3, 0.6], size=4000)
-    table = batch_counts([{"class_counts": row.tolist()} for row in counts])
-    assert swings(table) == pytest.approx([1.0, 1.0, 1.0], abs=0.1)
+def test_the_keep_rate_of_a_class_is_that_of_the_whole_run() -> None:
+    events = [
+        {"class_considered": [10, 0, 30], "class_kept": [5, 0, 3]},
+        {"class_considered": [30, 0, 10], "class_kept": [5, 0, 1]},
+        {"class_considered": None, "class_kept": None},
+    ]
+    assert keep_rates(events) == {0: 0.25, 2: 0.1}
 
 
-def test_a_class_that_floods_and_starves_swings_more_than_chance() -> None:
-    steps = [{"class_counts": [24, 40] if k % 4 < 2 else [8, 56]} for k in range(200)]
-    assert swings(batch_counts(steps)).min() > 2.0
-
-
-def test_classes_swing_by_the_definition_of_the_whole() -> None:
-    counts = np.random.default_rng(1).multinomial(64, [0.5, 0.5], size=WINDOW)
-    assert swings(counts) == pytest.approx([swing_of(counts)] * 2)
-
-
-def test_a_class_that_never_appears_does_not_swing() -> None:
-    steps = [{"class_counts": [3 + k % 2, 5, 0]} for k in range(WINDOW)]
-    assert swings(batch_counts(steps))[2] == 0.0
-
-
-def test_the_swing_is_drawn_from_where_it_is_known_with_the_line_of_chance(run: Run) -> None:
-    swing, _ = stability_charts(run)
-    lines, level = (layer["data"]["values"] for layer in swing.spec["layer"])
-    assert {row["number"] for row in lines} == {"swing of the train batches", "swing of the predictions"}
-    assert min(row["step"] for row in lines) == LOOP_FROM
-    assert level == [{"chance": 1.0}]
-    assert "1 = calm" in swing.meaning
-
-
-def test_what_steers_the_loop_is_drawn_beside_the_fidelity_and_explained(run: Run) -> None:
-    _, steering = stability_charts(run)
-    assert {row["number"] for row in steering.spec["data"]["values"]} == {
-        "strength",
-        "guard",
-        "effective sample size",
-        FIDELITY,
-    }
-    assert all(
-        word in steering.meaning for word in ("Strength:", "Guard:", "Effective sample size:", "Fidelity:")
-    )
-
-
-def test_only_what_a_run_measured_is_drawn_and_explained(tmp_path: Path) -> None:
-    run = read_run(
-        write_run(tmp_path / "run", leave_out=("prediction_swing", "strength", "guard", "spearman"))
-    )
-    swing, steering = stability_charts(run)
-    assert {row["number"] for row in steering.spec["data"]["values"]} == {"effective sample size"}
-    assert "Guard" not in steering.meaning
-    assert "Prediction" not in swing.meaning
-
-
-def test_an_older_run_is_not_asked_whether_its_loop_is_stable(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "old", leave_out=LOOP_FIELDS)
-    assert stability_charts(read_run(path)) == []
-    assert "Is the loop stable?" not in build_report([path], path / "report.html", figures=False).read_text()
-
-
-def test_the_staleness_of_the_fast_parts_is_a_line_only_where_it_was_measured(run: Run) -> None:
-    def parts(steps: list[dict[str, Any]]) -> set[str]:
-        chart = staleness_over_steps(steps)
-        assert chart is not None
-        return {row["part"] for row in chart.spec["data"]["values"]}
-
-    older = [{**event, "fast_staleness_mean": None} for event in run.of("step")]
-    assert parts(list(run.of("step"))) - parts(older) == {"staleness of the fast parts"}
+def test_examples_kept_very_often_share_the_last_bar() -> None:
+    rows = times_kept([50, *[1] * 49, 1]).spec["data"]["values"]
+    assert rows[0] == {"times": "0", "examples": 50, "share": 0.5}
+    assert rows[-1] == {"times": "40+", "examples": 11, "share": 0.11}
+    assert sum(row["examples"] for row in rows) == 100
 
 
 def test_a_run_without_an_end_shows_its_last_progress(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "running", leave_out=SETTINGS_ONLY))
     assert status_of(run).startswith("no end recorded")
     assert numbers_of(run)["steps"] == 60
-    assert {("steps", "60"), ("swing (1 = calm)", "1.50"), ("effective sample size", "0.93")} <= set(
-        tiles_of(run)
-    )
+    assert {("steps", "60"), ("candidates", "5,760"), ("never kept", "30.0%")} <= set(tiles_of(run))
+    facts = {row[0]: row[1] for row in fact_tables(run)[0].rows}
+    assert (facts["swing"], facts["effective sample size"]) == ("1.50", "0.93")
+
+
+def test_the_head_is_one_line_and_ten_numbers(run: Run) -> None:
+    assert lead_of_run(run) == "finished · small_cnn on embedded · sb keeps 33.3 % · pipelined · seed 0"
+    assert [label for label, _ in tiles_of(run)] == [*(NUMBERS[name].label for name in HEAD), "never kept"]
+    assert len(tiles_of(run)) == 10
+
+
+def test_staleness_and_fidelity_are_facts_with_a_meaning(run: Run) -> None:
+    rows = {label: (value, meaning) for label, value, meaning in fact_tables(run)[0].rows}
+    assert rows["staleness"][0] == "2.00 steps"
+    assert rows["fidelity"][0] == "0.850"
+    assert all(meaning for _, meaning in rows.values())
+    assert "above 6" in rows["swing"][1]
+
+
+def test_only_settings_that_are_not_at_their_default_are_listed(run: Run) -> None:
+    settings_table = fact_tables(run)[1]
+    assert ["data.examples", "100", str(Config().data.examples)] in settings_table.rows
+    assert "selection.keep" in {row[0] for row in settings_table.rows}
+    assert "mode" not in {row[0] for row in settings_table.rows}
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
@@ -267,7 +231,8 @@ def test_contact_sheets_really_hold_the_pictures(tmp_path: Path) -> None:
     chart = next(chart for chart in example_charts(arrays) if chart.name == "examples-hardest")
     (tmp_path / "sheet.png").write_bytes(to_png(chart, scale=1.0))
     pixels = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB")).reshape(-1, 3)
-    assert int((pixels == (255, 0, 0)).all(axis=1).sum()) == pytest.approx(7 * 84 * 84, rel=0.03)
+    side = PICTURE_WIDTH / COLUMNS - 5
+    assert int((pixels == (255, 0, 0)).all(axis=1).sum()) == pytest.approx(7 * side * side, rel=0.03)
     assert to_svg(chart).count("data:image/png") == 7
 
 
@@ -277,7 +242,6 @@ def test_grey_examples_and_unknown_classes_can_be_shown(tmp_path: Path) -> None:
     arrays["easiest_targets"][:] = -1
     arrays["easiest_scores"][:] = np.nan
     assert captions_of("easiest", arrays)[1] == "true –\nsaid 1\nscore –"
-    assert captions_of("most_kept", arrays)[2].endswith("kept 2×")
     assert data_uri(arrays["easiest_images"][0]).startswith("data:image/png;base64,")
 
 
@@ -291,34 +255,50 @@ def test_damaged_examples_become_a_note(tmp_path: Path) -> None:
 # --- the page and its paths -----------------------------------------------------------------------
 
 
-def test_a_whole_run_has_every_figure(run: Run) -> None:
-    names = {chart.name for chart in charts_of_one(run)}
-    assert {
-        "timeline",
-        "idle",
+def test_a_whole_run_shows_what_a_reader_looks_at_and_no_more(run: Run) -> None:
+    assert [chart.name for chart in charts_of_one(run)] == [
+        "error-over-time",
         "loss",
-        "learning-rate",
-        "staleness-histogram",
-        "fidelity-against-staleness",
-    } <= names
-    assert {"swing", "steering"} <= names
-    assert {
-        "score-distribution",
-        "keep-probability",
+        "time-breakdown",
+        "timeline",
         "times-kept",
         "keep-rate-by-class",
-        "class-swing",
-        "class-share",
-    } <= names
-    assert {"examples-easiest", "examples-hardest", "target-confidence", "accuracy-by-percentile"} <= names
+        "score-distribution",
+        "examples-easiest",
+        "examples-hardest",
+        "examples-never-kept",
+    ]
+
+
+def test_facts_and_settings_are_folded_below_the_pictures(run: Run) -> None:
+    sections = sections_of_one(run)
+    assert [section.name for section in sections if section.is_folded] == ["facts", "everything"]
+    assert not any(section.is_folded for section in sections[:-2])
+    assert sections[0].title == ""
 
 
 def test_an_older_run_says_what_is_missing(tmp_path: Path) -> None:
-    missing = ("scores", "staleness_counts", "confidence", "spans", "examples.npz")
+    missing = ("scores", "spans", "examples.npz")
     sections = sections_of_one(read_run(write_run(tmp_path / "old", leave_out=missing)))
     notes = " ".join(note for section in sections for note in section.notes)
-    for word in ("`scores`", "staleness_counts", "confidence", "no spans", "examples.npz"):
+    for word in ("`scores`", "no spans", "examples.npz"):
         assert word in notes
+    assert never_kept_share(read_run(tmp_path / "old")) is None
+
+
+def test_an_error_measured_once_is_said_and_not_drawn(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "once", steps=6, leave_out=("examples.npz", "scores"))
+    events = (path / "events-trainer.jsonl").read_text().splitlines()
+    evals = [line for line in events if json.loads(line)["kind"] == "eval"]
+    kept = [line for line in events if line not in evals[:-1]]
+    (path / "events-trainer.jsonl").write_text("\n".join(kept) + "\n")
+    chart = next(chart for chart in charts_of_one(read_run(path)) if chart.name == "error-over-time")
+    assert chart.spec == {}
+    assert "Measured once: once had 5.00 %" in chart.meaning
+    page = build_report([path], path / "report.html").read_text()
+    assert not (path / "figures" / "error-over-time.png").exists()
+    assert "Measured once" in page
+    assert 'data-spec="spec-error-over-time"' not in page
 
 
 def test_a_cut_run_makes_a_report_that_says_so(tmp_path: Path) -> None:
@@ -332,7 +312,7 @@ def test_a_report_leaves_page_figures_and_trace(tmp_path: Path) -> None:
     path = write_run(tmp_path / "small", steps=12, leave_out=("examples.npz", "scores", "confidence"))
     page = build_report([path], path / "report.html").read_text()
     assert (path / "trace.json").exists()
-    for name in ("timeline", "loss", "staleness-histogram"):
+    for name in ("timeline", "loss", "error-over-time"):
         assert (path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (path / "figures" / f"{name}.svg").read_text()
         assert f'href="figures/{name}.png"' in page
@@ -342,7 +322,7 @@ def test_words_of_a_run_cannot_break_out_of_the_page() -> None:
     evil = "</script><script>alert(1)</script>"
     table = Table(evil, [evil], [[evil]], evil)
     page = html_page(
-        evil, evil, [Section("a", evil, tables=[table], tiles=[(evil, evil)], notes=[evil])], None, evil
+        evil, evil, [Section("a", evil, tables=[table], tiles=[(evil, evil)], notes=[evil])], None, [evil]
     )
     assert "<script>alert(1)" not in page
 
@@ -442,12 +422,3 @@ def test_runs_of_one_name_have_traces_of_their_own(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / folder / "run", steps=3)) for folder in ("a", "b")]
     names = [path.name for path in trace_paths(tmp_path / "report.html", runs)]
     assert names == ["trace-run-1.json", "trace-run-2.json"]
-
-
-def test_an_evaluation_is_not_idle_time_of_the_step_after_it(tmp_path: Path) -> None:
-    steps = [
-        {"spans": {"evaluate": [10.0, 5.0]}},
-        {"spans": {"evaluate": [30.0, 1.0], "checkpoint": [31.0, 1.0]}},
-    ]
-    assert apart_s(steps, 9.0, 20.0) == 5.0
-    assert apart_s(steps, 12.0, 31.5) == 4.5

@@ -80,7 +80,6 @@ def test_runs_of_the_same_folder_name_stay_apart(tmp_path: Path) -> None:
 def test_the_arm_that_trains_on_everything_is_the_reference_even_if_it_ends_worse(tmp_path: Path) -> None:
     sb = write_run(tmp_path / "sb", [0.1])
     full = write_run(tmp_path / "full", [0.2], selection__policy="full")
-    (full / "summary.json").write_text(json.dumps(summary_of([0.2], status="finished", keep_rate=1.0)))
     group = group_runs([read_run(sb), read_run(full)])
     assert group.reference == "full"
     assert [target.error for target in group.targets] == pytest.approx([0.22, 0.24, 0.28])
@@ -225,7 +224,9 @@ def test_a_run_without_evaluations_is_a_note(tmp_path: Path) -> None:
 def test_an_empty_folder_breaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     run = read_run(tmp_path / "nothing")
-    assert [to_svg(chart)[:4] for chart in charts_of_many([run], [])] == ["<svg", "<svg"]
+    charts = charts_of_many([run], [])
+    assert [(chart.name, chart.spec) for chart in charts] == [("error-over-time", {}), ("time-breakdown", {})]
+    assert all(chart.meaning.startswith("No ") for chart in charts)
     assert tables_of_many([run], [])[0].rows[0][0] == "nothing"
 
 

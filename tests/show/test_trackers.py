@@ -1,6 +1,4 @@
-"""Runs are copied to TensorBoard, W&B and MLflow by a process of its own, once, whole, and whatever happens
-to it.
-"""
+"""Runs are copied to TensorBoard, W&B and MLflow by a process of its own, once and whole."""
 
 import json
 import os
@@ -18,7 +16,7 @@ from support.runs import sbpipe, settings, small, start, wait_for
 from sbpipe.errors import MissingExtra
 from sbpipe.runs.directory import RunDir
 from sbpipe.show.trackers import check_installed, switched_on, wait_for_begin, wanted
-from sbpipe.show.trackers.feed import GONE_AFTER_S, ending_of
+from sbpipe.show.trackers.copier import GONE_AFTER_S, ending_of
 from sbpipe.show.trackers.scalars import scalars_of, without_taken_back
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
@@ -231,9 +229,7 @@ def test_a_stopped_tracking_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def wandb_rows(path: Path) -> list[dict[str, Any]]:
-    """The history rows of all offline runs in a run directory: records in blocks of 32 KiB, behind a header
-    of 7 bytes.
-    """
+    """The history rows of all offline runs: records in blocks of 32 KiB, behind a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     rows, whole, last_piece = [], b"", (1, 4)

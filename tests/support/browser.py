@@ -180,5 +180,5 @@ if (
     with Browser() as shown:
         shown.set_viewport(1200, 1400)
         shown.open(sys.argv[1])
-        shown.wait_until("document.querySelectorAll('canvas').length > 8")
+        shown.wait_until("document.querySelectorAll('canvas').length > 4")
         shown.screenshot(Path(sys.argv[2]))

@@ -15,8 +15,14 @@ import numpy as np
 import torch
 
 from sbpipe.config import Config, resolve, toml_value
+from sbpipe.link.ports import Port
 from sbpipe.process import roles, selector_settings
 from sbpipe.records import Lease, Selection
+from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.engine import Engine
+from sbpipe.trainer.run import TrainerRun
+from sbpipe.trainer.setup import prepare
 
 SMALL: dict[str, Any] = {
     "data.examples": 600,
@@ -38,6 +44,21 @@ def small(**changes: Any) -> Config:
 def train_inline(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
     """A run of both roles in this process."""
     return roles.run_inline(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)
+
+
+def train_over(
+    config: Config, path: Path, wrap: Callable[[Port], Port] = lambda port: port, *, resume: bool = False
+) -> dict[str, Any]:
+    """A run whose selector answers in this process, over a port that `wrap` may make worse; in any mode."""
+    setup = prepare(config)
+    run_dir = RunDir.open(path, resume=resume, overwrite=False)
+    if not resume:
+        run_dir.write_config(config)
+    events, slots = EventLog(run_dir.path / TRAINER_EVENTS, "trainer"), setup.slots()
+    port = wrap(roles.inline_port(setup, slots, EventLog(None, "selector")))
+    engine = Engine(setup.job(), port, slots, events, setup.spans)
+    engine.admit(roles.INLINE, "cpu")
+    return TrainerRun(setup, run_dir, engine, events, began=time.perf_counter()).run(resume=resume)
 
 
 def settings(**changes: Any) -> list[str]:

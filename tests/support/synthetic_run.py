@@ -12,16 +12,11 @@ STEP_S = 0.05
 BEGAN = 1_000.0
 WALL_MINUS_CLOCK = 1.7e9
 CLASSES = 4
-LOOP_FROM = 7
-"""The first step that knows a swing."""
-LOOP_FIELDS = ("swing", "prediction_swing", "ess", "strength", "guard", "fast_staleness_mean")
 Event = dict[str, Any]
 
 
 def write_run(path: Path, *, steps: int = 60, selectors: int = 1, leave_out: tuple[str, ...] = ()) -> Path:
-    """A run with `steps` steps and a lease for each; `leave_out` names fields and files that an older run
-    would not have.
-    """
+    """A run with `steps` steps and a lease for each; `leave_out` names fields, events and files."""
     path.mkdir(parents=True)
     _write_lines(path / "events-trainer.jsonl", _trainer(steps), leave_out)
     for k in range(selectors):
@@ -107,8 +102,6 @@ def _trainer(steps: int) -> Iterator[Event]:
 def _step(k: int, steps: int) -> Event:
     begin, done = _at(k), k / steps
     queue = k % 3
-    share = 0.25 + 0.1 * math.sin(k)
-    counts = [round(32 * share), 8, 8]
     spans = {
         "wait": [begin - 0.008, 0.007],
         "receive": [begin - 0.002, 0.001],
@@ -129,30 +122,8 @@ def _step(k: int, steps: int) -> Event:
         loss=round(2.3 * (1 - done) + 0.2 + 0.1 * math.sin(k / 3), 5),
         rate=0.1 * (1 - done),
         staleness_mean=1.0 + queue,
-        staleness_max=1 + queue,
-        age_mean=1.0,
-        queue_mean=float(queue),
-        staleness_counts=[[1, queue, 32]],
-        spearman=round(0.95 - 0.05 * queue - 0.3 * (1 - done), 4),
-        class_counts=[*counts, 32 - sum(counts)],
         spans=spans,
-        **_loop(k, done),
     )
-
-
-def _loop(k: int, done: float) -> dict[str, float | None]:
-    """Whether the loop swings: nothing before there are batches enough, then a wave that dies away while the
-    strength grows.
-    """
-    is_known = k >= LOOP_FROM
-    return {
-        "swing": round(1.0 + 1.5 * (1 - done) * (1 + math.sin(k / 5)), 4) if is_known else None,
-        "prediction_swing": round(1.0 + 0.8 * (1 - done), 4) if is_known else None,
-        "ess": round(0.9 + 0.05 * math.sin(k / 4), 4),
-        "strength": round(done, 4),
-        "guard": 0.5 if 0.2 < done < 0.3 else 1.0,
-        "fast_staleness_mean": 1.0,
-    }
 
 
 def _measured(step: int, steps: int) -> Iterator[Event]:
@@ -171,8 +142,6 @@ def _measured(step: int, steps: int) -> Iterator[Event]:
         error=round(0.9 * (1 - done) + 0.05, 4),
         loss=1.0,
         class_errors=[0.1] * CLASSES,
-        confidence=[p ** (1 - 0.8 * done) for p in percentiles],
-        confidence_accuracy=[min(1.0, (k + 1) / 50 + done) for k in range(50)],
     )
     yield stamped(
         clock,
@@ -184,11 +153,6 @@ def _measured(step: int, steps: int) -> Iterator[Event]:
         class_considered=[100, 100, 100, 0],
         class_kept=[40, 30, round(20 + 10 * done), 0],
         times_kept=[30, 40, 20, 8, 2],
-        panel={
-            "ids": [0, 33, 66, 99],
-            "score": [0.1, 0.2, 3.0, None],
-            "keep_probability": [0.1, done, 0.9, None],
-        },
     )
 
 
@@ -245,8 +209,14 @@ def _summary(steps: int) -> dict[str, Any]:
         "trained": 32 * steps,
         "candidates": 96 * steps,
         "keep_rate": 0.3333,
+        "candidates_per_s": 1920.0,
         "devices": 2,
         "eval.error": 0.05,
+        "trainer.forward_s": 0.012 * steps,
+        "trainer.backward_s": 0.022 * steps,
+        "trainer.optimizer_s": 0.003 * steps,
+        "trainer.wait_s": 0.007 * steps,
+        "selector.busy_s": 0.03 * steps,
         "trainer.busy_ratio": 0.8,
         "trainer.idle_ratio": 0.14,
         "selector.busy_ratio": 0.7,

@@ -3,11 +3,25 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbpipe.trainer.stream.ledger import Ledger
+from sbpipe.records import Lease
+from sbpipe.trainer.stream.ledger import Grant, Ledger
 
 
-def grant(ledger: Ledger, count: int = 10, most: int = 10, peer: str = "a"):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    return ledger.grant(peer, count, expected_kept=3.0, most=most)
+def grant(ledger: Ledger, count: int = 10, most: int = 10) -> Grant | None:
+    """Put out a lease of the next candidates."""
+    places = ledger.reach(count)
+    if places is None:
+        return None
+    lease = Lease(ledger.next_lease_id, 0, 0, count, enough=most, most=most, version=0)
+    ledger.grant(Grant(lease, "a", *places, expected_kept=3.0))
+    return ledger.out[lease.lease_id]
+
+
+def granted(ledger: Ledger, most: int = 10) -> Grant:
+    """The same where candidates are left."""
+    found = grant(ledger, most=most)
+    assert found is not None
+    return found
 
 
 @settings(deadline=None)
@@ -29,10 +43,10 @@ def test_every_place_is_considered_exactly_once(
             )
         elif move == "s" and out:
             considered = min(number, out[-1].last - out[-1].first)
-            assert ledger.select(out[-1].lease_id, considered, 0) is not None
+            assert ledger.select(out[-1].lease.lease_id, considered, 0) is not None
             seen += range(out[-1].first, out[-1].first + considered)
         elif move == "x" and out:
-            ledger.expire(out[0].lease_id)
+            ledger.expire(out[0].lease.lease_id)
         elif move == "r":
             again = Ledger(num_examples, limit)
             again.restore(ledger.state())
@@ -44,46 +58,46 @@ def test_every_place_is_considered_exactly_once(
 
 def test_an_expired_lease_is_fenced_by_its_id() -> None:
     ledger = Ledger(100, 100)
-    first = grant(ledger)
-    ledger.expire(first.lease_id)
-    again = grant(ledger)
+    first = granted(ledger)
+    ledger.expire(first.lease.lease_id)
+    again = granted(ledger)
     assert (again.first, again.last) == (first.first, first.last)
-    assert ledger.select(first.lease_id, 10, 3) is None
-    assert ledger.select(again.lease_id, 10, 3) is again
+    assert ledger.select(first.lease.lease_id, 10, 3) is None
+    assert ledger.select(again.lease.lease_id, 10, 3) is again
 
 
 def test_an_answer_counts_once() -> None:
     ledger = Ledger(100, 100)
-    lease = grant(ledger)
-    assert ledger.select(lease.lease_id, 10, 3) is not None
-    assert ledger.select(lease.lease_id, 10, 3) is None
+    lease = granted(ledger)
+    assert ledger.select(lease.lease.lease_id, 10, 3) is not None
+    assert ledger.select(lease.lease.lease_id, 10, 3) is None
     assert ledger.num_considered == 10
 
 
 def test_an_answer_longer_than_its_lease_is_refused() -> None:
     ledger = Ledger(100, 100)
-    lease = grant(ledger, most=4)
-    assert ledger.select(lease.lease_id, 11, 3) is None
-    assert ledger.select(lease.lease_id, 10, 5) is None
-    assert ledger.select(lease.lease_id, 0, 0) is None
-    assert lease.lease_id in ledger.out
+    lease = granted(ledger, most=4)
+    assert ledger.select(lease.lease.lease_id, 11, 3) is None
+    assert ledger.select(lease.lease.lease_id, 10, 5) is None
+    assert ledger.select(lease.lease.lease_id, 0, 0) is None
+    assert lease.lease.lease_id in ledger.out
 
 
 def test_a_lease_is_trained_with_its_last_kept_example_and_not_before() -> None:
     ledger = Ledger(100, 100)
-    lease = grant(ledger)
-    ledger.select(lease.lease_id, 10, 3)
-    ledger.train(lease.lease_id, 2)
+    lease = granted(ledger)
+    ledger.select(lease.lease.lease_id, 10, 3)
+    ledger.train(lease.lease.lease_id, 2)
     assert ledger.num_trained == 0
-    ledger.train(lease.lease_id, 1)
+    ledger.train(lease.lease.lease_id, 1)
     assert ledger.num_trained == 1
 
 
 def test_what_a_cut_lease_did_not_consider_is_granted_next() -> None:
     ledger = Ledger(100, 100)
-    first = grant(ledger)
-    second = grant(ledger)
-    ledger.select(first.lease_id, 4, 1)
-    rest = grant(ledger)
+    first = granted(ledger)
+    second = granted(ledger)
+    ledger.select(first.lease.lease_id, 4, 1)
+    rest = granted(ledger)
     assert (rest.first, rest.last) == (4, 10)
     assert second.first == 10

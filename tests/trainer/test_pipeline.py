@@ -3,36 +3,22 @@ is trained.
 """
 
 import json
-import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.runs import SMALL, events_of, small, summary_of, train_inline
+from support.runs import SMALL, events_of, small, summary_of, train_inline, train_over
 
 import sbpipe
-from sbpipe.config import Config, from_dict
+from sbpipe.config import from_dict
 from sbpipe.data import load_data
 from sbpipe.errors import ModelError, RunDirError, UserError
 from sbpipe.link.faults import FaultyPort
-from sbpipe.link.inline import InlinePort
-from sbpipe.link.messages import Heartbeat, Message
-from sbpipe.link.ports import Port
 from sbpipe.models import build_model
-from sbpipe.records import Lease
-from sbpipe.runs.directory import RunDir
-from sbpipe.runs.events import EventLog
-from sbpipe.runs.spans import Spans
-from sbpipe.selector.answer import Selector
-from sbpipe.selector.build import assemble
-from sbpipe.trainer.run import TrainerRun, make_slots
 from sbpipe.trainer.setup import prepare
 from sbpipe.weights import manifest as layout
-from sbpipe.weights.replica import SlotSource
 
 NAMES = [
     "wall_s",
@@ -106,31 +92,6 @@ def test_selective_backprop_learns_the_embedded_data(run_path: Path) -> None:
     )
     summary = train_inline(config, run_path)
     assert summary["eval.error"] < 0.6  # chance is 0.9
-
-
-def handler_of(selector: list[Selector]) -> Callable[[Message], list[Message]]:
-    def handle(message: Message) -> list[Message]:
-        if isinstance(message, Lease):
-            return [selector[0].answer(message)]
-        return [Heartbeat(selector[0].progress)] if isinstance(message, Heartbeat) else []
-
-    return handle
-
-
-def train_over(config: Config, path: Path, wrap: Callable[[Port], Port]) -> dict[str, Any]:
-    """A run whose selector answers in process, over a port that `wrap` made worse."""
-    setup = prepare(config)
-    run_dir = RunDir.open(path, resume=False, overwrite=False)
-    slots = make_slots(setup, bytes(16), shared=False)
-    selector: list[Selector] = []
-    run = TrainerRun(
-        setup, run_dir, slots, wrap(InlinePort(handler_of(selector), "inline")), began=time.monotonic()
-    )
-    selector.append(
-        assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), EventLog(None, "selector"))[0]
-    )
-    run.reception.admit("inline", "cpu", time.monotonic())
-    return run.run(resume=False)
 
 
 def test_fixed_lag_gives_the_same_weights_whatever_the_messages_delay(tmp_path: Path) -> None:

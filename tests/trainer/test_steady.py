@@ -14,22 +14,13 @@ from sbpipe.config import Config, SelectionConfig, resolve
 from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import build_policy
-from sbpipe.selection.by_class import ClassHistory
-from sbpipe.trainer.record.census import Census
+from sbpipe.selection.class_history import ClassHistory
+from sbpipe.trainer.outcome import Outcome
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.guard import CALM, WILD, Guard
+from sbpipe.trainer.steering.health import ENOUGH, FOLLOWS, LEARNING, PATIENCE, SWAYS, TOO_MUCH, is_swinging
 from sbpipe.trainer.steering.ramp import START, Ramp
-from sbpipe.trainer.steering.steering import (
-    ENOUGH,
-    FOLLOWS,
-    LEARNING,
-    PATIENCE,
-    SWAYS,
-    TOO_MUCH,
-    Steering,
-    is_swinging,
-)
-from sbpipe.trainer.stream.scores import ScoreTable
+from sbpipe.trainer.steering.steering import Steering
 
 # --- the proposal ---------------------------------------------------------------------------------
 
@@ -327,9 +318,13 @@ def test_without_classes_the_cdf_per_class_is_the_global_one_and_its_state_can_b
 
 
 def steering_of(config: Config, num_examples: int = 1000, num_classes: int = 2) -> Steering:
-    classes = np.arange(num_examples) % num_classes
-    return Steering(
-        config, Census(ScoreTable(num_examples, 64), classes, num_classes), EventLog(None, "trainer")
+    return Steering(config, np.arange(num_examples) % num_classes, EventLog(None, "trainer"))
+
+
+def outcome_of(batch: TrainBatch, losses: torch.Tensor, num_classes: int = 2) -> Outcome:
+    """A step on examples whose class is their id's remainder."""
+    return Outcome(
+        batch, losses, losses, lambda ids, _: np.bincount(ids % num_classes, minlength=num_classes).tolist()
     )
 
 
@@ -345,10 +340,10 @@ def test_steering_of_sb_changes_nothing_and_still_measures() -> None:
     for step in range(8):
         batch = a_batch(step, list(range(64)))
         assert steering.weigher(batch) is None
-        steering.observe(batch, torch.full((64,), 1.0 / (step + 1)), torch.zeros(64))
+        steering.observe(outcome_of(batch, torch.full((64,), 1.0 / (step + 1))))
     assert steering.proposal == 1.0
-    assert steering.reading.swing == pytest.approx(0.0)
-    assert steering.reading.strength is None
+    assert steering.health.last.swing == pytest.approx(0.0)
+    assert steering.health.last.strength is None
 
 
 def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -359,9 +354,9 @@ def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCap
         )  # two steps of one class, two of the other
         weigh = steering.weigher(batch)
         assert weigh is not None
-        steering.observe(batch, torch.ones(64), torch.zeros(64))
-    assert steering.reading.swing is not None
-    assert steering.reading.swing > WILD
+        steering.observe(outcome_of(batch, torch.ones(64)))
+    assert steering.health.last.swing is not None
+    assert steering.health.last.swing > WILD
     assert steering.strength < 0.01
     warnings = [record.message for record in caplog.records if "the loop swings" in record.message]
     assert len(warnings) == 1
@@ -378,9 +373,11 @@ def test_a_run_that_swings_only_at_first_is_not_warned_of(caplog: pytest.LogCapt
 def observe_waves(steering: Steering, step: int, *, in_batches: bool, in_predictions: bool) -> None:
     """Two steps of one class, two of the other, in what is trained and in what the model predicts."""
     wave = step // 2 % 2
-    steering.predicted(np.array([400 * wave, 400 - 400 * wave] if in_predictions else [200, 200], np.int32))
+    steering.health.predicted(
+        np.array([400 * wave, 400 - 400 * wave] if in_predictions else [200, 200], np.int32)
+    )
     ids = [2 * k + wave for k in range(64)] if in_batches else list(range(64))
-    steering.observe(a_batch(step, ids), torch.ones(64), torch.zeros(64))
+    steering.observe(outcome_of(a_batch(step, ids), torch.ones(64)))
 
 
 def swing_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -417,10 +414,10 @@ def test_where_predictions_are_not_known_only_a_greater_swing_of_the_batches_tel
 def test_a_selector_that_counts_other_classes_is_not_listened_to() -> None:
     steering = steering_of(resolve({"selection.policy": "sb"}))
     for step in range(12):
-        steering.predicted(np.array([3, 5] if step % 2 else [5, 3, 9], np.int32))
-        steering.predicted(np.array([5, 3, 8], np.int32))
-        steering.observe(a_batch(step, [0, 1]), torch.ones(2), torch.zeros(2))
-    assert steering.reading.prediction_swing is not None
+        steering.health.predicted(np.array([3, 5] if step % 2 else [5, 3, 9], np.int32))
+        steering.health.predicted(np.array([5, 3, 8], np.int32))
+        steering.observe(outcome_of(a_batch(step, [0, 1]), torch.ones(2)))
+    assert steering.health.last.prediction_swing is not None
 
 
 def test_the_parts_can_be_switched_off_one_by_one() -> None:
@@ -447,8 +444,8 @@ def test_a_steering_that_was_restored_goes_on_alike() -> None:
         weigh = steering.weigher(batch)
         assert weigh is not None
         weights = weigh(losses)
-        steering.predicted(np.bincount(np.arange(50 + number) % 2, minlength=2).astype(np.int32))
-        steering.observe(batch, losses, torch.zeros(128))
+        steering.health.predicted(np.bincount(np.arange(50 + number) % 2, minlength=2).astype(np.int32))
+        steering.observe(outcome_of(batch, losses))
         return weights
 
     batches = [torch.from_numpy(random.exponential(size=128).astype(np.float32)) / (k + 1) for k in range(20)]
@@ -458,4 +455,4 @@ def test_a_steering_that_was_restored_goes_on_alike() -> None:
     for number, losses in enumerate(batches[10:], 10):
         assert torch.equal(step(one, number, losses), step(other, number, losses))
         assert one.strength == other.strength > 0.0
-    assert one.summary() == other.summary()
+    assert one.health.summary() == other.health.summary()

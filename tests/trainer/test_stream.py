@@ -7,9 +7,11 @@ import pytest
 from support.runs import answer_all, small
 
 from sbpipe.config import Config
-from sbpipe.records import Lease, Selection, TrainBatch
+from sbpipe.records import Lease, Part, Selection, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
-from sbpipe.trainer.stream.stream import StarvedError, Stream, credit
+from sbpipe.trainer.stream import credit
+from sbpipe.trainer.stream.stream import Stream
+from sbpipe.trainer.stream.yields import StarvedError
 
 
 def drive(
@@ -19,7 +21,7 @@ def drive(
     stream = Stream(config, num_examples)
     batches: list[TrainBatch] = []
     crew = [Peer(name, "cpu", is_ready=True) for name in peers]
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     while len(batches) < steps:
         for _ in range(20):
             stream.is_waiting = not stream.ready
@@ -34,9 +36,9 @@ def drive(
             assert stream.accept(answer_of(stream, lease)) == ""
         stream.finish_step()
         if stream.steps_done % config.sync_interval == 0:
-            stream.versions.published = stream.steps_done
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
         if stream.versions.fast_interval and stream.steps_done % stream.versions.fast_interval == 0:
-            stream.versions.fast_published = stream.steps_done
+            stream.versions.offer(Part.FAST, stream.steps_done)
     return stream, batches
 
 
@@ -95,7 +97,8 @@ def test_without_an_interval_of_their_own_the_fast_parts_are_as_old_as_the_whole
 
 def test_a_batch_waits_for_the_fast_parts_that_score_it() -> None:
     stream = Stream(small(mode="fixed-lag", sync__lag=0, sync__interval=4, train__steps=0), 600)
-    stream.versions.published = stream.versions.fast_published = 0
+    stream.versions.offer(Part.WHOLE, 0)
+    stream.versions.offer(Part.FAST, 0)
     peer = Peer("a", "cpu", is_ready=True)
     while not stream.ready:
         for _, lease in stream.grant([peer]):
@@ -105,7 +108,7 @@ def test_a_batch_waits_for_the_fast_parts_that_score_it() -> None:
     stream.finish_step()
     assert stream.grant([peer]) == []
     assert stream.is_quiet
-    stream.versions.fast_published = 1
+    stream.versions.offer(Part.FAST, 1)
     assert not stream.is_quiet
     ((_, lease),) = stream.grant([peer])
     assert (lease.version, lease.fast_version, lease.exact) == (0, 1, True)
@@ -123,7 +126,8 @@ def test_pipelined_fast_parts_stay_within_depth_steps() -> None:
 
 def test_who_pulls_is_not_made_to_wait_for_newer_fast_parts() -> None:
     stream = Stream(small(sync__interval=8, train__steps=0), 600)
-    stream.versions.published, stream.versions.fast_published = 8, 11
+    stream.versions.offer(Part.WHOLE, 8)
+    stream.versions.offer(Part.FAST, 11)
     near, far = Peer("a", "cpu", is_ready=True), Peer("b", "cpu", is_ready=True, pulls_weights=True)
     leases = {peer.name: lease for peer, lease in stream.grant([near, far])}
     assert (leases["a"].version, leases["a"].fast_version) == (8, 11)
@@ -147,7 +151,7 @@ def test_every_batch_is_whole_and_every_candidate_considered_once() -> None:
     stream, batches = drive(small(train__steps=0, train__epochs=3.0), steps=10_000)
     assert {len(batch.example_ids) for batch in batches} == {16}
     assert stream.ledger.num_considered == 1800
-    assert stream.num_kept == len(batches) * 16 + stream.leftover
+    assert stream.yielded.num_kept == len(batches) * 16 + stream.leftover
     pairs = [
         (int(epoch), int(i))
         for batch in batches
@@ -160,7 +164,7 @@ def test_every_batch_is_whole_and_every_candidate_considered_once() -> None:
 def test_scores_stay_with_the_examples_that_were_scored() -> None:
     config = small(train__steps=0, train__epochs=2.0)
     stream = Stream(config, 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     stream.accept(answer_all(lease))
     ids = stream.order.ids(0, lease.start, lease.stop)
@@ -171,7 +175,7 @@ def test_scores_stay_with_the_examples_that_were_scored() -> None:
 def test_two_selectors_share_the_leases() -> None:
     config = small(train__steps=0, train__epochs=2.0)
     stream = Stream(config, 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     granted = stream.grant([Peer("a", "cpu", is_ready=True), Peer("b", "cpu", is_ready=True)])
     assert [peer.name for peer, _ in granted] == ["a", "b"]
     assert granted[0][1].stop == granted[1][1].start
@@ -204,7 +208,7 @@ def test_a_selection_that_would_be_trained_too_late_is_refused_and_its_lease_gra
 
 def test_under_a_clock_a_selection_of_another_version_is_refused() -> None:
     stream = Stream(small(mode="lockstep"), 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert "scored with version 7" in stream.accept(answer_all(lease, version=7))
     assert stream.ledger.num_expired == 1
@@ -212,7 +216,7 @@ def test_under_a_clock_a_selection_of_another_version_is_refused() -> None:
 
 def leases_of_a_run(config: Config) -> list[Lease]:
     stream, leases = Stream(config, 600), []
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     peer = Peer("a", "cpu", is_ready=True)
     while not stream.is_finished:
         for _, lease in stream.grant([peer]):
@@ -222,7 +226,7 @@ def leases_of_a_run(config: Config) -> list[Lease]:
             stream.ready.popleft()
             stream.start()
             stream.finish_step()
-            stream.versions.published = stream.steps_done
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
     return leases
 
 
@@ -285,7 +289,7 @@ def test_nothing_is_leased_while_enough_is_on_its_way() -> None:
 
 def test_a_stream_that_keeps_nothing_any_more_is_an_error_not_a_hang() -> None:
     stream = Stream(small(train__steps=0, train__seconds=60.0), 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     peer = Peer("a", "cpu", is_ready=True)
     nothing = np.empty(0, np.int32)
 
@@ -303,7 +307,7 @@ def test_a_stream_that_keeps_nothing_any_more_is_an_error_not_a_hang() -> None:
 
 def test_an_answer_of_a_version_that_was_never_published_is_refused() -> None:
     stream = Stream(small(train__steps=0), 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert "scored with version" in stream.accept(answer_all(lease, version=2**40))
     assert stream.ledger.num_expired == 1
@@ -313,7 +317,7 @@ def test_an_answer_of_a_version_that_was_never_published_is_refused() -> None:
 @pytest.mark.parametrize("num_peers", [1, 2, 3, 5])
 def test_a_waiting_loop_with_an_idle_selector_always_leads_to_a_lease(depth: int, num_peers: int) -> None:
     stream = Stream(small(train__steps=0, train__epochs=40.0, sync__depth=depth), 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     peers = [Peer(str(k), "cpu", is_ready=True) for k in range(num_peers)]
     out: list[Lease] = []
     for turn in range(400):
@@ -326,12 +330,12 @@ def test_a_waiting_loop_with_an_idle_selector_always_leads_to_a_lease(depth: int
             stream.ready.popleft()
             stream.start()
             stream.finish_step()
-            stream.versions.published = stream.steps_done
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
 
 
 def test_a_slow_selector_does_not_hold_up_a_fast_one() -> None:
     stream = Stream(small(train__steps=0, train__epochs=40.0), 600)
-    stream.versions.published = 0
+    stream.versions.offer(Part.WHOLE, 0)
     fast, slow = Peer("fast", "cpu", is_ready=True), Peer("slow", "cpu", is_ready=True)
     for _ in range(20):
         stream.is_waiting = not stream.ready
@@ -342,5 +346,5 @@ def test_a_slow_selector_does_not_hold_up_a_fast_one() -> None:
             stream.ready.popleft()
             stream.start()
             stream.finish_step()
-            stream.versions.published = stream.steps_done
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
     assert stream.steps_done >= 8

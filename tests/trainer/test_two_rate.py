@@ -3,40 +3,31 @@ repeats bit for bit.
 """
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.runs import events_of, small, train_over_the_wire
+from support.runs import events_of, small, train_over, train_over_the_wire
 from torch import nn
 
 from sbpipe.config import Config, ModelConfig, warnings_of
-from sbpipe.config.schema import UNSCORED
 from sbpipe.errors import PeerLost
 from sbpipe.link.faults import FaultyPort
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Announce, Chunk, Fetch, Gone, Hello, Message, Ready, Welcome
 from sbpipe.link.ports import Port
 from sbpipe.models import build_model, parts_of
-from sbpipe.records import Lease, Manifest
-from sbpipe.runs.directory import RunDir
+from sbpipe.records import Lease, Manifest, Part
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.selection import POLICIES
-from sbpipe.selector.answer import Selector
-from sbpipe.selector.build import assemble
-from sbpipe.selector.pulling import Puller
-from sbpipe.trainer.run import TrainerRun, make_slots
+from sbpipe.selector.puller import Puller
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
-from sbpipe.trainer.setup import prepare
 from sbpipe.weights import manifest as layout
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource
 from sbpipe.weights.slots import Slots
-from sbpipe.weights.transfer import Pull
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -53,8 +44,8 @@ class Trained:
         assert fast is not None
         self.slots = Slots.create(self.manifest.num_bytes, num_slots=num_slots, fast_bytes=fast.num_bytes)
         assert self.slots.fast is not None
-        self.whole = Publisher(self.model, self.manifest, self.slots, Spans(), lambda version: None)
-        self.fast = Publisher(self.model, fast, self.slots.fast, Spans(), lambda version: None)
+        self.publisher = Publisher(self.model, self.manifest, self.slots, Spans(), {}, lambda *offered: None)
+        self.whole, self.fast = self.publisher[Part.WHOLE], self.publisher[Part.FAST]
 
     def publish(self, version: int, *, whole: bool = False, fast: bool = False) -> None:
         with torch.no_grad():
@@ -115,7 +106,7 @@ def test_fast_parts_stay_when_an_older_whole_arrives_late() -> None:
     index = trained.slots.find(0, exact=True)
     assert index is not None
     source.offer(0, trained.slots.slot(index).clone())
-    source.offer(10, trained.slots.fast.slot(trained.slots.fast.newest).clone(), is_fast=True)
+    source.offer(10, trained.slots.fast.slot(trained.slots.fast.newest).clone(), Part.FAST)
     assert source.refresh(replica, 0, exact=False, deadline_s=1.0, fast_version=0)
     assert held(model) == ({0.0}, {10.0})
     source.offer(8, trained.slots.slot(trained.slots.newest).clone())
@@ -140,11 +131,11 @@ def test_exact_fast_parts_are_found_among_newer_ones_and_can_be_older_again() ->
 def test_fast_parts_that_never_come_are_an_error_with_a_deadline() -> None:
     trained, (replica, _) = Trained(), replica_of()
     trained.publish(0, whole=True, fast=True)
-    with pytest.raises(PeerLost, match="fast parts of version 2 did not appear"):
+    with pytest.raises(PeerLost, match="the fast part of version 2 did not appear"):
         SlotSource(trained.slots).refresh(replica, 0, exact=True, deadline_s=0.05, fast_version=2)
     source = PulledSource()
     source.offer(0, trained.slots.slot(trained.slots.newest).clone())
-    with pytest.raises(PeerLost, match="version 0 with fast parts of version 2 did not arrive"):
+    with pytest.raises(PeerLost, match="version 0 with a fast part of version 2 did not arrive"):
         source.refresh(replica, 0, exact=True, deadline_s=0.05, fast_version=2)
 
 
@@ -195,10 +186,6 @@ def test_fast_parts_go_apart_only_where_that_gains_something(
     assert config.fast_interval == fast_interval
 
 
-def test_policies_that_need_no_scores_are_known_to_the_settings() -> None:
-    assert {name for name, policy in POLICIES.items() if not policy.needs_scores} == set(UNSCORED)
-
-
 def test_a_fast_interval_without_effect_warns() -> None:
     assert warnings_of(small(sync__interval=8, sync__fast_interval=2)) == []
     assert warnings_of(small(sync__interval=1)) == []
@@ -229,8 +216,7 @@ def reception_of(trained: Trained, port: Port, *, is_clocked: bool) -> Reception
         roster=Roster(lost_after_s=60.0, hung_after_s=60.0),
         welcome=Welcome("run", "{}", "", 0.5, 4.0),
         fingerprints={},
-        publisher=trained.whole,
-        fast=trained.fast,
+        publisher=trained.publisher,
         is_clocked=is_clocked,
         events=EventLog(None, "trainer"),
     )
@@ -239,7 +225,10 @@ def reception_of(trained: Trained, port: Port, *, is_clocked: bool) -> Reception
 def admitted(trained: Trained, *, is_clocked: bool) -> tuple[Reception, Notebook]:
     port = Notebook()
     reception = reception_of(trained, port, is_clocked=is_clocked)
-    for message in (Hello("far", "host", 1, "cpu", "fp32", "0"), Ready({"weights": "pulled"})):
+    for message in (
+        Hello("far", "host", 1, "cpu", "fp32", "0"),
+        Ready({}, pulls_weights=True, precision="fp32"),
+    ):
         reception.handle("far", message, 0.0)
     return reception, port
 
@@ -250,16 +239,12 @@ def test_whole_and_fast_parts_are_announced_and_pulled_side_by_side() -> None:
     trained.publish(9, fast=True)
     reception, port = admitted(trained, is_clocked=False)
     fetched: list[Fetch] = []
-    sizes = ((trained.manifest.num_bytes, False), (trained.manifest.fast_bytes, True))
-    pullers = [
-        Puller(Pull(size, 10_000), source, fetched.append, Spans(), is_fast=is_fast)
-        for size, is_fast in sizes
-    ]
+    sizes = {Part.WHOLE: trained.manifest.num_bytes, Part.FAST: trained.manifest.fast_bytes}
+    puller = Puller(sizes, 10_000, source, fetched.append, Spans())
     while port.said or fetched:
         for message in port.said:
-            for puller in pullers:
-                if isinstance(message, Announce | Chunk | Gone):
-                    puller.handle(message)
+            if isinstance(message, Announce | Chunk | Gone):
+                puller.handle(message)
         port.said.clear()
         for fetch in fetched:
             reception.handle("far", fetch, 0.0)
@@ -280,27 +265,23 @@ def test_under_a_clock_nothing_is_announced_for_the_newest_need_not_be_what_a_le
 
 def test_an_exact_lease_makes_both_be_fetched_and_only_what_is_apart() -> None:
     fetched: list[Fetch] = []
-    pullers = [
-        Puller(Pull(500, 500), PulledSource(), fetched.append, Spans(), is_fast=is_fast)
-        for is_fast in (False, True)
-    ]
+    puller = Puller(dict.fromkeys(Part, 500), 500, PulledSource(), fetched.append, Spans())
     for lease in (
         Lease(1, 0, 0, 9, 3, 3, version=0, exact=True, fast_version=0),
         Lease(2, 0, 0, 9, 3, 3, version=0, exact=True, fast_version=1),
         Lease(3, 0, 0, 9, 3, 3, version=5, exact=False, fast_version=6),
     ):
-        for puller in pullers:
-            puller.lease(lease)
-    assert fetched == [Fetch(0, 0, 500), Fetch(1, 0, 500, is_fast=True)]
+        puller.lease(lease)
+    assert fetched == [Fetch(0, 0, 500), Fetch(1, 0, 500, Part.FAST)]
 
 
 def test_fast_parts_that_are_not_there_are_gone() -> None:
     trained = Trained()
     trained.publish(8, whole=True, fast=True)
     reception, port = admitted(trained, is_clocked=True)
-    for fetch in (Fetch(7, 0, 10, is_fast=True), Fetch(8, 0, trained.manifest.fast_bytes + 1, is_fast=True)):
+    for fetch in (Fetch(7, 0, 10, Part.FAST), Fetch(8, 0, trained.manifest.fast_bytes + 1, Part.FAST)):
         reception.handle("far", fetch, 0.0)
-        assert port.said[-1] == Gone(fetch.version, is_fast=True)
+        assert port.said[-1] == Gone(fetch.version, Part.FAST)
 
 
 # --- whole runs -----------------------------------------------------------------------------------
@@ -308,23 +289,7 @@ def test_fast_parts_that_are_not_there_are_gone() -> None:
 
 def train(config: Config, path: Path, *, resume: bool = False, delay: float = 0.0) -> dict[str, Any]:
     """A run whose selector answers in this process, over a port that may delay."""
-    setup = prepare(config)
-    run_dir = RunDir.open(path, resume=resume, overwrite=False)
-    if not resume:
-        run_dir.write_config(config)
-    slots = make_slots(setup, bytes(16), shared=False)
-    selector: list[Selector] = []
-
-    def handle(message: Message) -> list[Message]:
-        return [selector[0].answer(message)] if isinstance(message, Lease) else []
-
-    port = FaultyPort(InlinePort(handle, "inline"), 3, delay=delay)
-    run = TrainerRun(setup, run_dir, slots, port, began=time.monotonic())
-    selector.append(
-        assemble(config, setup.data, SlotSource(slots), setup.device, Spans(), EventLog(None, "selector"))[0]
-    )
-    run.reception.admit("inline", "cpu", time.monotonic())
-    return run.run(resume=resume)
+    return train_over(config, path, lambda port: FaultyPort(port, 3, delay=delay), resume=resume)
 
 
 def test_a_run_tells_the_staleness_of_both_and_costs_of_the_fast_publishes(run_path: Path) -> None:

@@ -12,9 +12,9 @@ from sbpipe.errors import PeerLost
 from sbpipe.models import build_model, parts_of
 from sbpipe.records import Manifest
 from sbpipe.runs.spans import Spans
-from sbpipe.weights import manifest as layout
 from sbpipe.weights.leftovers import leftovers, sweep
-from sbpipe.weights.publisher import Publisher
+from sbpipe.weights.manifest import LiveTensors, build_manifest, copy, digest, tensors_in, tensors_of
+from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource
 from sbpipe.weights.slots import Slots
 from sbpipe.weights.transfer import CREDIT, Pull
@@ -30,12 +30,13 @@ def net(seed: int = 0) -> nn.Module:
 
 
 def manifest_of(model: nn.Module, dtype: str = "fp32") -> Manifest:
-    return layout.build_manifest(model, parts_of(model), dtype)
+    return build_manifest(model, parts_of(model), dtype)
 
 
-def publisher_of(model: nn.Module, slots: Slots, committed: list[int] | None = None) -> Publisher:
-    return Publisher(
-        model, manifest_of(model), slots, Spans(), (committed if committed is not None else []).append
+def publisher_of(model: nn.Module, slots: Slots, committed: list[int] | None = None) -> PartPublisher:
+    told = committed if committed is not None else []
+    return PartPublisher(
+        model, manifest_of(model), slots, Spans(), lambda version, is_late: told.append(version)
     )
 
 
@@ -46,7 +47,7 @@ def test_a_snapshot_carries_every_parameter_and_buffer_bit_for_bit() -> None:
     replica = Replica(other, manifest_of(other))
     assert SlotSource(slots).refresh(replica, 5, exact=False, deadline_s=1.0)
     assert replica.version == 5
-    assert layout.digest(other) == layout.digest(model)
+    assert digest(other) == digest(model)
     assert any("running_mean" in spec.name for spec in replica.manifest.tensors)
 
 
@@ -71,11 +72,11 @@ def test_an_exact_version_is_found_among_newer_ones() -> None:
         with torch.no_grad():
             next(model.parameters()).add_(1.0)
         publisher.publish(version)
-        digests[version] = layout.digest(model)
+        digests[version] = digest(model)
     replica_model = net(1)
     replica = Replica(replica_model, manifest_of(replica_model))
     SlotSource(slots).refresh(replica, 2, exact=True, deadline_s=1.0)
-    assert (replica.version, layout.digest(replica_model)) == (2, digests[2])
+    assert (replica.version, digest(replica_model)) == (2, digests[2])
 
 
 def test_a_version_that_never_comes_is_an_error_with_a_deadline() -> None:
@@ -178,11 +179,11 @@ class Renaming(nn.Module):
     "model", [nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), Rebinding(), Renaming()]
 )
 def test_live_tensors_are_what_the_state_dict_tells_now(model: nn.Module) -> None:
-    manifest = layout.build_manifest(model, dict.fromkeys(model.state_dict(), "body"))
-    live = layout.LiveTensors(model, manifest)
+    manifest = build_manifest(model, dict.fromkeys(model.state_dict(), "body"))
+    live = LiveTensors(model, manifest)
     if isinstance(model, Rebinding):
         model.move()
-    told = layout.tensors_of(model, manifest)
+    told = tensors_of(model, manifest)
     assert [tensor.data_ptr() for tensor in live.read()] == [tensor.data_ptr() for tensor in told]
 
 
@@ -259,12 +260,12 @@ def test_a_pulled_snapshot_is_applied_whole() -> None:
     model, other = net(0), net(1)
     manifest = manifest_of(model)
     flat = torch.empty(manifest.num_bytes, dtype=torch.uint8)
-    layout.copy(layout.tensors_in(flat, manifest), layout.tensors_of(model, manifest))
+    copy(tensors_in(flat, manifest), tensors_of(model, manifest))
     source, replica = PulledSource(), Replica(other, manifest)
     source.offer(6, flat)
     assert source.refresh(replica, 0, exact=False, deadline_s=1.0)
     assert not source.refresh(replica, 0, exact=False, deadline_s=1.0)
-    assert (replica.version, layout.digest(other)) == (6, layout.digest(model))
+    assert (replica.version, digest(other)) == (6, digest(model))
 
 
 @pytest.mark.gpu
@@ -274,4 +275,4 @@ def test_a_snapshot_leaves_the_accelerator_whole() -> None:
     publisher_of(model, slots).publish(1, must=True)
     other = net(1)
     SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=5.0)
-    assert layout.digest(other) == layout.digest(model)
+    assert digest(other) == digest(model)

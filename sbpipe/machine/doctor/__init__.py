@@ -1,16 +1,15 @@
-"""`sbpipe doctor`: what this machine has, what `run` would choose, and what a person could mend. Changes
-nothing.
+"""`sbpipe doctor`: what this machine has, what `run` would choose, and what to change. Changes nothing.
 
-facts.py    what is known, as plain records
-survey.py   finds it out: from the system (host.py, cgroups.py), from torch and our own rooms (rehearsal.py)
-advice.py   from facts to advice, pure
-page.py     facts and advice as a page or as JSON, pure
+facts.py     what is known, as plain records
+survey.py    finds it out: from the system (host.py, cgroups.py), from torch and our own rooms (choice.py)
+advice.py    from facts to advice, pure
+printout.py  facts and advice as a page or as JSON, pure
 """
 
 import sys
 
 from sbpipe.machine.doctor.advice import advise
-from sbpipe.machine.doctor.page import to_json, to_page
+from sbpipe.machine.doctor.printout import to_json, to_page
 from sbpipe.machine.doctor.survey import look
 
 

@@ -1,11 +1,11 @@
-"""From facts to advice: what a person could mend, each in one line with the way out. Pure; looks at nothing
+"""From facts to advice: what a person could change, each in one line with the way out. Pure; looks at nothing
 but the facts.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbpipe.machine.doctor.facts import Choice, Cpu, Facts, Role, SharedMemory
+from sbpipe.machine.doctor.facts import Cpu, Facts, SharedMemory
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 DOCKER_SHM_BYTES = 64 * MIB
@@ -28,12 +28,12 @@ def advise(facts: Facts) -> list[Advice]:
     found = [
         *_on_libraries(facts),
         *_on_accelerators(facts),
-        *(_on_choice(facts.choice, facts.cpu) if facts.choice else ()),
+        *_on_roles(facts),
         *_on_cpu(facts.cpu),
         *_on_memory(facts),
-        *(_on_shared_memory(facts.shared_memory, facts.choice) if facts.shared_memory else ()),
-        *_on_ports(facts),
-        *_on_folders(facts),
+        *(_on_shared_memory(facts.shared_memory) if facts.shared_memory else ()),
+        *_on_endpoints(facts),
+        *_on_runs(facts),
     ]
     return sorted(found, key=lambda item: not item.is_stop)
 
@@ -50,43 +50,29 @@ def plural(count: int, noun: str) -> str:
 
 
 def _on_libraries(facts: Facts) -> Iterator[Advice]:
-    is_torch_broken = any(library.name == "torch" and library.problem for library in facts.libraries)
-    for library in facts.libraries:
-        if library.problem and library.name == "torchvision" and is_torch_broken:
-            continue  # the one error says enough
-        if library.problem and library.name == "torchvision":
+    broken = {library.name: library for library in facts.libraries if library.problem}
+    for name, library in broken.items():
+        found = f"{name} {library.version} does not import ({library.problem})"
+        if name != "torchvision":
+            force = "--force-reinstall " if library.version else ""
+            yield Advice(f"{found}. Repair it: pip install {force}{name}", is_stop=True)
+        elif "torch" not in broken:  # else the one error says enough
             yield Advice(
-                f"torchvision {library.version} does not import ({library.problem}): its models and data "
-                "sets will not work. "
-                "Install a pair that fits: pip install --upgrade torch torchvision"
+                f"{found}: its models and data sets will not work. Install a pair that fits: "
+                "pip install --upgrade torch torchvision"
             )
-        elif library.problem:
-            mend = (
-                f"pip install --force-reinstall {library.name}"
-                if library.version
-                else f"pip install {library.name}"
-            )
-            yield Advice(
-                f"{library.name} {library.version} does not import ({library.problem}). Mend it: {mend}",
-                is_stop=True,
-            )
-    if facts.libzmq and not facts.has_curve:
-        yield Advice(
-            f"libzmq {facts.libzmq} was built without CURVE: roles on two hosts cannot talk. "
-            "Take the wheel, which has it: pip install --force-reinstall --only-binary :all: pyzmq"
-        )
 
 
 def _on_accelerators(facts: Facts) -> Iterator[Advice]:
-    if facts.choice_problem:
+    if facts.device_problem:
         yield Advice(
-            f"the devices cannot be used ({facts.choice_problem}). Mend the driver, or hide it: "
+            f"the devices cannot be used ({facts.device_problem}). Repair the driver, or hide it: "
             "CUDA_VISIBLE_DEVICES='' sbpipe run",
             is_stop=True,
         )
     for text in facts.torch_warnings:
         yield Advice(f"torch says: {text}")
-    if facts.has_nvidia_driver and facts.choice and not facts.accelerators:
+    if facts.has_nvidia_driver and facts.trainer and not facts.accelerators:
         if facts.torch_cuda is None:
             yield Advice(
                 "an NVIDIA driver is here, but this torch was built without CUDA. "
@@ -105,49 +91,28 @@ def _on_accelerators(facts: Facts) -> Iterator[Advice]:
             )
 
 
-def _on_choice(choice: Choice, cpu: Cpu) -> Iterator[Advice]:
-    on_cpu = [role for role in (choice.trainer, choice.selector) if role.device == "cpu"]
-    if len(on_cpu) == 2 and not any(role.is_pinned for role in on_cpu) and len(cpu.cores) > 1:
+def _on_roles(facts: Facts) -> Iterator[Advice]:
+    roles = [role for role in (facts.trainer, facts.selector) if role is not None]
+    are_on_cpu = roles and all(role.device == "cpu" for role in roles)
+    if are_on_cpu and not any(role.is_pinned for role in roles) and len(facts.cpu.cores) > 1:
         yield Advice(
-            f"both roles would compute on all {len(cpu.cores)} cores, in each other's way: the driver of an "
-            "accelerator is here, "
-            "but no accelerator. Split the cores: --set train.device=cpu --set selector.device=cpu"
+            f"both roles would compute on all {len(facts.cpu.cores)} cores and slow each other down: the "
+            "driver of an accelerator is here, but no accelerator. Split the cores: "
+            "--set train.device=cpu --set selector.device=cpu"
         )
-    if cpu.omp_num_threads is not None:
-        yield from _on_omp(cpu.omp_num_threads, choice.trainer, choice.selector, len(cpu.cores))
-
-
-def _on_omp(omp: str, trainer: Role, selector: Role, num_cores: int) -> Iterator[Advice]:
-    given = f"OMP_NUM_THREADS={omp}"
-    roles = {"train.threads": trainer, "selector.threads": selector}
-    free = {key: role for key, role in roles.items() if not role.is_pinned}
-    if any(role.threads is None for role in free.values()):
+    omp = facts.cpu.omp_num_threads
+    if omp is not None and any(role.is_pinned and str(role.threads) != omp for role in roles):
         yield Advice(
-            f"{given} is not one whole number, and the roles would fail on it. Unset it", is_stop=True
+            f"OMP_NUM_THREADS={omp} has no effect on roles on the CPU. Unset it; their threads are "
+            "train.threads and selector.threads"
         )
-    elif not free and any(str(role.threads) != omp for role in roles.values()):
-        yield Advice(
-            f"{given} has no effect on roles on the CPU. Unset it; their threads are train.threads and "
-            "selector.threads"
-        )
-    for key, role in free.items():
-        if (
-            role.device == "cpu"
-            and role.threads
-            and (role.threads == 1 < num_cores or role.threads > num_cores)
-        ):
-            yield Advice(
-                f"{given}: a role on the CPU would use {role.threads} threads on {num_cores} cores. Unset "
-                f"it, or set {key}"
-            )
 
 
 def _on_cpu(cpu: Cpu) -> Iterator[Advice]:
     if len(cpu.cores) == 1:
         yield Advice(
             "only one core: both roles share it, whatever selector.threads and train.threads say, and "
-            "nothing overlaps. "
-            "Give more cores (docker --cpuset-cpus, taskset), or use --mode inline"
+            "nothing overlaps. Give more cores (docker --cpuset-cpus, taskset), or use --mode inline"
         )
     elif cpu.quota is not None and cpu.quota < len(cpu.cores):
         threads = max(1, int(cpu.quota) // 2)
@@ -168,56 +133,36 @@ def _on_memory(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _on_shared_memory(shared: SharedMemory, choice: Choice | None) -> Iterator[Advice]:
-    way_out = "Raise docker's --shm-size, for instance to 1g (compose: shm_size)"
+def _on_shared_memory(shared: SharedMemory) -> Iterator[Advice]:
     if shared.problem:
         yield Advice(
             f"no shared memory ({shared.path}: {shared.problem}): weights will be pulled over the wire. "
             "Mount it writable"
         )
-    elif choice and choice.weights == "pulled" and choice.snapshot_bytes > shared.fits_bytes:
+    elif min(shared.total_bytes, shared.free_bytes) <= DOCKER_SHM_BYTES:
         yield Advice(
-            f"{shared.path} has only {size(shared.free_bytes)} free: weights will be pulled over the wire. "
-            f"{way_out}"
-        )
-    elif shared.total_bytes <= DOCKER_SHM_BYTES:
-        yield Advice(
-            f"{shared.path} is only {size(shared.total_bytes)}: a model above {size(shared.fits_bytes)} will "
-            "be pulled over the wire. "
-            f"{way_out}"
-        )
-    if shared.leftovers:
-        total = sum(item.num_bytes for item in shared.leftovers)
-        yield Advice(
-            f"{shared.path} holds {size(total)} from {plural(len(shared.leftovers), 'killed trainer')}. "
-            "The next trainer removes it; or: rm "
-            f"{' '.join(f'{shared.path}/{item.name}' for item in shared.leftovers[:3])}"
+            f"{shared.path} has only {size(shared.free_bytes)} free: a model above {size(shared.fits_bytes)} "
+            "will be pulled over the wire. Raise docker's --shm-size, for instance to 1g (compose: shm_size)"
         )
 
 
-def _on_ports(facts: Facts) -> Iterator[Advice]:
-    for port in facts.ports:
-        if port.problem:
+def _on_endpoints(facts: Facts) -> Iterator[Advice]:
+    for endpoint in facts.endpoints:
+        if endpoint.problem:
             yield Advice(
-                f"{port.endpoint} is taken ({port.problem}). `sbpipe run` finds free ports by itself; "
+                f"{endpoint.address} is taken ({endpoint.problem}). `sbpipe run` finds free ports by itself; "
                 "give `sbpipe trainer` --bind tcp://127.0.0.1:0, or stop what is there"
             )
 
 
-def _on_folders(facts: Facts) -> Iterator[Advice]:
-    if facts.runs.problem:
+def _on_runs(facts: Facts) -> Iterator[Advice]:
+    runs = facts.runs
+    if runs.problem:
         yield Advice(
-            f"no run directory can be made: {facts.runs.problem}. Start from another folder, or use "
-            "--run-dir",
+            f"no run directory can be made: {runs.problem}. Start from another folder, or use --run-dir",
             is_stop=True,
         )
-    if facts.cache is not None and facts.cache.problem:
+    if runs.free_bytes < LOW_DISK_BYTES:
         yield Advice(
-            f"data will not be cached: {facts.cache.problem}. Set XDG_CACHE_HOME to a folder that is"
+            f"only {size(runs.free_bytes)} left on the disk of {runs.path}. Free some; checkpoints may fail"
         )
-    for folder in (facts.runs, facts.cache):
-        if folder is not None and folder.free_bytes < LOW_DISK_BYTES:
-            yield Advice(
-                f"only {size(folder.free_bytes)} left on the disk of {folder.path}. Free some; checkpoints "
-                "may fail"
-            )

@@ -37,9 +37,7 @@ def memory_limit(root: Path = _ROOT) -> tuple[int, int] | None:
 
 
 def _groups(controller: str, root: Path) -> list[Path]:
-    """The folders of this process's group and of those above it; a container may see only the last of
-    them.
-    """
+    """The folders of this process's group and of those above it; a container may see only the last."""
     mount = root / "sys/fs/cgroup"
     groups: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():

@@ -1,5 +1,5 @@
 """What the doctor knows of a machine: frozen records without behaviour. They know neither torch nor where a
-fact comes from.
+fact comes from. A `problem` is empty where there is none.
 """
 
 from dataclasses import dataclass
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor as this process may use it; `quota` is the control group's limit in cores, None without
-    one.
-    """
+    """The processor as this process may use it; `quota` is the limit in cores, None without."""
 
     model: str
     cores: tuple[int, ...]
@@ -28,7 +26,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
-class Memory:
+class HostMemory:
     """The host's memory; `available_bytes` is within the control group's limit, if it has one."""
 
     total_bytes: int
@@ -37,32 +35,21 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Leftover:
-    """Slots whose trainer is gone."""
-
-    name: str
-    num_bytes: int
-
-
-@dataclass(frozen=True)
 class SharedMemory:
-    """Where slots live; `problem` says why none can be made there, `fits_bytes` how large a snapshot may
-    be.
-    """
+    """Where weights are published; `fits_bytes` is the largest model that can be."""
 
     path: str
     total_bytes: int
     free_bytes: int
     fits_bytes: int
     problem: str = ""
-    leftovers: tuple[Leftover, ...] = ()
 
 
 @dataclass(frozen=True)
-class Port:
-    """One endpoint that a trainer listens at by default; `problem` says why it could not."""
+class Endpoint:
+    """One address that a trainer listens at by default."""
 
-    endpoint: str
+    address: str
     problem: str = ""
 
 
@@ -76,63 +63,38 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder that is written to, there or yet to be made; free bytes are those of its disk. `num_bytes`
-    None = not counted.
-    """
+class RunsFolder:
+    """The folder of run directories, there or yet to be made; free bytes are those of its disk."""
 
     path: str
     free_bytes: int
     problem: str = ""
-    num_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Role:
-    """Where a role would compute; `threads` None when the environment's number of them is none."""
+    """Where a role would compute; one that is not pinned may use all cores."""
 
     device: str
     cores: tuple[int, ...]
-    threads: int | None
+    threads: int
     is_pinned: bool
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What `sbpipe run` would choose without a config; `weights` is "shared" (memory) or "pulled" (over the
-    wire).
-    """
-
-    mode: str
-    data: str
-    model: str
-    trainer: Role
-    selector: Role
-    amp: str
-    precision: str
-    weights: str
-    num_slots: int
-    snapshot_bytes: int
-
-
-@dataclass(frozen=True)
 class Facts:
-    """All of it. What only torch and our own rooms can tell is None when a library they need does not
-    import.
-    """
+    """All of it; what only torch and our own rooms can tell is None when a library does not import."""
 
     cpu: Cpu
-    memory: Memory
-    ports: tuple[Port, ...]
+    memory: HostMemory
+    endpoints: tuple[Endpoint, ...]
     libraries: tuple[Library, ...]
-    libzmq: str
-    has_curve: bool
-    runs: Folder
+    runs: RunsFolder
     has_nvidia_driver: bool = False
     torch_cuda: str | None = None
-    accelerators: tuple[Accelerator, ...] = ()
     torch_warnings: tuple[str, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
     shared_memory: SharedMemory | None = None
-    cache: Folder | None = None
-    choice: Choice | None = None
-    choice_problem: str = ""
+    trainer: Role | None = None
+    selector: Role | None = None
+    device_problem: str = ""

@@ -24,18 +24,15 @@ def look() -> Facts:
     """All facts of this machine, for a run without a config."""
     config = Config()
     libraries = tuple(library(name) for name in (*NEEDED, "torchvision"))
-    broken = {item.name for item in libraries if item.problem}
-    zmq: Any = None if "pyzmq" in broken else importlib.import_module("zmq")
+    is_broken = any(item.problem for item in libraries if item.name in NEEDED)
     return Facts(
         cpu=host.cpu(),
         memory=host.memory(),
-        ports=host.ports(),
+        endpoints=host.endpoints(),
         libraries=(Library("python", platform.python_version()), Library("sbpipe", __version__), *libraries),
-        libzmq=zmq.zmq_version() if zmq else "",
-        has_curve=bool(zmq and zmq.has("curve")),
         runs=host.runs_folder(config.mode),
         has_nvidia_driver=any(Path(path).exists() for path in _NVIDIA),
-        **({} if broken.intersection(NEEDED) else _look_inside(config)),
+        **({} if is_broken else _look_inside(config)),
     )
 
 
@@ -49,33 +46,29 @@ def library(name: str) -> Library:
         module = importlib.import_module(_MODULES.get(name, name))
     except _BROKEN as error:
         return Library(name, version, _first_line(error))
-    return Library(
-        name, str(getattr(module, "__version__", version))
-    )  # with the build, which metadata leaves out
+    # With the build (+cu128), which the metadata leaves out.
+    return Library(name, str(getattr(module, "__version__", version)))
 
 
 def _look_inside(config: Config) -> dict[str, Any]:
     """The facts that only torch and our own rooms can tell; drivers may fail, and torch may warn of them."""
     import torch
 
-    from sbpipe.machine.doctor import rehearsal
+    from sbpipe.machine import devices
+    from sbpipe.machine.doctor import choice
 
-    shared = rehearsal.shared_memory()
-    facts: dict[str, Any] = {
-        "torch_cuda": torch.version.cuda,
-        "shared_memory": shared,
-        "cache": rehearsal.cache(),
-    }
-    with warnings.catch_warnings(record=True) as said:
+    train, selector = config.train, config.selector
+    facts: dict[str, Any] = {"torch_cuda": torch.version.cuda, "shared_memory": choice.shared_memory()}
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            facts["accelerators"] = rehearsal.accelerators()
-            facts["choice"] = rehearsal.choose(config, shared)
+            facts["accelerators"] = choice.accelerators()
+            planned = devices.plan(train.device, selector.device)
+            facts["trainer"] = choice.role("trainer", planned[0], train.device, train.threads)
+            facts["selector"] = choice.role("selector", planned[1], selector.device, selector.threads)
         except (OSError, RuntimeError) as error:
-            facts["choice_problem"] = _first_line(error)
-    texts = [
-        str(warning.message).splitlines()[0] for warning in said if issubclass(warning.category, UserWarning)
-    ]
+            facts["device_problem"] = _first_line(error)
+    texts = [str(item.message).splitlines()[0] for item in caught if issubclass(item.category, UserWarning)]
     return facts | {"torch_warnings": tuple(dict.fromkeys(texts))}
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpipe.config import flatten
+from sbpipe.config import flatten, keeps_all
 from sbpipe.runs.reader import Run
 from sbpipe.runs.study.analysis import analyse_comparison, analyse_sweep
 from sbpipe.runs.study.arm import Arm
@@ -70,7 +70,7 @@ def group_runs(runs: list[Run]) -> ArmGroup:
         Arm(name, [trial_of_run(run, _run_name(run, folders)) for run in same])
         for name, same in zip(names, alike.values(), strict=True)
     ]
-    reference, why = _reference(arms)
+    reference, why = _reference(arms, list(alike.values()))
     return ArmGroup("", "runs", arms, analyse_comparison(arms, reference, FACTORS), reference, why)
 
 
@@ -105,9 +105,10 @@ def _arms_of(study: Study) -> list[Arm]:
     return arms
 
 
-def _reference(arms: list[Arm]) -> tuple[str | None, str]:
+def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]:
     """What plain runs are compared with: the one arm that keeps everything, else the one that ended best."""
-    full = [arm.name for arm in arms if (rates := arm.numbers("keep_rate")) and min(rates) == 1.0]
+    policies = [same[0].setting("selection.policy") for same in runs]
+    full = [arm.name for arm, policy in zip(arms, policies, strict=True) if keeps_all(policy)]
     if len(full) == 1:
         return full[0], "the arm that trains on everything"
     ended = {arm.name: mean for arm in arms if (mean := mean_of(arm.errors)) is not None}

@@ -1,5 +1,4 @@
-"""`infobatch`: no scoring pass at all. Whom training left with a low loss last time is dropped at random, the
-others count for them.
+"""`infobatch`: no scoring pass. Who had a low loss when last trained is dropped at random.
 
 Qin et al., *InfoBatch* (2024). Its scores are the losses of each example's last training step, which only the
 trainer's process knows, so both roles must be one (mode `inline`).
@@ -8,13 +7,14 @@ trainer's process knows, so both roles must be one (mode `inline`).
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats, Ids
+from sbpipe.selection.draws import independent
 from sbpipe.selection.history import History
-from sbpipe.selection.remembering import Remembering
-from sbpipe.selection.within import independent
+from sbpipe.selection.policies.base import HistoryPolicy
 
 _LEAST_CHANCE = 0.05
+"""Holds the weights, 1 / chance, to 20 at most."""
 
 
 class TrainedLosses:
@@ -40,14 +40,14 @@ class TrainedLosses:
         self._losses[:] = state
 
 
-class InfoBatch(Remembering):
+class InfoBatch(HistoryPolicy):
     """Below the mean loss an example is kept with one chance for all, at or above it, or unknown, for sure.
 
     The chance is such that a share `keep` of all is kept, as far as those below the mean can be dropped. A
     kept example weighs 1 / chance, so that the mean gradient is that of all.
     """
 
-    needs_scores = False
+    traits = TRAITS["infobatch"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

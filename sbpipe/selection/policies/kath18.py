@@ -1,19 +1,16 @@
-"""`kath18`: importance sampling by loss or gradient norm (Katharopoulos and Fleuret 2018), which waits until
-it pays.
-"""
+"""`kath18`: importance sampling by loss or gradient norm once it pays (Katharopoulos and Fleuret 2018)."""
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
+from sbpipe.selection.draws import inclusion, systematic
 from sbpipe.selection.history import History
-from sbpipe.selection.remembering import Remembering
-from sbpipe.selection.within import inclusion, systematic
+from sbpipe.selection.policies.base import HistoryPolicy
 
 
-class Kath18(Remembering):
-    """A fixed number of each pass, drawn in proportion to the score; uniformly while the variance it would
-    save does not pay.
+class Kath18(HistoryPolicy):
+    """A fixed number of each pass, drawn in proportion to the score, or uniformly until that pays.
 
     With g the scores divided by their sum, tau = sqrt(n sum g^2) says how many times the batch uniform
     sampling would need for the same variance. A step costs a forward pass of every candidate and three
@@ -21,7 +18,7 @@ class Kath18(Remembering):
     of the last `selection.history` scores.
     """
 
-    needs_scores = True
+    traits = TRAITS["kath18"]
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:
@@ -31,9 +28,7 @@ class Kath18(Remembering):
 
     @property
     def tau(self) -> float:
-        """How many times larger a uniform batch of the same variance would be; 1.0 before there are
-        scores.
-        """
+        """How many times larger a uniform batch of the same variance would be; 1.0 without scores."""
         known = self._history.state().astype(np.float64)
         total = known.sum()
         return float(np.sqrt(len(known) * ((known / total) ** 2).sum())) if total > 0 else 1.0
@@ -41,9 +36,7 @@ class Kath18(Remembering):
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
     ) -> Floats:
-        """In proportion to the score once it pays, `keep` before; a score that is not finite is never
-        kept.
-        """
+        """In proportion to the score once it pays, `keep` before; what is not finite is never kept."""
         finite = np.isfinite(scores)
         weights = np.where(finite, np.maximum(scores, 0.0) if self.tau > self._threshold else 1.0, 0.0)
         return inclusion(weights, self._keep * float(finite.sum()))

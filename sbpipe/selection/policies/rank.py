@@ -1,21 +1,17 @@
-"""`rank`: Selective-Backprop inside a scoring pass, as Composer does it: a fixed number, without replacement,
-likelier the higher it ranks.
-"""
+"""`rank`: Selective-Backprop inside one scoring pass, as Composer does it; no history, no cdf."""
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
+from sbpipe.selection.draws import inclusion, ranks_within, systematic
 from sbpipe.selection.policies.uniform import Random
-from sbpipe.selection.within import inclusion, ranks_within, systematic
 
 
 class Rank(Random):
-    """Chances in proportion to (rank / n)^beta, beta = 1/keep - 1, which sum to the number kept; no history,
-    no cdf.
-    """
+    """A fixed number of each pass, with chances in proportion to (rank / n)^beta, beta = 1/keep - 1."""
 
-    needs_scores = True
+    traits = TRAITS["rank"]
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:

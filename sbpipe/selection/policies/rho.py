@@ -1,14 +1,14 @@
-"""`rho`: what is worth learning and not yet learnt, by loss less irreducible loss (Mindermann et al.
-2022).
-"""
+"""`rho`: loss less irreducible loss, what is worth learning and not yet learnt (Mindermann et al. 2022)."""
 
+from sbpipe.config import TRAITS
 from sbpipe.selection.policies.topk import TopK
 
 
 class Rho(TopK):
-    """`topk` of reducible losses: whoever scores has subtracted each candidate's irreducible loss
-    (`selection.irreducible`) before.
+    """`topk` of reducible losses.
 
-    So a policy sees numbers as ever, and differences are what a new selector takes over; the scores that
-    travel stay losses.
+    Whoever scores subtracts each candidate's irreducible loss (`selection.irreducible`) first. The policy
+    sees numbers as ever, and a new selector takes over differences; the scores that travel stay losses.
     """
+
+    traits = TRAITS["rho"]

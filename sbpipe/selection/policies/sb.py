@@ -2,22 +2,22 @@
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.by_class import ClassHistory
+from sbpipe.selection.class_history import ClassHistory
+from sbpipe.selection.draws import independent
 from sbpipe.selection.history import History
-from sbpipe.selection.remembering import Remembering
-from sbpipe.selection.within import independent
+from sbpipe.selection.policies.base import HistoryPolicy
 
 
-class SelectiveBackprop(Remembering):
+class SelectiveBackprop(HistoryPolicy):
     """High scores are kept more often.
 
     With scores spread evenly over the cdf the mean of cdf^beta is 1 / (beta + 1), so beta = 1/keep - 1 keeps
     a share `keep`.
     """
 
-    needs_scores = True
+    traits = TRAITS["sb"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:

@@ -4,6 +4,7 @@ import zlib
 
 import numpy as np
 
+from sbpipe.config import TRAITS
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.policies.sb import SelectiveBackprop
 
@@ -15,6 +16,8 @@ class Shuffled(SelectiveBackprop):
     example to its own score is cut. The deal is drawn from the scores themselves, so that every process that
     sees them deals alike.
     """
+
+    traits = TRAITS["shuffled"]
 
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0

@@ -1,10 +1,8 @@
-"""`steady`: Selective-Backprop for scores that come late. Its proposal; the trainer decides with fresh losses
-(see the method card).
-"""
+"""`steady`: Selective-Backprop for scores that come late. The trainer weighs by fresh losses."""
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.policies.sb import SelectiveBackprop
 
@@ -14,6 +12,8 @@ class Steady(SelectiveBackprop):
 
     The strength comes with each lease from the trainer, who alone knows how far training is and how calm.
     """
+
+    traits = TRAITS["steady"]
 
     def __init__(self, config: SelectionConfig) -> None:
         super().__init__(config)

@@ -2,17 +2,19 @@
 
 import numpy as np
 
+from sbpipe.config import TRAITS
 from sbpipe.records import Classes, Floats
+from sbpipe.selection.draws import ranks_within, share_of
 from sbpipe.selection.policies.uniform import Random
-from sbpipe.selection.within import ranks_within, share_of
 
 
 class TopK(Random):
-    """The `keep` share of a pass with the highest scores is kept for sure, the rest not at all; of equal
-    scores the earlier one.
+    """The `keep` share of a pass with the highest scores is kept for sure, the rest not at all.
+
+    Of equal scores the earlier one is kept.
     """
 
-    needs_scores = True
+    traits = TRAITS["topk"]
 
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0

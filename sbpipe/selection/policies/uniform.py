@@ -1,12 +1,10 @@
-"""Policies that do not look at scores: `full` (the paper's Traditional) and `random` (the same keep rate,
-blindly).
-"""
+"""Policies that do not look at scores: `full` (the paper's Traditional) and `random`."""
 
 import numpy as np
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import TRAITS, SelectionConfig
 from sbpipe.records import Classes, Floats
-from sbpipe.selection.within import independent
+from sbpipe.selection.draws import independent
 
 _NOTHING: Floats = np.empty(0, np.float32)
 
@@ -14,7 +12,7 @@ _NOTHING: Floats = np.empty(0, np.float32)
 class Random:
     """Every candidate is kept with the same probability."""
 
-    needs_scores = False
+    traits = TRAITS["random"]
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
@@ -39,6 +37,8 @@ class Random:
 
 class Full(Random):
     """Every candidate is kept."""
+
+    traits = TRAITS["full"]
 
     def __init__(self, config: SelectionConfig) -> None:
         self._keep = 1.0

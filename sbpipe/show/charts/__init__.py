@@ -1,5 +1,6 @@
-"""Charts as data: Vega-Lite specifications made by pure functions, and their one renderer. Knows neither runs
-nor pages.
+"""Charts as data: a Vega-Lite specification with its words, its colours and its one renderer.
+
+Knows neither runs nor pages.
 """
 
 from sbpipe.show.charts.chart import Chart

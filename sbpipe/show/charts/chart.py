@@ -11,7 +11,8 @@ class Chart:
     """One picture.
 
     `spec` is a Vega-Lite specification with its data inside (`data.values`) and without `$schema`, title and
-    theme, which the page and the renderer add. Every axis and legend in it has a title, with its unit.
+    theme, which the page and the renderer add. Every axis and legend in it has a title, with its unit. If it
+    is empty, nothing is drawn and `meaning` says why.
     """
 
     name: str

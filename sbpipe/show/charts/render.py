@@ -1,6 +1,4 @@
-"""From a specification to PNG, SVG and the script that draws it in a page. The one owner of vl-convert, which
-brings Vega along.
-"""
+"""From a specification to PNG, SVG and the script that draws it in a page. The one owner of vl-convert."""
 
 import json
 from types import ModuleType
@@ -11,6 +9,7 @@ from sbpipe.show.charts import theme
 from sbpipe.show.charts.chart import Chart
 
 VEGALITE = "6.4"
+PICTURE_WIDTH = 640
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
@@ -30,7 +29,7 @@ def to_png(chart: Chart, *, scale: float = 2.0, shade: str = "light") -> bytes:
 
 
 def png_of_svg(svg: str, *, scale: float = 2.0) -> bytes:
-    """An SVG made here as PNG: who wants both draws once."""
+    """An SVG made here as PNG, so that a chart wanted as both is drawn once."""
     return bytes(_library().svg_to_png(svg, scale=scale))
 
 
@@ -41,9 +40,12 @@ def javascript() -> str:
 
 
 def _sized(spec: dict[str, Any]) -> dict[str, Any]:
-    """`container` is a page's word; a picture has a width of its own."""
-    return {key: _sized(value) if isinstance(value, dict) and key == "spec" else 640 if key == "width" and value == "container" else value
-            for key, value in spec.items()}  # fmt: skip
+    """A specification for a picture: `container` is a page's word for its width."""
+    sized: dict[str, Any] = {
+        key: PICTURE_WIDTH if value == "container" else value for key, value in spec.items()
+    }
+    # A chart of panels says the width of each inside `spec`.
+    return {**sized, "spec": _sized(sized["spec"])} if isinstance(sized.get("spec"), dict) else sized
 
 
 def _library() -> ModuleType:

@@ -1,4 +1,4 @@
-"""Colours and type of every chart, light and dark, chosen to stay apart for the colour-blind. Plain data."""
+"""Colours and type of every chart, light and dark, told apart by the colour-blind too. Plain data."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ CATEGORY = [
     "#d1495b",
 ]
 """Arms, runs and seeds, in the order they come."""
-STAGES = {
+STAGE_COLOURS = {
     "forward": "#3b76c4",
     "backward": "#274f86",
     "weigh": "#7c93d6",
@@ -40,9 +40,7 @@ STAGES = {
     "transfer_fast": "#dfc3a4",
     "idle": "#d9dde2",
 }
-"""One colour per stage, the same in every picture: blue trains, green selects, purple and pink carry weights,
-red waits.
-"""
+"""One colour per stage in every picture: blue trains, green selects, purple sends weights, red waits."""
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 INK = {"light": "#1f2933", "dark": "#e6e9ec"}
 FAINT = {"light": "#d8dde3", "dark": "#3a424b"}
@@ -52,14 +50,13 @@ PAPER = {"light": "#ffffff", "dark": "#14181c"}
 def config(shade: str = "light", *, background: bool = True) -> dict[str, Any]:
     """The Vega `config` object of one shade, `light` or `dark`."""
     ink, faint = INK[shade], FAINT[shade]
+    words = {"labelColor": ink, "titleColor": ink, "titleFontSize": 12, "titleFontWeight": "normal"}
+    lines = {"gridColor": faint, "domainColor": faint, "tickColor": faint, "gridOpacity": 0.6}
     return {
         "background": PAPER[shade] if background else "transparent",
         "font": FONT,
-        "axis": {
-            "labelColor": ink, "titleColor": ink, "gridColor": faint, "domainColor": faint, "tickColor": faint,
-            "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal", "gridOpacity": 0.6, "labelOverlap": True,
-        },
-        "legend": {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 260},
+        "axis": {**words, **lines, "labelFontSize": 11, "labelOverlap": True},
+        "legend": {**words, "labelFontSize": 11, "labelLimit": 260},
         "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12},
         "title": {"color": ink, "subtitleColor": ink, "anchor": "start", "fontSize": 13},
         "text": {"color": ink},
@@ -67,4 +64,4 @@ def config(shade: str = "light", *, background: bool = True) -> dict[str, Any]:
         "range": {"category": CATEGORY},
         "mark": {"color": CATEGORY[0]},
         "line": {"strokeWidth": 1.8},
-    }  # fmt: skip
+    }

@@ -1,6 +1,4 @@
-"""A curve that never grows past a bound: when it is full, neighbours are merged two by two. Knows no
-event.
-"""
+"""A curve that never grows past a bound: when it is full, neighbours are merged. Knows no event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

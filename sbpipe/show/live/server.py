@@ -1,7 +1,6 @@
-"""The live page over HTTP: the only file that knows the web server. Reads from `Watch`; no request names a
-file.
+"""The live page over HTTP: the only file that knows the web server. No request names a file.
 
-GET /               the page                     GET /api/state    every run's line, and the curves of ?show=NAME
+GET /               the page                     GET /api/state    runs, and the curves of ?show=NAME
 GET /events         changes, as they happen      GET /api/charts   how to draw them
 GET /metrics        for Prometheus               GET /healthz      200, or 503 with reasons
 """
@@ -25,19 +24,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sbpipe.show.charts import javascript, theme
-from sbpipe.show.live import charts
-from sbpipe.show.live.metrics_text import CONTENT_TYPE, metrics_text
+from sbpipe.show.live import specs
+from sbpipe.show.live.prometheus import CONTENT_TYPE, metrics_text
 from sbpipe.show.live.status import complaints
-from sbpipe.show.live.watching import Sent, Watch
+from sbpipe.show.live.watcher import Sent, Watcher
 
 TELL_EVERY_S = 0.25
 PING_EVERY_S = 3.0
 PAGE_FILES = {
     "index.html": "text/html",
-    "page.css": "text/css",
-    "page.js": "text/javascript",
-    "drawing.js": "text/javascript",
-    "listing.js": "text/javascript",
+    "style.css": "text/css",
+    "main.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "lists.js": "text/javascript",
     "address.js": "text/javascript",
 }
 """Everything the page is made of. Requests choose among these names, so no path of theirs is ever opened."""
@@ -53,23 +52,20 @@ HEADERS = {
 
 
 def build_app(
-    watch: Watch, trusted_hosts: list[str], is_over: Callable[[], bool] = lambda: False
+    watcher: Watcher, trusted_hosts: list[str], is_over: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """The page of one watch, which is started and stopped with it. `is_over` ends the streams, for a server
-    waits for them.
-    """
-    server = _Routes(watch, is_over)
+    """The page of one watcher. `is_over` ends the streams, because a server that stops waits for them."""
+    server = _Routes(watcher, is_over)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        watch.start()
-        threading.Thread(
-            target=server.script, name="vega", daemon=True
-        ).start()  # takes a second or two: begin before a page asks
+        watcher.start()
+        # The library takes a second or two to make: begin before a page asks for it.
+        threading.Thread(target=server.script, name="vega", daemon=True).start()
         try:
             yield
         finally:
-            watch.stop()
+            watcher.stop()
 
     routes = [
         *(Route("/" if name == "index.html" else f"/{name}", server.page_file(name)) for name in PAGE_FILES),
@@ -84,9 +80,9 @@ def build_app(
     return Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
 
 
-def serve(watch: Watch, listener: socket.socket, trusted_hosts: list[str]) -> None:
+def serve(watcher: Watcher, listener: socket.socket, trusted_hosts: list[str]) -> None:
     """Serve on a bound socket until a signal ends it."""
-    app = build_app(watch, trusted_hosts, lambda: server.should_exit)
+    app = build_app(watcher, trusted_hosts, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
     )
@@ -94,15 +90,15 @@ def serve(watch: Watch, listener: socket.socket, trusted_hosts: list[str]) -> No
 
 
 class _Routes:
-    def __init__(self, watch: Watch, is_over: Callable[[], bool]) -> None:
-        self._watch = watch
+    def __init__(self, watcher: Watcher, is_over: Callable[[], bool]) -> None:
+        self._watcher = watcher
         self._is_over = is_over
         self._script = ""
         self._script_lock = threading.Lock()
 
     def page_file(self, name: str) -> Callable[[Request], Response]:
         """A route that answers with one file of the page."""
-        content = resources.files("sbpipe.show.live").joinpath("page", name).read_bytes()
+        content = resources.files("sbpipe.show.live").joinpath("web", name).read_bytes()
 
         def answer(_: Request) -> Response:
             return Response(content, media_type=PAGE_FILES[name], headers=HEADERS)
@@ -123,7 +119,7 @@ class _Routes:
 
     async def events(self, request: Request) -> Response:
         """A stream of changes; the first message is everything."""
-        stream = self._changes(request.query_params.getlist("show")[: charts.MAX_SHOWN])
+        stream = self._changes(request.query_params.getlist("show")[: specs.MAX_SHOWN])
         return StreamingResponse(
             stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
@@ -132,48 +128,47 @@ class _Routes:
         sent, last_s = Sent(), 0.0
         yield "retry: 1000\n\n"
         while not self._is_over():
-            change = self._watch.news(shown, sent)
-            if (
-                change or time.monotonic() - last_s > PING_EVERY_S
-            ):  # silence means that the connection is lost
+            change = self._watcher.news(shown, sent)
+            # A page that hears nothing for long takes the connection for lost.
+            if change or time.monotonic() - last_s > PING_EVERY_S:
                 last_s = time.monotonic()
                 yield f"data: {json.dumps(change, separators=(',', ':'), allow_nan=False)}\n\n"
             await asyncio.sleep(TELL_EVERY_S)
 
     def state(self, request: Request) -> Response:
         """What a new page is told first."""
-        return _answer(self._watch.news(request.query_params.getlist("show")[: charts.MAX_SHOWN], Sent()))
+        return _answer(self._watcher.news(request.query_params.getlist("show")[: specs.MAX_SHOWN], Sent()))
 
     def charts(self, request: Request) -> Response:
         """Specifications and theme for what a page shows: ?show=NAME&colour=0 (pairs), x, shade, narrow."""
         given = request.query_params
-        names = given.getlist("show")[: charts.MAX_SHOWN]
+        names = given.getlist("show")[: specs.MAX_SHOWN]
         colours = [_colour(text) for text in given.getlist("colour")]
         x, shade = given.get("x", "time"), given.get("shade", "light")
-        if x not in charts.AXES or shade not in theme.INK or len(colours) != len(given.getlist("show")):
+        if x not in specs.AXES or shade not in theme.INK or len(colours) != len(given.getlist("show")):
             return _answer({"error": "x, shade or the number of colours is wrong"}, status_code=400)
         is_narrow = given.get("narrow") == "1"
         return _answer(
             {
-                "curves": charts.pictures(names, colours[: len(names)], x=x, is_narrow=is_narrow),
-                "timeline": {**charts.TIMELINE, "spec": charts.timeline_spec(shade, is_narrow=is_narrow)},
-                "config": charts.config(shade),
+                "curves": specs.pictures(names, colours[: len(names)], x=x, is_narrow=is_narrow),
+                "timeline": {**specs.TIMELINE, "spec": specs.timeline_spec(shade, is_narrow=is_narrow)},
+                "config": specs.config(shade),
                 "palette": theme.CATEGORY,
-                "data": charts.DATA,
+                "data": specs.DATA,
             }
         )
 
     def metrics(self, _: Request) -> Response:
         """Gauges for Prometheus."""
         return Response(
-            metrics_text(self._watch.overview()["heads"], self._watch.now()),
+            metrics_text(self._watcher.overview()["heads"], self._watcher.now()),
             headers={"Content-Type": CONTENT_TYPE},
         )
 
     def healthz(self, _: Request) -> Response:
         """Whether everything followed goes well."""
-        overview = self._watch.overview()
-        reasons = complaints(overview["heads"], overview["problems"], self._watch.now())
+        overview = self._watcher.overview()
+        reasons = complaints(overview["heads"], overview["problems"], self._watcher.now())
         return _answer(
             {"status": "failing", "reasons": reasons} if reasons else {"status": "ok"},
             503 if reasons else 200,

@@ -1,11 +1,10 @@
-"""One run as the page knows it: events folded into a few latest numbers and thinned curves. Pure; reads no
-file and no clock.
-"""
+"""One run as the page knows it: a few latest numbers and thinned curves, from its events. Reads no file."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sbpipe.runs.names import IN_SUMMARY, KINDS
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.show.live.series import Rule, Series
 from sbpipe.show.live.timeline import Timeline
@@ -17,52 +16,12 @@ NUM_SELECTORS = 50
 ENDINGS = ("finished", "stopped", "failed")
 _X: dict[str, Rule] = {"step": "last", "candidates": "last", "time": "last"}
 COLUMNS: dict[str, dict[str, Rule]] = {
-    "steps": _X
-    | {"loss": "mean", "staleness_mean": "mean", "staleness_max": "max", "spearman": "mean"}
-    | {"swing": "mean", "prediction_swing": "mean", "ess": "mean", "strength": "mean", "guard": "mean"},
+    "steps": _X | {"loss": "mean"},
     "evals": _X | {"error": "mean"},
-    "progress": _X
-    | {
-        "idle": "mean",
-        "selector_idle": "mean",
-        "keep_rate": "mean",
-        "queue": "mean",
-        "candidates_per_s": "mean",
-        "selectors": "mean",
-    },
+    "progress": _X | {"idle": "mean", "selector_idle": "mean", "candidates_per_s": "mean"},
 }
 """The curves kept of a run, each by step, candidates and seconds of training."""
-_LATEST = (
-    *(
-        "share",
-        "step",
-        "candidates",
-        "loss",
-        "error",
-        "keep_rate",
-        "staleness",
-        "idle",
-        "selector_idle",
-        "selectors",
-        "queue",
-    ),
-    *("candidates_per_s", "elapsed_s", "left_s", "swing", "ess", "strength", "guard"),
-)
-_SUMMARY = {
-    "eval.error": "error",
-    "steps": "step",
-    "candidates": "candidates",
-    "keep_rate": "keep_rate",
-    "staleness.mean": "staleness",
-    "trainer.idle_ratio": "idle",
-    "selector.idle_ratio": "selector_idle",
-    "candidates_per_s": "candidates_per_s",
-    "train_s": "elapsed_s",
-    "selection.swing": "swing",
-    "selection.ess": "ess",
-    "selection.strength": "strength",
-    "selection.guard": "guard",
-}
+_LATEST = tuple(field.name for field in KINDS["progress"].fields)
 
 
 class RunState:
@@ -133,7 +92,7 @@ class RunState:
         status = event.get("status")
         self.ending = status if status in ENDINGS else "finished"
         self.latest |= {
-            name: number(event, key) for key, name in _SUMMARY.items() if number(event, key) is not None
+            field: value for field, name in IN_SUMMARY.items() if (value := number(event, name)) is not None
         }
         self.latest["left_s"] = None
         if self.ending == "finished":
@@ -156,7 +115,7 @@ class RunState:
         step = number(event, "step")
         if step is None:
             return
-        if step <= self._last_step:
+        if step <= self._last_step:  # a resume whose `resumed` event was lost or damaged
             self._take_back(step)
         self._last_step = step
         row = {name: number(event, name) for name in self.series["steps"].columns}
@@ -178,9 +137,7 @@ class RunState:
         self.latest["error"] = error
 
     def _time(self, event: Event, late_s: float = 0.0) -> float | None:
-        """Seconds of training at an event that was written `late_s` after it happened, by the last event that
-        told them.
-        """
+        """Seconds of training at an event written `late_s` after it happened, by the last that told them."""
         t = number(event, "t")
         return (
             None

@@ -1,6 +1,4 @@
-"""How a run stands, in one word and a few numbers: what the list, the metrics and the health check say of it.
-Pure.
-"""
+"""How a run stands, in one word and a few numbers: for list, metrics and health check. Pure."""
 
 from typing import Any
 
@@ -43,9 +41,7 @@ def head(name: str, state: RunState, now: float, stalled_after_s: float, notes: 
 
 
 def complaints(heads: list[dict[str, Any]], problems: list[str], now: float) -> list[str]:
-    """Why a health check should fail; [] when every run has ended well or goes on, or its trouble is an hour
-    old and history.
-    """
+    """Why a health check should fail; [] when all is well, or the trouble is more than an hour old."""
     reasons = list(problems)
     for run in heads:
         if now - (run["last_t"] or now) > OLD_S:

@@ -1,13 +1,11 @@
-"""The last few steps of both roles as bars on one time axis: where they overlap, and where one waits.
-Pure.
-"""
+"""The last few steps of both roles as bars on one time axis: where they overlap, where one waits. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, SIDE_STAGES
+from sbpipe.runs.names import LOOP_STAGES, SELECTOR_STAGES, STAGE_LABELS, stages_of
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.runs.reader import SAME_HOST_S
 
@@ -15,8 +13,11 @@ Event = Mapping[str, Any]
 
 NUM_STEPS = 10
 NUM_SELECTORS = 4
-SIDE_LANE = "side thread"
-"""The trainer's side threads run beside its loop, so they get a lane of their own."""
+
+# To apply new weights is work that happens within `await`: it is taken off what was waited.
+_WAITING = dict.fromkeys(
+    (STAGE_LABELS[name] for role in ("trainer", "selector") for name in stages_of(role, "wait")), 1
+) | {STAGE_LABELS["apply"]: -1, STAGE_LABELS["apply_fast"]: -1}
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ def _times(numbers: object) -> list[tuple[float, float]]:
 
 @dataclass
 class Timeline:
-    """The newest events with spans, of the trainer and of each selector; they are read only when drawn, for
-    most never are.
-    """
+    """The newest events with spans, of the trainer and of each selector; parsed only when drawn."""
 
     steps: deque[Event] = field(default_factory=lambda: deque(maxlen=NUM_STEPS + 1))
     selections: dict[str, deque[Event]] = field(default_factory=dict)
@@ -84,9 +83,7 @@ class Timeline:
 
 
 def drawing(timeline: Timeline) -> dict[str, Any]:
-    """Bars (lane, stage, begin and end in seconds before the end of the window) and the share of the window
-    each role waited.
-    """
+    """Bars (lane, stage, begin and end in seconds before now), and the share of time each role waited."""
     steps = _moments(timeline.steps)
     if not steps:
         return {"bars": [], "waited": {}}
@@ -95,7 +92,7 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     }
     begin = steps[0].end if len(steps) > 1 else steps[0].begin
     end = _end(steps, selectors.values(), begin)
-    bars = [*_trainer_bars(steps[1:] or steps, begin, end)]
+    bars = list(_bars("trainer", steps[1:] or steps, LOOP_STAGES, begin, end))
     for place, (name, selections) in enumerate(selectors.items()):
         shift = _shift(selections[-1], steps[-1])
         lane = "selector" if len(selectors) == 1 else f"selector {place + 1}"
@@ -116,17 +113,10 @@ def _shift(selection: Moment, step: Moment) -> float:
 
 
 def _end(steps: Sequence[Moment], selectors: Iterable[Sequence[Moment]], begin: float) -> float:
-    """The end of the last step, or of the last answer of a selector at work: what it does now is not told yet
-    and must not look idle.
-    """
+    """The end of the last step, or of the last answer: what a selector does since must not look idle."""
     last = steps[-1].end
     told = [selections[-1].end + _shift(selections[-1], steps[-1]) for selections in selectors]
     return min([last, *(end for end in told if end > (begin + last) / 2)])
-
-
-def _trainer_bars(moments: Sequence[Moment], begin: float, end: float) -> Iterator[dict[str, Any]]:
-    yield from _bars("trainer", moments, LOOP_STAGES, begin, end)
-    yield from _bars(SIDE_LANE, moments, SIDE_STAGES, begin, end)
 
 
 def _bars(
@@ -147,23 +137,16 @@ def _bars(
                     times = {"begin": max(start + shift, begin) - end, "end": min(stop + shift, end) - end}
                     yield {
                         "lane": lane,
-                        "stage": stage,
+                        "stage": STAGE_LABELS[stage],
                         **{name: round(time, 6) for name, time in times.items()},
                         **told,
                     }
 
 
 def _waited(bars: Sequence[Mapping[str, Any]], window_s: float) -> dict[str, float]:
-    """Share of the window that each lane had nothing to do; the side thread is not a device and is left
-    out.
-    """
+    """Share of the window that each lane had nothing to do."""
     shares: dict[str, float] = {}
     for bar in bars:
-        if bar["lane"] != SIDE_LANE:
-            counts = {"wait": 1, "idle": 1, "await": 1, "apply": -1, "apply_fast": -1}.get(
-                bar["stage"], 0
-            )  # to apply is work within `await`
-            shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + counts * (bar["end"] - bar["begin"]) / max(
-                1e-9, window_s
-            )
+        waited_s = _WAITING.get(bar["stage"], 0) * (bar["end"] - bar["begin"])
+        shares[bar["lane"]] = shares.get(bar["lane"], 0.0) + waited_s / max(1e-9, window_s)
     return {lane: round(min(1.0, max(0.0, share)), 4) for lane, share in shares.items()}

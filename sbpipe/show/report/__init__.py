@@ -1,3 +1,1 @@
-"""Pages, pictures and traces of runs that are over or still going, made from their files. Never imports a
-role or torch.
-"""
+"""The page, pictures and trace of runs and studies, made from their files. Never imports a role or torch."""

@@ -9,16 +9,16 @@ from sbpipe.runs.numbers import number
 from sbpipe.runs.study.arm import Arm
 from sbpipe.runs.study.arm_group import ArmGroup
 from sbpipe.show.charts import Chart
-from sbpipe.show.charts.theme import STAGES
+from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.scales import without_data
 from sbpipe.show.report.table import Table, rounded
 
 PARTS = {
-    "selecting": ("selecting, while the trainer waits", STAGES["score"]),
-    "forward": ("forward, training", STAGES["forward"]),
-    "backward": ("backward and optimizer", STAGES["backward"]),
-    "other": ("other (start-up, publish, log, ...)", STAGES["log"]),
-    "idle": ("waiting for something else", STAGES["wait"]),
+    "selecting": ("selecting, while the trainer waits", STAGE_COLOURS["score"]),
+    "forward": ("forward, training", STAGE_COLOURS["forward"]),
+    "backward": ("backward and optimizer", STAGE_COLOURS["backward"]),
+    "other": ("other (start-up, publish, log, ...)", STAGE_COLOURS["log"]),
+    "idle": ("waiting for something else", STAGE_COLOURS["wait"]),
     "hidden": ("selecting, hidden behind training", "#9fd8c0"),
 }
 """The parts of a bar in the order they are stacked; `hidden` is drawn beside it: it costs no wall time."""
@@ -28,8 +28,9 @@ UNEVEN = 1.05
 
 
 def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str, float] | None:
-    """Seconds per part of one run, None if numbers are missing; without `hidden` they add up to `time_s`, or to
-    its wall time less measuring.
+    """Seconds per part of one run, None if numbers are missing.
+
+    Without `hidden` they add up to `time_s` or, where it is not given, to the wall time less measuring.
     """
     found = {name: number(summary, name) for name in NEEDED}
     if any(value is None for value in found.values()):
@@ -51,7 +52,7 @@ def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str,
 
 
 def breakdown_charts(group: ArmGroup) -> list[Chart]:
-    """Seconds of the whole run and, where arms considered unequal numbers of candidates, per 1,000 of them."""
+    """Seconds of the whole run and, where arms considered unequal numbers, per 1,000 candidates."""
     means = {arm.name: found for arm in group.arms if (found := _mean_parts(arm)) is not None}
     if not means:
         why = "No finished run's summary says where its time went."

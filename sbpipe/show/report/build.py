@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbpipe.errors import RunDirError
+from sbpipe.files import write_atomically
 from sbpipe.runs import Run, Study, read_run, read_study
 from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.names.files import REPORT
 from sbpipe.runs.study import PLAN
 from sbpipe.show.charts import Chart, png_of_svg, to_svg
 from sbpipe.show.report.facts import lead_of_run
@@ -18,8 +20,6 @@ from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
 from sbpipe.show.report.trace import write_trace
 from sbpipe.version import __version__
-
-FILE_NAME = "report.html"
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,7 @@ def _write(sources: Sources, out: Path, folder: Path | None, paths: Sequence[Pat
         f"Made by sbpipe {__version__} on {time.strftime('%Y-%m-%d %H:%M %Z')} from {made_from}.",
     ]
     page = html_page(title_of(sources), lead_of(sources), sections, folder.name if folder else None, footer)
-    # A reader may have the page open: it is replaced whole, or not at all.
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(out)
+    write_atomically(out, page)
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
@@ -96,9 +93,9 @@ def sections_of(sources: Sources) -> list[Section]:
 
 
 def write_figures(charts: Sequence[Chart], folder: Path) -> None:
-    """Each chart as PNG and SVG, in place of those of the same name."""
+    """Each chart that draws something as PNG and SVG, in place of those of the same name."""
     folder.mkdir(exist_ok=True)
-    for chart in charts:
+    for chart in (chart for chart in charts if chart.spec):
         svg = to_svg(chart)
         (folder / f"{chart.name}.svg").write_text(svg, encoding="utf-8")
         (folder / f"{chart.name}.png").write_bytes(png_of_svg(svg))
@@ -106,12 +103,12 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> None:
 
 def figures_folder(out: Path) -> Path:
     """Where a report's figures go: `figures` beside report.html, NAME-figures beside any other NAME.html."""
-    return out.with_name("figures" if out.name == FILE_NAME else f"{out.stem}-figures")
+    return out.with_name("figures" if out.name == REPORT else f"{out.stem}-figures")
 
 
 def trace_paths(out: Path, runs: Sequence[Run]) -> list[Path]:
     """Where each run's trace goes, beside the report; runs of one name are numbered."""
-    prefix = "" if out.name == FILE_NAME else f"{out.stem}-"
+    prefix = "" if out.name == REPORT else f"{out.stem}-"
     if len(runs) == 1:
         return [out.with_name(f"{prefix}trace.json")]
     slugs = [_slug(run.name) for run in runs]

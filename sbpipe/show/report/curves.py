@@ -13,6 +13,8 @@ from sbpipe.show.report.thinning import thin
 
 MOST = 150
 """Places at which a mean curve is drawn."""
+FEW = 30
+"""Evaluations of a lone run up to which each is marked."""
 Series = list[tuple[float, float]]
 
 
@@ -38,7 +40,7 @@ TRAINED = Axis(
 
 
 def band(curves: list[Series]) -> list[dict[str, float]]:
-    """Mean, lowest and highest of finished runs' curves at every x where one was measured, once all have begun.
+    """Mean, lowest and highest of finished runs' curves wherever one was measured, once all have begun.
 
     Between two evaluations a curve is taken as straight; after its last one it stays, because a run that has
     ended keeps its model.
@@ -66,8 +68,8 @@ def error_over_time(group: ArmGroup) -> Chart:
     if not points:
         return without_data(TIME.name, TIME.title, "No test error has been measured.", group.notes)
     if len(points) == 1:
-        (trial, point), unit = points[0], "of wall-clock time, start-up included"
-        said = f"{trial.name}: {100 * point.error:.2f} % after {point.time_s:.1f} s {unit}, measured once."
+        trial, point = points[0]
+        said = f"Measured once: {trial.name} had {100 * point.error:.2f} % after {point.time_s:.1f} s."
         return without_data(TIME.name, TIME.title, said, group.notes)
     return _chart(group, TIME)
 
@@ -150,7 +152,9 @@ def _spec(
     arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}
     of_run = [arm, run, where, {"field": "error", "title": "test error (%)", "format": ".3f"}]
     dash = {"condition": {"test": "datum.finished", "value": [1, 0]}, "value": [5, 3]}
-    curve = {"type": "line", "point": "transparent"}
+    # Few evaluations of a lone run are marked; others would hide the lines, so only the mouse finds them.
+    is_marked = len(lines) <= FEW and len({row["run"] for row in lines}) == 1
+    curve = {"type": "line", "point": True if is_marked else "transparent"}
     alone, averaged = ([row for row in lines if row["thin"] is is_thin] for is_thin in (False, True))
     of_one = {**shared, "detail": {"field": "run"}, "strokeDash": dash, "tooltip": of_run}
     layers = [

@@ -1,5 +1,5 @@
-"""Contact sheets of the examples a run found easiest and hardest, kept most and never (the paper's Figure 2),
-from `examples.npz`.
+"""Contact sheets of the examples a run found easiest, hardest and never kept (the paper's Figure 2), from
+`examples.npz`.
 """
 
 import base64
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.chart import Spec
 
-FILE_NAME = "examples.npz"
-COLUMNS = 6
+COLUMNS = 8
 SIDE = 84
 """Pixels of a thumbnail, at least; small images are enlarged to it without smoothing."""
 ROW = 132
@@ -27,13 +27,11 @@ SHEETS = {
     ),
     "hardest": (
         "Hardest examples",
-        "The training examples with the highest last score. Look for wrong labels and freaks: selection "
-        "trains on these again and again.",
+        "The training examples with the highest last score, kept again and again: look for wrong labels.",
     ),
-    "most_kept": ("Examples kept most often", "The training examples that selection chose most often."),
     "never_kept": (
         "Examples never kept",
-        "Training examples that were considered most often and never chosen.",
+        "Training examples that were considered most often and never kept.",
     ),
 }
 Arrays = dict[str, NDArray[Any]]
@@ -41,15 +39,15 @@ Arrays = dict[str, NDArray[Any]]
 
 def read_examples(folder: Path, notes: list[str]) -> Arrays:
     """The arrays of a run's `examples.npz`; {} with a note if it is not there or cannot be read."""
-    path = folder / FILE_NAME
+    path = folder / EXAMPLES
     if not path.exists():
-        notes.append(f"{FILE_NAME} is not there (it is written when a run ends), so no examples are shown.")
+        notes.append(f"{EXAMPLES} is not there (it is written when a run ends), so no examples are shown.")
         return {}
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        notes.append(f"{FILE_NAME} cannot be read ({error}), so no examples are shown.")
+        notes.append(f"{EXAMPLES} cannot be read ({error}), so no examples are shown.")
         return {}
 
 
@@ -76,8 +74,7 @@ def _sheet(group: str, arrays: Arrays) -> Chart:
     return Chart(
         name=f"examples-{group.replace('_', '-')}",
         title=title,
-        meaning=f"{meaning} Under each: the true class, the class the network gives at the end, and the last "
-        "score or the times kept.",
+        meaning=f"{meaning} Under each: its class, what the network says at the end, its last score.",
         spec=_grid(rows),
     )
 
@@ -98,7 +95,7 @@ def _grid(rows: list[dict[str, Any]]) -> Spec:
         "width": {"expr": side},
         "height": {"expr": side},
     }
-    size = {"expr": "min(11, max(8, width / 45))"}
+    size = {"expr": "min(11, max(7, width / 50))"}
     return {
         "width": "container",
         "height": num_rows * ROW,
@@ -128,13 +125,11 @@ def _grid(rows: list[dict[str, Any]]) -> Spec:
 
 def captions_of(group: str, arrays: Arrays) -> list[str]:
     """Three short lines for each example of a group; a class of -1 is none."""
-    last = (
-        [f"kept {count}×" for count in arrays[f"{group}_kept"]]
-        if group == "most_kept"
-        else [f"score {_short(score)}" for score in arrays[f"{group}_scores"]]
-    )
-    classes = zip(arrays[f"{group}_targets"], arrays[f"{group}_predictions"], last, strict=True)
-    return [f"true {_class(target)}\nsaid {_class(prediction)}\n{end}" for target, prediction, end in classes]
+    fields = (arrays[f"{group}_{name}"] for name in ("targets", "predictions", "scores"))
+    return [
+        f"true {_class(target)}\nsaid {_class(prediction)}\nscore {_short(score)}"
+        for target, prediction, score in zip(*fields, strict=True)
+    ]
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:

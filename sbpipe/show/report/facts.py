@@ -7,10 +7,10 @@ from typing import Any
 
 from sbpipe.config import Config, flatten, to_dict
 from sbpipe.runs import Run
-from sbpipe.runs.names import IN_SUMMARY, NUMBERS, TROUBLE
+from sbpipe.runs.names import IN_SUMMARY, LOOP, NUMBERS, TROUBLE
 from sbpipe.show.report.kept import never_kept_share
 from sbpipe.show.report.table import Table
-from sbpipe.show.terminal import duration, percent
+from sbpipe.show.terminal import percent, shown
 
 HEAD = (
     "eval.error",
@@ -24,15 +24,9 @@ HEAD = (
     "staleness.mean",
 )
 """What a reader asks first; with the share of examples never kept, ten numbers."""
+WITHOUT_END = {"wall_s": "train_s"}
 FACTS = (
-    "trained",
-    "trainer.busy_ratio",
-    "trainer.idle_ratio",
-    "selector.busy_ratio",
-    "selector.idle_ratio",
     "staleness.mean",
-    "staleness.max",
-    "staleness.fast_mean",
     "fidelity.spearman",
     "scoring.agreement",
     "selection.swing",
@@ -43,18 +37,9 @@ FACTS = (
     "trainer.step_ms",
     "sync.snapshot_ms",
     "sync.bytes_per_s",
+    "trained",
 )
 """What explains the numbers of the head."""
-FORMS = {
-    "share": percent,
-    "s": duration,
-    "ms": "{:,.1f} ms".format,
-    "ratio": "{:.2f}".format,
-    "correlation": "{:.3f}".format,
-    "bytes/s": lambda rate: f"{rate / 1e6:,.1f} MB/s",
-    "candidates/s": "{:,.0f} / s".format,
-}
-"""How a number of some unit is written; of others, as `written` does."""
 
 
 def status_of(run: Run) -> str:
@@ -66,17 +51,15 @@ def status_of(run: Run) -> str:
 
 def lead_of_run(run: Run) -> str:
     """What ran and how it ended, in one line."""
-    keep = run.setting("selection.keep")
-    policy = run.setting("selection.policy")
+    policy, keep, seed = (run.setting(key) for key in ("selection.policy", "selection.keep", "seed"))
     what = (
         status_of(run),
+        " on ".join(filter(None, (run.setting("model.name"), run.setting("data.name")))),
+        f"{policy} keeps {100 * keep:.3g} %" if policy and keep else policy,
         run.setting("mode"),
-        f"{policy} keeping {100 * keep:.3g} %" if policy and keep else policy,
-        run.setting("model.name"),
-        run.setting("data.name"),
-        None if run.setting("seed") is None else f"seed {run.setting('seed')}",
+        None if seed is None else f"seed {seed}",
     )
-    return " · ".join(str(part) for part in what if part)
+    return " · ".join(part for part in what if part)
 
 
 def numbers_of(run: Run) -> dict[str, Any]:
@@ -90,7 +73,11 @@ def numbers_of(run: Run) -> dict[str, Any]:
 def tiles_of(run: Run) -> list[tuple[str, str]]:
     """The ten numbers a reader asks for first, as far as they are known."""
     numbers, never_kept = numbers_of(run), never_kept_share(run)
-    known = [(NUMBERS[name].label, _shown(name, numbers)) for name in HEAD if numbers.get(name) is not None]
+    # A run without an end has no wall time yet; it says how long it has been training.
+    names = [name if numbers.get(name) is not None else WITHOUT_END.get(name, name) for name in HEAD]
+    known = [
+        (NUMBERS[name].label, shown(name, numbers[name])) for name in names if numbers.get(name) is not None
+    ]
     return [*known, *([] if never_kept is None else [("never kept", percent(never_kept))])]
 
 
@@ -112,9 +99,7 @@ def full_tables(run: Run) -> list[Table]:
     """Every setting and every number."""
     settings = [[key, written(value)] for key, value in flatten(run.config).items()]
     numbers = [
-        [name, written(value), NUMBERS[name].meaning if name in NUMBERS else ""]
-        for name, value in numbers_of(run).items()
-        if value is not None
+        [name, written(value), _meaning(name)] for name, value in numbers_of(run).items() if value is not None
     ]
     return [
         Table("All settings", ["setting", "value"], settings, "config.json, resolved."),
@@ -124,15 +109,13 @@ def full_tables(run: Run) -> list[Table]:
 
 def written(value: Any) -> str:
     """A value of a setting or a number as it stands in a table."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) and abs(value) > 9999 else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _facts(run: Run) -> Table:
     numbers = numbers_of(run)
     known = [name for name in FACTS if numbers.get(name) is not None]
-    rows = [[NUMBERS[name].label, _shown(name, numbers), NUMBERS[name].meaning] for name in known]
+    rows = [[NUMBERS[name].label, shown(name, numbers[name]), _meaning(name)] for name in known]
     return Table("Facts", ["number", "value", "meaning"], rows, "What explains the numbers at the top.")
 
 
@@ -162,8 +145,9 @@ def _hardware(run: Run) -> Table:
     return Table("Hardware and versions", ["what", "value"], rows, "What the run was made on.")
 
 
-def _shown(name: str, numbers: dict[str, Any]) -> str:
-    unit, value = NUMBERS[name].unit, numbers[name]
-    if unit in FORMS:
-        return FORMS[unit](value)
-    return f"{value:,.2f} {unit}" if isinstance(value, float) else f"{value:,}"
+def _meaning(name: str) -> str:
+    """What a number says; of one that is a mean over steps, what it says of a step."""
+    of_step = LOOP.get(name.removeprefix("selection."))
+    if of_step is not None:
+        return of_step.meaning
+    return NUMBERS[name].meaning if name in NUMBERS else ""

@@ -31,12 +31,10 @@ def never_kept_share(run: Run) -> float | None:
 
 
 def keep_rates(events: Iterable[Event]) -> dict[int, float]:
-    """Kept / considered of each class that was considered, over all `scores` events, for each tells what came
-    since the one before.
-    """
+    """Kept / considered of each class over the whole run; classes never considered are left out."""
     kept: dict[int, int] = {}
     considered: dict[int, int] = {}
-    for event in events:
+    for event in events:  # each counts what came since the one before
         pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=True)
         for class_index, (num_kept, num_considered) in enumerate(pairs):
             kept[class_index] = kept.get(class_index, 0) + num_kept
@@ -69,8 +67,8 @@ def keep_rate_by_class(rates: dict[int, float]) -> Chart:
     return Chart(
         name="keep-rate-by-class",
         title="Keep rate of each class",
-        meaning="Share of each class's candidates that were kept, over the whole run. The classes on the left "
-        "are those the network finds hard.",
+        meaning="Share of each class's candidates that were kept, over the whole run. The network finds the "
+        "classes on the left hard.",
         spec=bars(rows, label, rate, [label, {**rate, "format": ".1%"}]),
         notes=thinning_note(len(rates), len(rows), "classes", "those kept most"),
     )

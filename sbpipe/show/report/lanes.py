@@ -29,7 +29,7 @@ class StageSpan(NamedTuple):
 
 
 def stage_spans(run: Run, begin: float = float("-inf"), end: float = float("inf")) -> Iterator[StageSpan]:
-    """Every stage that touches a stretch of time: the trainer's first, each role in the order of its events."""
+    """Every stage that touches a stretch of time: the trainer's first, then each selector's."""
     for lane, events, shift in _sources(run):
         for event in events:
             if event.get("clock", begin) + shift < begin:
@@ -62,7 +62,7 @@ def pairs_of(event: Event) -> list[tuple[str, float, float]]:
 
 
 def clock_shift(reference: Sequence[Event], other: Sequence[Event]) -> float:
-    """What to add to another file's clock to have the reference's: 0 on one host, else by their wall clocks."""
+    """What to add to another file's clock to have the reference's; 0 on one host."""
     # Monotonic clocks of one host are one clock, and finer than wall time; those of two hosts share nothing,
     # so their wall clocks, kept together by NTP, are the best there is.
     ours, theirs = _wall_minus_clock(reference), _wall_minus_clock(other)

@@ -35,7 +35,7 @@ def sections_of_one(run: Run) -> list[Section]:
     return [
         Section("head", "", tiles=tiles_of(run), notes=warnings_in(run)),
         Section("training", "Error and loss", _known(error_over_time(group), loss_chart(run))),
-        Section("time", "Where the time went", [*breakdown_charts(group), *_known(timeline)], notes=missing),
+        Section("time", "Time", [*breakdown_charts(group), *_known(timeline)], notes=missing),
         Section("selection", "What was kept", kept, notes=score_notes(run)),
         Section("examples", "Easy and hard examples", sheets, notes=example_notes),
         Section("facts", "Facts and settings", tables=fact_tables(run), is_folded=True),

@@ -85,20 +85,18 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _figure(chart: Chart, figures: str | None) -> str:
     name, title, spec_id = escape(chart.name), escape(chart.title), f"spec-{escape(chart.name)}"
-    links = (
-        "".join(f'<a href="{escape(figures)}/{name}.{form}">{form.upper()}</a>' for form in ("png", "svg"))
-        if figures
-        else ""
-    )
+    forms = ("png", "svg") if figures and chart.spec else ()
+    links = "".join(f'<a href="{escape(str(figures))}/{name}.{form}">{form.upper()}</a>' for form in forms)
+    drawing = f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{title}"></div>'
     notes = "".join(f"<li>{escape(note)}</li>" for note in chart.notes)
     return "\n".join(
         [
             f'<figure id="{name}">',
             f'<div class="heading"><h3>{title}</h3><span class="links">{links}</span></div>',
             f'<p class="meaning">{escape(chart.meaning)}</p>',
-            f'<div class="chart" data-spec="{spec_id}" role="img" aria-label="{title}"></div>',
+            f"{drawing}\n{_data(spec_id, chart.spec)}" if chart.spec else "",
             f"<figcaption><ul>{notes}</ul></figcaption>" if notes else "",
-            f"{_data(spec_id, chart.spec)}\n</figure>",
+            "</figure>",
         ]
     )
 
@@ -108,7 +106,8 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
     kind = ' class="long"' if len(table.header) > WIDE_COLUMNS else ""
     return (
-        f'<div class="scroll"><h3>{escape(table.title)}</h3><p class="meaning">{escape(table.as_sentences())}</p>'
+        f'<div class="scroll"><h3>{escape(table.title)}</h3>'
+        f'<p class="meaning">{escape(table.as_sentences())}</p>'
         f"<table{kind}><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

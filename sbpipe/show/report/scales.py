@@ -77,13 +77,5 @@ def target_layers(group: ArmGroup) -> list[dict[str, Any]]:
 
 
 def without_data(name: str, title: str, why: str, notes: tuple[str, ...]) -> Chart:
-    """What stands in the place of a chart that nothing is there for: the reason."""
-    text = {"type": "text", "fontSize": 12, "color": GREY}
-    spec = {
-        "width": "container",
-        "height": 60,
-        "data": {"values": [{"why": why}]},
-        "mark": text,
-        "encoding": {"text": {"field": "why"}},
-    }
-    return Chart(name, title, why, spec, notes)
+    """What stands in the place of a chart that nothing is there for: the reason, and nothing to draw."""
+    return Chart(name, title, why, {}, notes)

@@ -22,9 +22,9 @@ def score_notes(run: Run) -> list[str]:
 
 
 def distribution(events: Sequence[Event]) -> Chart | None:
-    """The cumulative distribution of the last scores, one line per moment (the paper's Figure 3)."""
+    """The cumulative distribution of scores, a line per moment (the paper's Figure 3); None of only one."""
     scored = [event for event in events if event.get("quantiles")]
-    if not scored:
+    if len(scored) < 2:
         return None
     shown = thin(scored, MOST_CURVES)
     total = scored[-1].get("candidates") or 1
@@ -48,8 +48,8 @@ def distribution(events: Sequence[Event]) -> Chart | None:
     return Chart(
         name="score-distribution",
         title="Scores over training",
-        meaning="Each line is one moment: the share of recent scores below a value. Lines that move up and to "
-        "the left say that most examples have become easy, so selecting the others pays.",
+        meaning="Each line is one moment: the share of recent scores below a value. Lines that move up and "
+        "to the left say that most examples have become easy, so selecting the others pays.",
         spec=lines(
             rows,
             x,

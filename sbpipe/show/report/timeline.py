@@ -9,7 +9,7 @@ from sbpipe.runs import Run
 from sbpipe.runs.names import STAGE_LABELS
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.chart import Spec
-from sbpipe.show.charts.theme import STAGES
+from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.encoding import nominal, quantitative
 from sbpipe.show.report.lanes import StageSpan, selector_lane, stage_spans, step_begins
 
@@ -24,9 +24,9 @@ UNDER = ("idle", "await", "wait")
 LEGEND = {"orient": "bottom", "columns": 7}
 UNKNOWN_COLOUR = "#999999"
 MEANING = (
-    "One row per thread. Blue is training, green is scoring and selecting, pink and purple carry weights to the "
-    "selector, red is the trainer waiting, pale grey a selector with nothing to do. Rows filled at the same "
-    "time are the overlap the pipeline is for. Drag to move, hold Ctrl or Alt and turn the wheel to zoom, "
+    "One row per thread. Blue is training, green is scoring and selecting, pink and purple carry weights to "
+    "the selector, red is the trainer waiting, pale grey a selector with nothing to do. Rows filled at the "
+    "same time are the overlap the pipeline is for. Drag to move, hold Ctrl and turn the wheel to zoom, "
     "double-click to go back."
 )
 
@@ -117,9 +117,9 @@ def _row(span: StageSpan, begin: float) -> dict[str, object]:
 def _colours(spans: Sequence[StageSpan]) -> Spec:
     """Order and colour of the stages found, the same in every picture."""
     found = {span.stage for span in spans}
-    stages = [*(stage for stage in STAGES if stage in found), *sorted(found - STAGES.keys())]
+    stages = [*(stage for stage in STAGE_COLOURS if stage in found), *sorted(found - STAGE_COLOURS.keys())]
     labels = [STAGE_LABELS.get(stage, stage) for stage in stages]
-    colours = [STAGES.get(stage, UNKNOWN_COLOUR) for stage in stages]
+    colours = [STAGE_COLOURS.get(stage, UNKNOWN_COLOUR) for stage in stages]
     return {"sort": labels, "scale": {"domain": labels, "range": colours}}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sbpipe.config import Config, flatten, to_dict
 from sbpipe.errors import MissingExtra
-from sbpipe.show.trackers.feed import Feed, wait_for_begin
+from sbpipe.show.trackers.copier import Copier, wait_for_begin
 from sbpipe.show.trackers.mlflow import MLflow
 from sbpipe.show.trackers.tensorboard import TensorBoard
 from sbpipe.show.trackers.tracker import Tracked, Tracker
@@ -23,7 +23,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Weigh
 __all__ = [
     "PROJECT",
     "TRACKERS",
-    "Feed",
+    "Copier",
     "Tracked",
     "Tracker",
     "check_installed",
@@ -47,7 +47,6 @@ def check_installed(names: Sequence[str]) -> None:
     """Refuse trackers whose library is missing, before a run begins. Looks, and imports nothing."""
     for name in names:
         spec = find_spec(name)
-        if (
-            spec is None or spec.origin is None
-        ):  # without an origin it is but a folder of that name, such as W&B itself leaves
+        # Without an origin it is only a folder of that name, such as W&B itself leaves.
+        if spec is None or spec.origin is None:
             raise MissingExtra(name, name, TRACKERS[name].purpose)

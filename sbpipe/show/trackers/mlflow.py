@@ -1,6 +1,4 @@
-"""MLflow: a run of the experiment at MLFLOW_TRACKING_URI, or in files in RUN/mlruns. The one file that knows
-the library.
-"""
+"""MLflow: a run at MLFLOW_TRACKING_URI, or files in RUN/mlruns. The one file that knows the library."""
 
 import os
 from collections.abc import Mapping

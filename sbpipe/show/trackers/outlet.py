@@ -1,10 +1,10 @@
-"""One tracker at the end of a feed: gets what is new to it, and may fail without harm to the others."""
+"""One tracker that a run is copied to: gets what is new to it, and may fail without harm to the others."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sbpipe.show.trackers.memory import Memory
+from sbpipe.show.trackers.bookmark import Bookmark
 from sbpipe.show.trackers.scalars import scalars_of
 from sbpipe.show.trackers.tracker import Tracked, Tracker
 
@@ -12,30 +12,30 @@ log = logging.getLogger("sbpipe")
 
 
 class Outlet:
-    """One tracker: feeds it what is new to it, and leaves it for good at its first error."""
+    """Gives a tracker what is new to it, and gives it up at its first error."""
 
     def __init__(self, tracker: Tracker, run: Tracked) -> None:
         self._tracker = tracker
         self._run = run
-        self._memory = Memory.read(run.path, tracker.name) if tracker.remembers else Memory()
+        self._bookmark = Bookmark.read(run.path, tracker.name) if tracker.remembers else Bookmark()
         self.has_given_up = False
 
     def start(self) -> None:
         """Open the tracker."""
-        known = Tracked(self._run.path, self._run.project, self._run.settings, self._memory.known_as)
+        known = Tracked(self._run.path, self._run.project, self._run.settings, self._bookmark.known_as)
         try:
-            self._memory.known_as = self._tracker.start(known)
+            self._bookmark.known_as = self._tracker.start(known)
         except self._tracker.errors as error:
             self._give_up(error)
 
     def take(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Feed events, and remember that they were."""
+        """Copy events, and note how far that was."""
         if self.has_given_up or not events:
             return
         try:
             for event in events:
                 values, step = scalars_of(event), event.get("step")
-                if values and isinstance(step, int) and self._memory.is_new(event["kind"], step):
+                if values and isinstance(step, int) and self._bookmark.is_new(event["kind"], step):
                     self._tracker.scalars(values, step, float(event["t"]))
             self._tracker.flush()
             self._remember()
@@ -47,7 +47,7 @@ class Outlet:
         if self.has_given_up:
             return
         try:
-            is_new = bool(summary) and self._memory.is_new("summary", summary.get("steps", 0))
+            is_new = bool(summary) and self._bookmark.is_new("summary", summary.get("steps", 0))
             self._tracker.finish(summary if is_new else {}, ending)
             self._remember()
         except self._tracker.errors as error:
@@ -55,7 +55,7 @@ class Outlet:
 
     def _remember(self) -> None:
         if self._tracker.remembers:
-            self._memory.write(self._run.path, self._tracker.name)
+            self._bookmark.write(self._run.path, self._tracker.name)
 
     def _give_up(self, error: Exception) -> None:
         self.has_given_up = True

@@ -53,9 +53,7 @@ def scalars_of(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def without_taken_back(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Events without those of steps that a later resume went back behind: they come a second time, and the
-    later ones count.
-    """
+    """Events without those that a later resume repeats: of steps that come twice, the later ones count."""
     kept: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("kind") == "resumed":

@@ -1,6 +1,4 @@
-"""TensorBoard: event files in RUN/tensorboard, written without TensorFlow or torch. The one file that knows
-the library.
-"""
+"""TensorBoard: event files in RUN/tensorboard. The one file that knows the library."""
 
 import time
 from collections.abc import Mapping
@@ -17,9 +15,7 @@ _FLUSH_S = 10
 
 
 class TensorBoard:
-    """Scalars with the step and the wall time of their event, and the settings as text. Written anew each
-    time: it is a copy only.
-    """
+    """Scalars with step and wall time of their event, settings as text; written anew each time."""
 
     name = "tensorboard"
     purpose = "TensorBoard scalars"

@@ -1,6 +1,4 @@
-"""What a tracker is: somewhere outside of sbpipe that a run's numbers are copied to. Knows no library and
-reads no events.
-"""
+"""What a tracker is: a place outside of sbpipe that a run's numbers are copied to. Knows no library."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +27,7 @@ class Tracked:
 
 
 class Tracker(Protocol):
-    """One tracking library. Made without effect but the import; every method may raise one of `errors`, and
-    the tracker is then left.
-    """
+    """One tracking library; every method may raise one of `errors`, and the tracker is then given up."""
 
     name: str
     purpose: str

@@ -1,6 +1,4 @@
-"""Weights & Biases: a run of the project, files in RUN/wandb, online or not as WANDB_MODE says. The one file
-that knows the library.
-"""
+"""Weights & Biases: a run of the project, files in RUN/wandb. The one file that knows the library."""
 
 import uuid
 from collections.abc import Mapping
@@ -10,15 +8,11 @@ from sbpipe.errors import MissingExtra
 from sbpipe.show.trackers.tracker import Tracked
 
 STEP = "step"
-"""The x axis. W&B's own step may only grow, and events of one step come at several moments, so ours is a
-value like any other.
-"""
+"""The x axis: a value like any other, because W&B's own step may only grow and several events have one."""
 
 
 class WeightsAndBiases:
-    """Every event is one row of the run's history, with its step and its own time; the summary's numbers are
-    the run's summary.
-    """
+    """Every event is a row of the run's history, with its step and time; the summary is the run's summary."""
 
     name = "wandb"
     purpose = "W&B runs"

@@ -10,7 +10,7 @@ from torch import nn
 from sbpipe.config import Config
 from sbpipe.data import Data, Order
 from sbpipe.errors import ConfigError, ModelError
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.models.losses import PerExampleLoss, build_loss, gradient_norm
 from sbpipe.records import Floats, Ids
@@ -68,10 +68,10 @@ def rate(
 ) -> Floats:
     """What `measure` says of each of these examples in evaluation mode, as data.score shows them."""
     model.eval()
-    ratings = []
+    layout, ratings = layout_of(model), []
     for start in range(0, len(example_ids), batch_size):
         inputs, targets = data.score.batch(example_ids[start : start + batch_size], 0)
-        ratings.append(measure(model(laid_out(inputs)), targets).float().cpu().numpy())
+        ratings.append(measure(model(laid_out(inputs, layout)), targets).float().cpu().numpy())
         tick()
     found: Floats = np.concatenate(ratings)
     if not np.isfinite(found).all():

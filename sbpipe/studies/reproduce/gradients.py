@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sbpipe.config import Config, resolve
 from sbpipe.data import Data, load_data
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.models.losses import build_loss
 
@@ -48,10 +48,12 @@ def similarities(
             inputs, targets = data.train.batch(
                 generator.choice(data.train.num_examples, config.train.batch_size, replace=False), 0
             )
-            whole, losses = gradient(model, loss, laid_out(inputs), targets)
+            whole, losses = gradient(model, loss, laid_out(inputs, layout_of(model)), targets)
             for share in shares:
                 for chosen, places in parts(losses, share, generator).items():
-                    part, _ = gradient(model, loss, laid_out(inputs[places]), targets[places])
+                    part, _ = gradient(
+                        model, loss, laid_out(inputs[places], layout_of(model)), targets[places]
+                    )
                     for measure, value in zip(
                         MEASURES, (cosine(part, whole), same_sign(part, whole)), strict=True
                     ):
@@ -102,6 +104,6 @@ def trained(config: Config, data: Data, epochs: float) -> nn.Module:
     for start in range(0, int(epochs * data.train.num_examples) - size + 1, size):
         inputs, targets = data.train.batch(order[start : start + size], 0)
         optimizer.zero_grad()
-        loss(model(laid_out(inputs)), targets).mean().backward()  # type: ignore[no-untyped-call]
+        loss(model(laid_out(inputs, layout_of(model))), targets).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sbpipe.config import LossConfig, ModelConfig
-from sbpipe.machine.layout import laid_out
+from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.models.losses import build_loss
 
@@ -23,7 +23,7 @@ def backward_over_forward(
     model = build_model(ModelConfig(name, dict(options)), num_classes=10, input_shape=_SHAPE, seed=0)
     loss = build_loss(LossConfig())
     generator = torch.Generator().manual_seed(0)
-    inputs = laid_out(torch.randn(batch_size, *_SHAPE, generator=generator))
+    inputs = laid_out(torch.randn(batch_size, *_SHAPE, generator=generator), layout_of(model))
     targets = torch.randint(0, 10, (batch_size,), generator=generator)
     ratios = []
     for _ in range(_WARM + rounds):

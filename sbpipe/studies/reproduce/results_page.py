@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import RunDirError
-from sbpipe.runs.directory import write_atomically
+from sbpipe.files import write_atomically
 from sbpipe.show.report.table import markdown_row
 from sbpipe.studies.reproduce.experiment import Experiment
 from sbpipe.studies.reproduce.findings import Finding, overall

@@ -23,9 +23,7 @@ def work(setup: Setup, group: Group, checkpoints: Path | None) -> None:
         signal.signal(number, signal.SIG_IGN)
     step = setup.train_step
     if checkpoints is not None and (state := Checkpoints(checkpoints, 1).load_newest()) is not None:
-        step.model.load_state_dict(state["model"])
-        step.optimizer.load_state_dict(state["optimizer"])
-        step.scaler.load_state_dict(state["scaler"])
+        step.restore(state)
     parallel = ParallelStep(setup.config, step.model, setup.loss, step.optimizer, setup.spans, group)
     ahead: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=1)
     threading.Thread(target=_load, args=(setup, group, ahead), name="feed", daemon=True).start()

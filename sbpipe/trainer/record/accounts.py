@@ -3,77 +3,73 @@ Reads; never steers.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from sbpipe.config import digest
-from sbpipe.link.ports import Port
 from sbpipe.machine import devices
+from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import LOOP_STAGES
 from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.record.telemetry import Telemetry
-from sbpipe.trainer.serving.dispatch import Dispatcher
-from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.setup import Setup
-from sbpipe.weights import manifest as layout
-from sbpipe.weights.publisher import Publisher
+from sbpipe.weights import manifest
 
-_SELECTOR_STAGES = ("busy", "view", "score", "select", "apply")
+_SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
+    "selector.busy_s": lambda stats: stats.busy_s,
+    "selector.view_s": lambda stats: stats.view_s,
+    "selector.score_s": lambda stats: stats.score_s,
+    "selector.select_s": lambda stats: stats.select_s,
+    "selector.apply_s": lambda stats: stats.apply_s,
+}
 
 
 @dataclass
 class Accounts:
-    """Asks every part what it counted; `before` is what earlier processes of the run had counted."""
+    """Asks every part what it counted, and adds what earlier processes of the run had counted."""
 
     setup: Setup
     telemetry: Telemetry
-    publisher: Publisher
-    fast: Publisher | None
-    roster: Roster
-    dispatcher: Dispatcher
-    port: Port
+    engine: Engine
     checkpoints: Checkpoints
     events: EventLog
     began: float
-    before: dict[str, float] = field(default_factory=dict)
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def restore(self, totals: dict[str, float]) -> None:
+        """Go on from a checkpoint."""
+        self._before = totals
 
     def totals(self) -> dict[str, float]:
         """Counts and seconds that add up over resumes."""
-        seconds = self.setup.spans.total_s
+        seconds, roster = self.setup.spans.total_s, self.engine.roster
         now = {
             "wall_s": time.perf_counter() - self.began,
             "startup_s": self.telemetry.began - self.began,
             **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
-            **{f"selector.{name}_s": self.roster.total(f"{name}_s") for name in _SELECTOR_STAGES},
-            "sync.published": self.publisher.num_published,
-            "sync.skipped": self.publisher.num_skipped,
-            "sync.fast_skipped": self.fast.num_skipped if self.fast is not None else 0,
-            "sync.fast_published": self.fast.num_published if self.fast is not None else 0,
-            "sync.applied": int(self.roster.total("applied")),
-            "selector.scored": int(self.roster.total("scored")),
-            "selector.lost": self.roster.num_lost,
-            "lease.fenced": self.dispatcher.num_fenced,
-            "lease.fallback": self.dispatcher.num_fallback,
-            "link.dropped": sum(self.port.dropped.values()),
+            **{name: roster.total(of) for name, of in _SELECTOR_TIMES.items()},
+            **self.engine.totals(),
             "checkpoint.failed": self.checkpoints.num_failed,
             "events.lost": self.events.num_lost,
         }
-        return {name: value + self.before.get(name, 0) for name, value in now.items()}
+        return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
-    def summary(self, ending: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    def summary(self, ending: RunEnd, numbers: dict[str, Any]) -> dict[str, Any]:
         """Everything, with the loop's own numbers, which were taken when it ended."""
-        config, totals = self.setup.config, self.totals()
-        fast_bytes = self.fast.num_bytes if self.fast is not None else 0
+        config, totals, publisher = self.setup.config, self.totals(), self.engine.publisher
+        fast_bytes = publisher[Part.FAST].num_bytes if Part.FAST in publisher else 0
         pushed = (
             totals["sync.published"] * self.setup.manifest.num_bytes
             + totals["sync.fast_published"] * fast_bytes
         )
-        selectors = [*self.roster.gone, *self.roster.peers.values()]
+        selectors = [*self.engine.roster.gone, *self.engine.roster.peers.values()]
         return {
-            "status": ending,
+            "status": str(ending),
             "mode": config.mode,
             "seed": config.seed,
             "config.digest": digest(config),
@@ -83,11 +79,11 @@ class Accounts:
             "sync.snapshot_ms": self.setup.spans.mean_ms("publish"),
             "sync.fast_publish_ms": self.setup.spans.mean_ms("publish_fast"),
             "sync.fast_bytes": fast_bytes or None,
-            "weights.digest": layout.digest(self.setup.train_step.model),
+            "weights.digest": manifest.digest(self.setup.train_step.model),
             "weights.bytes": self.setup.manifest.num_bytes,
             "devices": config.num_devices
             if config.is_one_process
-            else 1 + max(1, self.dispatcher.most_selectors),
+            else 1 + max(1, self.engine.most_selectors),
             "device.trainer": devices.describe(self.setup.device),
             "device.selector": ", ".join(sorted({peer.device for peer in selectors})),
             **(

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids
+from sbpipe.files import atomic_file
+from sbpipe.records import Classes, Floats, Ids
 from sbpipe.trainer.stream.scores import ScoreTable
 
 FILE_NAME = "examples.npz"
@@ -31,7 +32,7 @@ class Census:
     known).
     """
 
-    def __init__(self, table: ScoreTable, classes: NDArray[np.int64] | None, num_classes: int) -> None:
+    def __init__(self, table: ScoreTable, classes: Classes | None, num_classes: int) -> None:
         self._table = table
         self._classes = classes
         self.num_classes = num_classes
@@ -48,9 +49,10 @@ class Census:
             self._table.times_kept.copy(),
         )
 
-    def classes_of(self, example_ids: Ids) -> NDArray[np.int64] | None:
-        """The class of each example; None where the data set does not tell before it is loaded."""
-        return None if self._classes is None else self._classes[example_ids]
+    @property
+    def knows_classes(self) -> bool:
+        """Whether the data set tells the class of each example before it is loaded."""
+        return self._classes is not None
 
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
         """How many of these examples are of each class; by their targets where the classes are not known
@@ -116,14 +118,8 @@ class Census:
             arrays |= {f"{name}_ids": ids, f"{name}_targets": targets, f"{name}_predictions": predictions}
             arrays |= {f"{name}_scores": scores[ids], f"{name}_kept": table.times_kept[ids]}
             arrays |= {f"{name}_images": images} if images is not None else {}
-        partial = folder / f".{FILE_NAME}"
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-            partial.rename(folder / FILE_NAME)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        with atomic_file(folder / FILE_NAME) as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:

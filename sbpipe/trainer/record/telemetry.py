@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from sbpipe.records import TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
+from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
-from sbpipe.trainer.record.census import Census
-from sbpipe.trainer.serving.peers import Roster
-from sbpipe.trainer.steering.arriving import Arriving
-from sbpipe.trainer.steering.steering import Reading
-from sbpipe.trainer.stream.stream import Stream
+from sbpipe.trainer.outcome import Outcome
+from sbpipe.trainer.steering.health import Health
 
 PROGRESS_EVERY_S = 0.5
 BUSY = stages_of("trainer", "work")
@@ -48,34 +45,19 @@ class Telemetry:
     device.
     """
 
-    def __init__(
-        self,
-        events: EventLog,
-        spans: Spans,
-        stream: Stream,
-        roster: Roster,
-        census: Census,
-        *,
-        batch_size: int,
-        process_began: float,
-    ) -> None:
+    def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
         self._events = events
         self._spans = spans
-        self._stream = stream
-        self._roster = roster
-        self._batch_size = batch_size
+        self._stream, self._roster, self._census = engine.stream, engine.roster, engine.census
         self._process_began = process_began
-        self.startup_before_s = 0.0
+        self._startup_before_s = 0.0
         self.began = time.perf_counter()
-        self._last: tuple[TrainBatch, Arriving, Arriving, float, Reading, dict[str, list[float]]] | None = (
-            None
-        )
+        self._last: tuple[Outcome, float, Health, dict[str, list[float]]] | None = None
         self._next_progress = 0.0
-        self.census = census
-        self.tally = Tally()
-        self.evaluation: Evaluation | None = None
-        self.last_loss: float | None = None
-        self._reading = Reading()
+        self._tally = Tally()
+        self._evaluation: Evaluation | None = None
+        self._last_loss: float | None = None
+        self._health = Health()
 
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
@@ -85,39 +67,36 @@ class Telemetry:
     @property
     def elapsed_s(self) -> float:
         """Seconds of training, over all resumes."""
-        return self.tally.elapsed_s + time.perf_counter() - self.began
+        return self._tally.elapsed_s + time.perf_counter() - self.began
 
     # --- per step ---------------------------------------------------------------------------------
 
-    def step(
-        self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, rate: float, reading: Reading
-    ) -> None:
+    def step(self, outcome: Outcome, rate: float, health: Health) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
         self.flush()
-        self._last = (batch, Arriving(losses), Arriving(targets), rate, reading, self._spans.take_recent())
+        self._last = (outcome, rate, health, self._spans.take_recent())
 
     def flush(self) -> None:
         """Write the event of the last step."""
         if self._last is None:
             return
-        batch, losses_on_way, targets_on_way, rate, reading, spans = self._last
-        self._last = None
-        losses, targets = losses_on_way.wait().float().numpy(), targets_on_way.wait()
-        self.last_loss = float(losses.mean())
+        (outcome, rate, health, spans), self._last = self._last, None
+        batch, losses = outcome.batch, outcome.losses
+        self._last_loss = outcome.mean_loss
         staleness = batch.step - batch.version
         fast_staleness = staleness if batch.fast_version is None else batch.step - batch.fast_version
-        self.tally.fast_sum += float(fast_staleness.sum())
+        self._tally.fast_sum += float(fast_staleness.sum())
         self._count_staleness(staleness, batch)
         agreement = spearman(batch.scores, losses)
         if np.isfinite(agreement):
-            self.tally.fidelity_sum += agreement
-            self.tally.fidelity_count += 1
-            self.tally.error_sum += mean_error(batch.scores, losses)
+            self._tally.fidelity_sum += agreement
+            self._tally.fidelity_count += 1
+            self._tally.error_sum += mean_error(batch.scores, losses)
         self._events.write(
             "step",
             step=batch.step,
             candidates=batch.candidates,
-            loss=round(self.last_loss, 6),
+            loss=round(self._last_loss, 6),
             rate=rate,
             keep_probability=float(batch.keep_probability.mean()),
             staleness_mean=float(staleness.mean()),
@@ -128,19 +107,21 @@ class Telemetry:
             staleness_counts=staleness_counts(batch),
             spearman=agreement,
             score_error=mean_error(batch.scores, losses),
-            class_counts=self.census.class_counts(batch.example_ids, targets),
-            **reading._asdict(),
+            class_counts=outcome.class_counts,
+            **health._asdict(),
             spans=spans,
         )
-        self._reading = reading
+        self._health = health
 
     def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
         counts = np.bincount(np.maximum(staleness, 0))
-        if len(counts) > len(self.tally.staleness):
-            self.tally.staleness = np.pad(self.tally.staleness, (0, len(counts) - len(self.tally.staleness)))
-        self.tally.staleness[: len(counts)] += counts
-        self.tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
-        self.tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
+        if len(counts) > len(self._tally.staleness):
+            self._tally.staleness = np.pad(
+                self._tally.staleness, (0, len(counts) - len(self._tally.staleness))
+            )
+        self._tally.staleness[: len(counts)] += counts
+        self._tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
+        self._tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
 
     @property
     def _is_two_rate(self) -> bool:
@@ -150,28 +131,28 @@ class Telemetry:
     @property
     def evaluate_s(self) -> float:
         """Seconds spent measuring the test error, over all resumes."""
-        return self.tally.evaluate_s + self._spans.total_s["evaluate"]
+        return self._tally.evaluate_s + self._spans.total_s["evaluate"]
 
     def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
         """Note a test error."""
-        self.evaluation = evaluation
+        self._evaluation = evaluation
         self._events.write(
             "eval",
             step=step,
             candidates=candidates,
-            trained=step * self._batch_size,
+            trained=step * self._stream.batch_size,
             elapsed_s=self.elapsed_s,
             evaluate_s=self.evaluate_s,
-            startup_s=self.startup_before_s + self.began - self._process_began,
+            startup_s=self._startup_before_s + self.began - self._process_began,
             **vars(evaluation),
         )
-        self._events.write("scores", step=step, candidates=candidates, **self.census.take())
+        self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
         """Twice a second, an event that a terminal can show; the share done stays as it was if none is
         given.
         """
-        share = self.tally.share = self.tally.share if share is None else share
+        share = self._tally.share = self._tally.share if share is None else share
         if not now and time.perf_counter() < self._next_progress:
             return
         self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
@@ -181,15 +162,15 @@ class Telemetry:
             share=share,
             step=self._stream.steps_done,
             candidates=self._stream.ledger.num_considered,
-            loss=self.last_loss,
-            error=self.evaluation.error if self.evaluation else None,
-            keep_rate=self._stream.num_kept / max(1, self._stream.ledger.num_considered),
+            loss=self._last_loss,
+            error=self._evaluation.error if self._evaluation else None,
+            keep_rate=self._stream.yielded.num_kept / max(1, self._stream.ledger.num_considered),
             staleness=self._staleness()["mean"],
             idle=self._ratio("wait"),
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
             queue=self._stream.on_hand,
-            **{name: getattr(self._reading, name) for name in ("swing", "ess", "strength", "guard")},
+            **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard")},
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
             elapsed_s=elapsed,
             left_s=elapsed * (1.0 - share) / share if share > 0 else None,
@@ -205,10 +186,10 @@ class Telemetry:
 
     def _selector_busy(self, elapsed_s: float) -> float:
         devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
-        return min(1.0, self._roster.total("busy_s") / (elapsed_s * devices))
+        return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (elapsed_s * devices))
 
     def _staleness(self) -> dict[str, float | None]:
-        counts = self.tally.staleness
+        counts = self._tally.staleness
         total = int(counts.sum())
         if not total:
             return {"mean": None, "p95": None, "max": None}
@@ -223,16 +204,16 @@ class Telemetry:
         """The numbers of the run under their stable names; those of publishing and the run itself are added
         by the loop.
         """
-        stream, tally, staleness = self._stream, self.tally, self._staleness()
+        stream, tally, staleness = self._stream, self._tally, self._staleness()
         trained = max(1, int(tally.staleness.sum()))
         loop_s = self._loop_s()
         return {
             "steps": stream.steps_done,
             "candidates": stream.ledger.num_considered,
-            "trained": stream.steps_done * self._batch_size,
-            "kept": stream.num_kept,
+            "trained": stream.steps_done * self._stream.batch_size,
+            "kept": stream.yielded.num_kept,
             "leftover": stream.leftover,
-            "keep_rate": stream.num_kept / max(1, stream.ledger.num_considered),
+            "keep_rate": stream.yielded.num_kept / max(1, stream.ledger.num_considered),
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
             "trainer.busy_ratio": self._ratio(*BUSY),
             "trainer.idle_ratio": self._ratio("wait"),
@@ -253,14 +234,14 @@ class Telemetry:
             "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
             "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
             "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
-            "scoring.agreement": self._mean_over_peers("agreement"),
-            "scoring.scale_agreement": self._mean_over_peers("scale_agreement"),
-            "scoring.failed_checks": int(self._roster.total("failed_checks")),
-            "scoring.checks": int(self._roster.total("checks")),
-            "scoring.overflowed": int(self._roster.total("overflowed")),
-            "scoring.refresh_ms": self._mean_over_peers("refresh_ms"),
-            "sync.apply_ms": self._mean_over_peers("apply_ms"),
-            "sync.transfer_ms": self._mean_over_peers("transfer_ms") or 0.0,
+            "scoring.agreement": self._roster.mean(lambda stats: stats.agreement),
+            "scoring.scale_agreement": self._roster.mean(lambda stats: stats.scale_agreement),
+            "scoring.failed_checks": int(self._roster.total(lambda stats: stats.failed_checks)),
+            "scoring.checks": int(self._roster.total(lambda stats: stats.checks)),
+            "scoring.overflowed": int(self._roster.total(lambda stats: stats.overflowed)),
+            "scoring.refresh_ms": self._roster.mean(lambda stats: stats.refresh_ms),
+            "sync.apply_ms": self._roster.mean(lambda stats: stats.apply_ms),
+            "sync.transfer_ms": self._roster.mean(lambda stats: stats.transfer_ms) or 0.0,
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,
             "lease.expired": stream.ledger.num_expired,
@@ -269,29 +250,22 @@ class Telemetry:
 
     def evaluation_numbers(self) -> dict[str, float | None]:
         """The last test error and loss."""
-        found = self.evaluation
+        found = self._evaluation
         return {"eval.error": found.error if found else None, "eval.loss": found.loss if found else None}
-
-    def _mean_over_peers(self, name: str) -> float | None:
-        values = [
-            peer.stats[name]
-            for peer in [*self._roster.gone, *self._roster.peers.values()]
-            if peer.stats.get(name)
-        ]
-        return float(np.mean(values)) if values else None
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
         return {
-            **vars(self.tally),
-            "staleness": self.tally.staleness.copy(),
+            **vars(self._tally),
+            "staleness": self._tally.staleness.copy(),
             "elapsed_s": self.elapsed_s,
             "evaluate_s": self.evaluate_s,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.tally = Tally(**state)
+    def restore(self, state: dict[str, Any], *, startup_s: float) -> None:
+        """Go on from a checkpoint; `startup_s` were spent before training by earlier processes of the run."""
+        self._tally = Tally(**state)
+        self._startup_before_s = startup_s
 
 
 def staleness_counts(batch: TrainBatch) -> list[list[int]]:

@@ -17,7 +17,7 @@ from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.records import Selection, TrainBatch
+from sbpipe.records import Part, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.peers import Peer
@@ -53,7 +53,7 @@ class Dispatcher:
         self._is_paused = False
         self._next_heartbeat = 0.0
         self._alone_since = time.monotonic()
-        self._announced = {False: -1, True: -1}
+        self._announced = dict.fromkeys(Part, -1)
         self.num_fenced = 0
         self.num_fallback = 0
         self.most_selectors = 0
@@ -102,26 +102,6 @@ class Dispatcher:
         predicted = self._stream.predicted
         return [predicted.popleft() for _ in range(len(predicted))]
 
-    def version_published(self, version: int) -> None:
-        """A version can be applied by selectors."""
-        versions = self._stream.versions
-        with self._changed:
-            versions.published = max(versions.published, version)
-        self._port.wake()
-
-    def fast_version_published(self, version: int, *, is_late: bool) -> None:
-        """A version of the fast parts can be applied by selectors; `is_late` = the loop has gone on
-        meanwhile.
-
-        If it has not, it will be done with its step in a moment, and that wakes the thread: twice would cost
-        it twice.
-        """
-        versions = self._stream.versions
-        with self._changed:
-            versions.fast_published = max(versions.fast_published, version)
-        if is_late:
-            self._port.wake()
-
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: who measures now must not be selected for on time that
         does not count.
@@ -153,7 +133,7 @@ class Dispatcher:
                 raise self._failure
             return self._stream.state()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, end: RunEnd, reason: str = "") -> None:
         """Say goodbye to every selector and end the thread."""
         with self._changed:
             self._is_stopping = True
@@ -162,7 +142,7 @@ class Dispatcher:
         if self._thread.is_alive():
             self._thread.join(5.0)
         for name in list(self._roster.peers):
-            self._port.send(name, Goodbye(reason))
+            self._port.send(name, Goodbye(end, reason))
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -253,13 +233,12 @@ class Dispatcher:
         """Tell who pulls weights what there is; under a clock an exact lease tells."""
         if self._config.is_clocked:
             return
-        versions = self._stream.versions
-        for is_fast, version in ((False, versions.published), (True, versions.fast_published)):
-            if version != self._announced[is_fast]:
-                self._announced[is_fast] = version
+        for part, version in self._stream.versions.offered.items():
+            if version != self._announced[part]:
+                self._announced[part] = version
                 for peer in self._roster.peers.values():
                     if peer.pulls_weights:
-                        self._reception.announce(peer.name, version, is_fast=is_fast)
+                        self._reception.announce(peer.name, part, version)
 
     def _heartbeat(self, now: float) -> None:
         if now >= self._next_heartbeat:

@@ -2,7 +2,11 @@
 in.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from sbpipe.records import SelectorStats
 
 
 @dataclass
@@ -18,7 +22,7 @@ class Peer:
     progress: int = -1
     progressed_at: float = 0.0
     answers: int = 0
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: SelectorStats = SelectorStats()
 
 
 class Roster:
@@ -63,7 +67,7 @@ class Roster:
                 found[peer.name] = f"silent for {now - peer.heard_at:.1f} s"
             elif peer.name in holds_lease:
                 patience = (
-                    max(self._lost_after_s, 8.0 * peer.stats.get("slowest_chunk_s", 0.0))
+                    max(self._lost_after_s, 8.0 * peer.stats.slowest_chunk_s)
                     if peer.answers
                     else self._hung_after_s
                 )
@@ -71,6 +75,12 @@ class Roster:
                     found[peer.name] = f"alive but without progress for {now - peer.progressed_at:.1f} s"
         return found
 
-    def total(self, name: str) -> float:
+    def total(self, of: Callable[[SelectorStats], float]) -> float:
         """The sum of a statistic over all selectors there ever were."""
-        return sum(peer.stats.get(name, 0.0) for peer in [*self.gone, *self.peers.values()])
+        return sum(of(peer.stats) for peer in [*self.gone, *self.peers.values()])
+
+    def mean(self, of: Callable[[SelectorStats], float | None]) -> float | None:
+        """The mean of a statistic over those that measured it; None if nobody did."""
+        values = [of(peer.stats) for peer in [*self.gone, *self.peers.values()]]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else None

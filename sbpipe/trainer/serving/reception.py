@@ -20,6 +20,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import Port
+from sbpipe.records import Part, RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
@@ -38,7 +39,6 @@ class Reception:
         welcome: Welcome,
         fingerprints: dict[str, str],
         publisher: Publisher,
-        fast: Publisher | None,
         is_clocked: bool,
         events: EventLog,
     ) -> None:
@@ -46,8 +46,7 @@ class Reception:
         self.roster = roster
         self._welcome = welcome
         self._fingerprints = fingerprints
-        self._publishers = {False: publisher} | ({True: fast} if fast is not None else {})
-        """By whether it publishes the fast parts alone."""
+        self._publisher = publisher
         self._is_clocked = is_clocked
         self._events = events
         self.num_admitted = 0
@@ -75,27 +74,27 @@ class Reception:
     def handle(self, name: str, message: Message, now: float) -> str:
         """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
         if isinstance(message, Hello):
-            self._release(name)
+            self._publisher.release(name)
             self.roster.remove(name)
             self.roster.peers[name] = Peer(name, message.device, heard_at=now, progressed_at=now)
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
-            return self.lose(
-                name, f"said goodbye ({message.reason})", is_failure=message.reason.startswith("failed")
-            )
+            told = f"{message.end}: {message.reason}" if message.reason else message.end
+            return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
         if isinstance(message, Fetch):
             if self.heard(name, now):
                 self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
-            if isinstance(message, Heartbeat) and message.stats:
+            if isinstance(message, Heartbeat) and message.stats is not None:
                 peer.stats = message.stats
             if isinstance(message, Ready):
-                self._compare(peer, message.fingerprints, now)
+                self._compare(peer, message, now)
         return ""
 
-    def _compare(self, peer: Peer, theirs: dict[str, str], now: float) -> None:
+    def _compare(self, peer: Peer, ready: Ready, now: float) -> None:
+        theirs = ready.fingerprints
         differing = [
             f"{key}: trainer {ours}, selector {theirs.get(key, '(none)')}"
             for key, ours in self._fingerprints.items()
@@ -108,25 +107,22 @@ class Reception:
             log.warning("selector %s rejected: %s", peer.name, reason)
             self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
             return
-        pulls = theirs.get("weights") != "shared"
         if not peer.is_ready:
-            self.admit(
-                peer.name, f"{peer.device} {theirs.get('precision', '')}".strip(), now, pulls_weights=pulls
-            )
-        if (
-            pulls and not self._is_clocked
-        ):  # under a clock an exact lease names what to pull, which need not be the newest
-            for is_fast, publisher in self._publishers.items():
-                if publisher.newest_version >= 0:
-                    self.announce(peer.name, publisher.newest_version, is_fast=is_fast)
+            device = f"{peer.device} {ready.precision}"
+            self.admit(peer.name, device, now, pulls_weights=ready.pulls_weights)
+        if ready.pulls_weights and not self._is_clocked:
+            # Under a clock an exact lease names what to pull, which need not be the newest.
+            for part in self._publisher:
+                if self._publisher[part].newest_version >= 0:
+                    self.announce(peer.name, part, self._publisher[part].newest_version)
 
-    def announce(self, name: str, version: int, *, is_fast: bool) -> None:
+    def announce(self, name: str, part: Part, version: int) -> None:
         """Tell a selector that pulls of a newer snapshot."""
-        self._port.send(name, Announce(version, self._publishers[is_fast].num_bytes, is_fast))
+        self._port.send(name, Announce(version, self._publisher[part].num_bytes, part))
 
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
-        self._release(name)
+        self._publisher.release(name)
         if self.roster.remove(name) is None:
             return ""
         self.roster.num_lost += is_failure
@@ -139,19 +135,15 @@ class Reception:
         self._events.write("selector", selector=name, state="lost" if is_failure else "left", reason=reason)
         return name
 
-    def _release(self, name: str) -> None:
-        for publisher in self._publishers.values():
-            publisher.release(name)
-
     def _serve(self, name: str, fetch: Fetch) -> None:
         """One piece of a snapshot; its slot is held from the first piece to the last."""
-        publisher = self._publishers.get(fetch.is_fast)
+        publisher = self._publisher.get(fetch.part)
         index = publisher.hold(name, fetch.version) if publisher is not None else None
         end = fetch.offset + fetch.num_bytes
         if publisher is None or index is None or end > publisher.num_bytes:
-            self._port.send(name, Gone(fetch.version, fetch.is_fast))
+            self._port.send(name, Gone(fetch.version, fetch.part))
             return
         piece = publisher.piece(index, fetch.offset, end)
-        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.is_fast))
+        self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.part))
         if end == publisher.num_bytes:
             publisher.release(name)

@@ -37,11 +37,11 @@ class Fallback:
         )
         blind = ~np.isfinite(scores)
         bound = self._config.sync.max_staleness
-        if self._config.selection.fallback == "uniform" or not policy.needs_scores:
+        if self._config.selection.fallback == "uniform" or not policy.traits.needs_scores:
             blind[:] = True
         elif bound:
             blind |= step + self._config.sync.depth - versions > bound
-        probability[blind] = 1.0 if self._config.selection.policy == "full" else self._config.selection.keep
+        probability[blind] = self._config.selection.keep_rate
         probability, is_kept = drawn(
             policy,
             probability,

@@ -11,17 +11,18 @@ import heapq
 from dataclasses import dataclass
 from typing import Any
 
+from sbpipe.records import Lease
 
-@dataclass
+
+@dataclass(frozen=True)
 class Grant:
-    """A lease that is out: PENDING → **LEASED** → SELECTED → TRAINED."""
+    """A lease that is out and the places it covers: PENDING → **LEASED** → SELECTED → TRAINED."""
 
-    lease_id: int
+    lease: Lease
     peer: str
     first: int
     last: int
     expected_kept: float
-    most: int
 
 
 class Ledger:
@@ -37,7 +38,7 @@ class Ledger:
         self.num_expired = 0
         self._next_place = 0
         self._returned: list[tuple[int, int]] = []
-        self._next_lease_id = 0
+        self.next_lease_id = 0
         self._untrained: dict[int, int] = {}
 
     @property
@@ -52,11 +53,10 @@ class Ledger:
             not self.out and not self._returned and self.limit is not None and self._next_place >= self.limit
         )
 
-    def grant(
-        self, peer: str, count: int, *, expected_kept: float, most: int, stop_at: int | None = None
-    ) -> Grant | None:
-        """Lease up to `count` candidates, never across an epoch's end or the place `stop_at`; None when none
-        are left.
+    def reach(self, count: int, stop_at: int | None = None) -> tuple[int, int] | None:
+        """The places of a lease of up to `count` candidates, never across an epoch's end or `stop_at`.
+
+        None when no candidates are left. Nothing is taken before they are granted.
         """
         first = self.next_place
         if self._returned:
@@ -66,21 +66,18 @@ class Ledger:
         last = min(last, (first // self.num_examples + 1) * self.num_examples)
         if stop_at is not None and first < stop_at:
             last = min(last, stop_at)
-        if last <= first:
-            return None
-        self._take(first, last)
-        grant = Grant(self._next_lease_id, peer, first, last, expected_kept, most)
-        self.out[grant.lease_id] = grant
-        self._next_lease_id += 1
-        return grant
+        return (first, last) if first < last else None
 
-    def _take(self, first: int, last: int) -> None:
-        if not self._returned:
-            self._next_place = last
-            return
-        _, end = heapq.heappop(self._returned)
-        if last < end:
-            heapq.heappush(self._returned, (last, end))
+    def grant(self, grant: Grant) -> None:
+        """Put a lease out: its places are those that `reach` gave, its id is `next_lease_id`."""
+        if self._returned:
+            _, end = heapq.heappop(self._returned)
+            if grant.last < end:
+                heapq.heappush(self._returned, (grant.last, end))
+        else:
+            self._next_place = grant.last
+        self.out[grant.lease.lease_id] = grant
+        self.next_lease_id = grant.lease.lease_id + 1
 
     def select(self, lease_id: int, considered: int, kept: int) -> Grant | None:
         """A selection has come for a lease that is out; None if it is not (late, doubled, made up, or longer
@@ -90,7 +87,7 @@ class Ledger:
         if (
             grant is None
             or not 0 < considered <= grant.last - grant.first
-            or kept > min(grant.most, considered)
+            or kept > min(grant.lease.most, considered)
         ):
             return None
         del self.out[lease_id]
@@ -133,7 +130,7 @@ class Ledger:
         return {
             "next_place": self._next_place,
             "pending": [list(span) for span in pending],
-            "next_lease_id": self._next_lease_id,
+            "next_lease_id": self.next_lease_id,
             "counts": [self.num_considered, self.num_selected, self.num_trained, self.num_expired],
             "untrained": [[lease_id, count] for lease_id, count in self._untrained.items()],
         }
@@ -143,6 +140,6 @@ class Ledger:
         self._next_place = state["next_place"]
         self._returned = [(first, last) for first, last in state["pending"]]
         heapq.heapify(self._returned)
-        self._next_lease_id = state["next_lease_id"]
+        self.next_lease_id = state["next_lease_id"]
         self.num_considered, self.num_selected, self.num_trained, self.num_expired = state["counts"]
         self._untrained = dict(state["untrained"])

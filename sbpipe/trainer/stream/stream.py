@@ -14,25 +14,17 @@ from numpy.typing import NDArray
 
 from sbpipe.config import Config
 from sbpipe.data import Order
-from sbpipe.errors import UserError
 from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
-from sbpipe.trainer.stream.ledger import Ledger
+from sbpipe.trainer.stream.ledger import Grant, Ledger
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stretches import Stretches
 from sbpipe.trainer.stream.versions import Versions, fast_version_of
+from sbpipe.trainer.stream.yields import Yield
 
-STARVED_AFTER = 100
-"""Kept examples that the keep rate should have brought before their absence is an error, and at least a whole
-epoch of candidates.
-"""
 _MOST_PREDICTED = 64
-
-
-class StarvedError(UserError):
-    """Selection keeps nothing any more, so no train batch will ever be whole."""
 
 
 class Stream:
@@ -48,7 +40,7 @@ class Stream:
         has_fast_part: bool = True,
     ) -> None:
         self._config = config
-        self._batch_size = config.train.batch_size
+        self.batch_size = config.train.batch_size
         limit = (
             None
             if config.train.steps or config.train.seconds
@@ -61,9 +53,8 @@ class Stream:
         self.table = ScoreTable(
             num_examples, config.selection.history, irreducible=irreducible, classes=judged_by
         )
-        self._assembler = Assembler(self._batch_size)
+        self._assembler = Assembler(self.batch_size)
         self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
-        self._leases: dict[int, Lease] = {}
         self._active = ""
         self.ready: deque[TrainBatch] = deque()
         self.num_assembled = 0
@@ -75,9 +66,7 @@ class Stream:
         self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
         """Predictions by class of the last selections, for who wants to take them."""
         self.is_waiting = False
-        self.num_kept = 0
-        self._since_kept = 0
-        self.keep_rate = 1.0 if config.selection.policy == "full" else config.selection.keep
+        self.yielded = Yield(config.selection, num_examples)
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -96,7 +85,7 @@ class Stream:
         peer = next((peer for peer in peers if peer.name == self._active), peers[0])
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
-        need = self._batch_size - len(self._assembler)
+        need = self.batch_size - len(self._assembler)
         return self._lease(peer, need, need, self.versions.of_batch(self.num_assembled), exact=True)
 
     @property
@@ -135,35 +124,32 @@ class Stream:
         depth = self._config.sync.depth
         out = [] if is_urgent else list(self.ledger.out.values())
         kept = credit.kept_to_lease(
-            batch_size=self._batch_size,
+            batch_size=self.batch_size,
             depth=depth,
             on_hand=self.on_hand,
             expected=sum(grant.expected_kept for grant in out),
             is_waiting=self.is_waiting,
         )
-        return kept, depth * self._batch_size - self.on_hand - sum(grant.most for grant in out)
+        return kept, depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
 
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
     ) -> list[tuple[Peer, Lease]]:
-        first = self.ledger.next_place
-        keep_all = self._stretches.keep_all(first, self.num_assembled)
-        rate = 1.0 if keep_all else self.keep_rate
+        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
+        rate = 1.0 if keep_all else self.yielded.rate
         candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
-        boundary = self._stretches.boundary_after(first)
-        grant = self.ledger.grant(peer.name, candidates, expected_kept=enough, most=most, stop_at=boundary)
-        if grant is None:
+        places = self.ledger.reach(candidates, change_at)
+        if places is None:
             return []
-        grant.expected_kept = min(enough, rate * (grant.last - grant.first))
-        epoch, start = divmod(grant.first, self.ledger.num_examples)
+        first, last = places
+        epoch, start = divmod(first, self.ledger.num_examples)
         history, history_classes = self.table.history if peer.needs_history else (None, None)
         peer.needs_history = False
-        stop = start + grant.last - grant.first
         lease = Lease(
-            lease_id=grant.lease_id,
+            lease_id=self.ledger.next_lease_id,
             epoch=epoch,
             start=start,
-            stop=stop,
+            stop=start + last - first,
             enough=enough,
             most=most,
             version=versions[0],
@@ -174,7 +160,7 @@ class Stream:
             history=history,
             history_classes=history_classes,
         )
-        self._leases[grant.lease_id] = lease
+        self.ledger.grant(Grant(lease, peer.name, first, last, min(enough, rate * (last - first))))
         return [(peer, lease)]
 
     def _strength(self) -> float:
@@ -191,16 +177,17 @@ class Stream:
         """Take a selection into the stream; "" if it counts, else why it does not. `versions` per kept
         example, if they differ.
         """
-        lease = self._leases.get(selection.lease_id)
-        if lease is None or selection.lease_id not in self.ledger.out:
+        grant = self.ledger.out.get(selection.lease_id)
+        if grant is None:
             return "the lease is not out"
+        lease = grant.lease
         considered, kept = len(selection.scores), selection.kept
         fault = self.versions.fault(lease, selection, self.steps_done, is_stale=versions is not None)
         if fault:
             self.expire(selection.lease_id)
             return fault
         bound = self._config.sync.max_staleness
-        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self._batch_size
+        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self.batch_size
         if bound and versions is None and last_step - selection.version > bound:
             self.expire(selection.lease_id)
             return (
@@ -209,12 +196,11 @@ class Stream:
         before = self.ledger.num_considered
         if self.ledger.select(selection.lease_id, considered, len(kept)) is None:
             return "does not fit the lease"
-        del self._leases[selection.lease_id]
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
             self.predicted.append(selection.predicted)
-        self._count(considered, len(kept), is_selected=not lease.keep_all)
+        self.yielded.count(considered, len(kept), is_selected=not lease.keep_all)
         if len(kept):
             self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
         self._assemble()
@@ -236,29 +222,15 @@ class Stream:
             ordinal=before + selection.kept.astype(np.int64) + 1,
         )
 
-    def _count(self, considered: int, kept: int, *, is_selected: bool) -> None:
-        self.num_kept += kept
-        self._since_kept = 0 if kept else self._since_kept + considered
-        if self._since_kept > max(self.ledger.num_examples, STARVED_AFTER / self._config.selection.keep):
-            raise StarvedError(
-                f"none of the last {self._since_kept} candidates was kept: their scores are not finite, or "
-                "all alike. "
-                "Check the data, lower optim.lr, or score in fp32 (selector.precision)"
-            )
-        if is_selected:
-            weight = min(0.5, considered / 2000.0)
-            self.keep_rate += weight * (kept / considered - self.keep_rate)
-
     def expire(self, lease_id: int) -> None:
         """Take a lease back."""
         self.ledger.expire(lease_id)
-        del self._leases[lease_id]
 
     def expire_peer(self, name: str) -> int:
         """Take back all leases of a peer; how many."""
         grants = self.ledger.leases_of(name)
         for grant in grants:
-            self.expire(grant.lease_id)
+            self.ledger.expire(grant.lease.lease_id)
         return len(grants)
 
     # --- batches ----------------------------------------------------------------------------------
@@ -303,7 +275,7 @@ class Stream:
     @property
     def on_hand(self) -> int:
         """Kept examples that wait to be trained: the queue."""
-        return len(self._assembler) + (self.num_assembled - self.num_started) * self._batch_size
+        return len(self._assembler) + (self.num_assembled - self.num_started) * self.batch_size
 
     @property
     def leftover(self) -> int:
@@ -314,13 +286,12 @@ class Stream:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: batches not yet trained count as waiting, leases that are out as pending."""
-        waiting = Assembler(self._batch_size)
+        waiting = Assembler(self.batch_size)
         waiting.restore(self._assembler.state())
         waiting.put_back(list(self._untrained))
         return {
             "steps_done": self.steps_done,
-            "num_kept": self.num_kept,
-            "keep_rate": self.keep_rate,
+            "yielded": self.yielded.state(),
             "strengths": dict(self._strengths),
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
@@ -330,7 +301,7 @@ class Stream:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.steps_done = self.num_assembled = self.num_started = state["steps_done"]
-        self.num_kept, self.keep_rate = state["num_kept"], state["keep_rate"]
+        self.yielded.restore(state["yielded"])
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])

@@ -1,6 +1,4 @@
-"""Where a run keeps every candidate: the warm-up and the anneal, with whole-number boundaries in the line of
-candidates. Pure.
-"""
+"""Where a run keeps every candidate: warm-up and anneal, with whole-number boundaries in the line. Pure."""
 
 import math
 
@@ -19,15 +17,15 @@ class Stretches:
         steps = config.train.steps if limit is None else 0
         self._anneal_step = math.ceil((1.0 - selection.anneal) * steps) if steps else None
 
-    def boundary_after(self, place: int) -> int | None:
-        """The next place at which selection begins or ends: no lease reaches across it."""
-        places = [self._warmup] if self._anneal_at is None else sorted([self._warmup, self._anneal_at])
-        return next((boundary for boundary in places if boundary > place), None)
+    def at(self, place: int, batch: int) -> tuple[bool, int | None]:
+        """Whether the candidate at a place is kept without a choice, and the place where that next changes.
 
-    def keep_all(self, place: int, batch: int) -> bool:
-        """Whether the candidate at this place, for this train batch at the earliest, is kept without a
-        choice.
+        `batch` is the train batch it goes into at the earliest. No lease reaches across the change.
         """
+        places = [self._warmup] if self._anneal_at is None else sorted([self._warmup, self._anneal_at])
+        return self._keep_all(place, batch), next((change for change in places if change > place), None)
+
+    def _keep_all(self, place: int, batch: int) -> bool:
         if place < self._warmup:
             return True
         if self._anneal_at is not None:

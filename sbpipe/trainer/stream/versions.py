@@ -7,8 +7,7 @@ whole, which brings fast parts of its own.
 """
 
 from sbpipe.config import Config
-from sbpipe.records import Lease, Selection
-from sbpipe.selection import POLICIES
+from sbpipe.records import Lease, Part, Selection
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.credit import clock_version
 
@@ -20,8 +19,26 @@ class Versions:
         self._config = config
         self.fast_interval = config.fast_interval if has_fast_part else 0
         """Steps between publishes of the fast parts; 0 = never apart from the whole."""
-        self.published = -1
-        self.fast_published = -1
+        self.offered = dict.fromkeys(Part, -1)
+        """The newest version of each part that selectors can have; -1 = none yet."""
+
+    def offer(self, part: Part, version: int) -> None:
+        """A version can be had from now on.
+
+        Told by the loop or by a late publish's thread, without a lock: each part has one writer, versions
+        only grow, and whoever reads an older one grants as if it had asked a moment before.
+        """
+        self.offered[part] = max(self.offered[part], version)
+
+    @property
+    def published(self) -> int:
+        """The newest version of the whole weights."""
+        return self.offered[Part.WHOLE]
+
+    @property
+    def fast_published(self) -> int:
+        """The newest version of the fast part, where it goes apart."""
+        return self.offered[Part.FAST]
 
     def of_batch(self, batch: int) -> tuple[int, int]:
         """Under a logical clock: the versions of the whole and of the fast parts (-1 = not apart) that score
@@ -42,7 +59,7 @@ class Versions:
         """Without a clock: the oldest versions a peer may score with. Who shares memory has the newest at
         hand; who pulls has what came.
         """
-        is_at_hand = not peer.pulls_weights or not POLICIES[self._config.selection.policy].needs_scores
+        is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
         oldest = max(0, steps_done + self._config.sync.depth - bound) if bound else 0
         version = self.published if is_at_hand else oldest

@@ -10,8 +10,10 @@
   const legendColumns = width => Math.max(1, Math.floor(width / 125));
 
   function fitted(spec, width) {  // a legend that counts its own columns counts those of a wide page
-    if (width < NARROW_PX) {
-      for (const {legend} of Object.values(spec.encoding || {})) if (legend && legend.columns) legend.columns = legendColumns(width);
+    if (width >= NARROW_PX) return spec;
+    const encodings = [spec, ...(spec.layer || [])].flatMap(part => Object.values(part.encoding || {}));
+    for (const {legend} of encodings) {
+      if (legend && legend.columns) legend.columns = legend.labelLimit ? Math.max(1, Math.floor(width / legend.labelLimit)) : legendColumns(width);
     }
     return spec;
   }

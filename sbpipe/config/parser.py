@@ -1,0 +1,131 @@
+"""From TOML, assignments and dictionaries to a checked Config. Checked here, once; the rest trusts it."""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_origin
+
+from sbpipe.config.rules import check_together
+from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
+from sbpipe.errors import ConfigError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The dotted keys and values of a TOML file."""
+    return flatten(read_tables(path, "config file", "configs/"))
+
+
+def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
+    """The tables of a TOML file, as they stand there. An error says `what` it is and where `examples` are."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(what, str(path), f"cannot be read ({error.strerror})", "Check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(what, str(path), f"is not TOML ({error})", f"See {examples} for examples") from None
+
+
+def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables as dotted keys; tables that are themselves values (`model.options`) stay whole."""
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        if name in SECTIONS and not isinstance(value, Mapping):
+            raise ConfigError(name, value, "is a section, not a value", f"Write [{name}] and keys below it")
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": inner_value for inner, inner_value in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key=value` of the command line; the value is TOML, or a bare string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            "--set",
+            text,
+            "is not an assignment",
+            "Write --set key=value, for instance --set selection.keep=0.25",
+        )
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def resolve(*layers: Mapping[str, Any]) -> Config:
+    """The defaults, overridden by each layer of dotted keys in turn, checked."""
+    keys = known_keys()
+    values: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key not in keys:
+                raise _unknown_key(key, value, list(keys))
+            values[key] = _checked(key, value, keys[key])
+    sections: dict[str, Any] = {
+        name: kind(
+            **{key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
+        )
+        for name, kind in SECTIONS.items()
+    }
+    plain: dict[str, Any] = {key: value for key, value in values.items() if "." not in key}
+    config = Config(**sections, **plain)
+    check_together(config)
+    return config
+
+
+def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
+    if key in RETIRED:
+        return ConfigError(key, value, "is no setting any more", f"Leave it out: {RETIRED[key]}")
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+    same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return ConfigError(
+        key,
+        value,
+        "unknown key",
+        f"The nearest known key is {(same_name or near)[0]}; `sbpipe run --print-config` lists them all",
+    )
+
+
+def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
+    """A value as its key takes it; refused if it is of another type, not on offer or out of range."""
+    limits, kind = known.metadata, kind_of(known)
+    if isinstance(value, str) and value in limits["words"]:
+        return value
+    # In Python True is an int; in TOML it is not, and `steps = true` is a slip.
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        words = "".join(f" or {word!r}" for word in limits["words"])
+        raise ConfigError(
+            key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}"
+        )
+    if limits["choices"] and value not in limits["choices"]:
+        near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    # Each negated, since no comparison with NaN holds: NaN is out of every range.
+    below = limits["low"] is not None and not value >= limits["low"]
+    beyond = limits["high"] is not None and not value <= limits["high"]
+    not_above = limits["above"] is not None and not value > limits["above"]
+    if below or beyond or not_above:
+        raise ConfigError(key, value, f"must be {range_of(limits)}", f"It means: {limits['meaning']}")
+    return value
+
+
+def kind_of(known: dataclasses.Field[Any]) -> Any:
+    """The type of a key's values, without what words may stand in their place or what a list is of."""
+    return int if known.metadata["words"] else get_origin(known.type) or known.type
+
+
+def range_of(limits: Mapping[str, Any]) -> str:
+    """The limits of a number in words; empty if it has none."""
+    words = {"low": "at least", "above": "above", "high": "at most"}
+    return " and ".join(
+        f"{word} {int(limits[name]) if limits[name] == int(limits[name]) else limits[name]}"
+        for name, word in words.items()
+        if limits[name] is not None
+    )

@@ -1,0 +1,175 @@
+"""What must hold between settings. Each rule is a pure function of the config and knows no other."""
+
+from collections.abc import Callable
+
+from sbpipe.config.schema import Config
+from sbpipe.errors import ConfigError
+
+Rule = Callable[[Config], ConfigError | None]
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that cannot be met together."""
+    for rule in RULES:
+        if error := rule(config):
+            raise error
+
+
+def least_staleness(config: Config) -> int:
+    """The smallest `sync.max_staleness` that the mode, depth, lag and interval can promise."""
+    if config.mode not in ("pipelined", "fixed-lag"):
+        return 0
+    # Scored that many batches ahead, with weights that may be interval - 1 steps older than the newest.
+    ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync.depth
+    return ahead + config.sync.interval - 1
+
+
+# --- the clock and the wire -----------------------------------------------------------------------
+
+
+def staleness_can_be_met(config: Config) -> ConfigError | None:
+    """The bound on staleness is one that the depth or lag leaves room for."""
+    bound, least = config.sync.max_staleness, least_staleness(config)
+    if not bound or bound >= least:
+        return None
+    ahead = "sync.lag" if config.mode == "fixed-lag" else "sync.depth"
+    reason = f"cannot be met with {ahead} and sync.interval = {config.sync.interval}"
+    way_out = f"Set it to at least {least}, or lower {ahead} or sync.interval"
+    return ConfigError("sync.max_staleness", bound, reason, way_out)
+
+
+def run_has_one_end(config: Config) -> ConfigError | None:
+    """Steps or seconds end a run, not both."""
+    if not (config.train.steps and config.train.seconds):
+        return None
+    reason = f"train.steps = {config.train.steps} is set too"
+    return ConfigError("train.seconds", config.train.seconds, reason, "Set only one of them")
+
+
+def heartbeat_outpaces_loss(config: Config) -> ConfigError | None:
+    """One heartbeat may be late without its peer counting as lost."""
+    if config.link.heartbeat_s * 2 <= config.link.lost_after_s:
+        return None
+    reason = f"a peer is lost after {config.link.lost_after_s} s of silence (link.lost_after_s)"
+    return ConfigError(
+        "link.heartbeat_s", config.link.heartbeat_s, reason, "Set it to less than half of that"
+    )
+
+
+def lockstep_publishes_exactly(config: Config) -> ConfigError | None:
+    """Lockstep equals one process bit for bit, so its weights travel as they are."""
+    if config.mode != "lockstep" or config.sync.dtype == "fp32":
+        return None
+    reason, way_out = "lockstep promises bit-equal scores", "Set sync.dtype = 'fp32'"
+    return ConfigError("sync.dtype", config.sync.dtype, reason, way_out)
+
+
+# --- data and devices -----------------------------------------------------------------------------
+
+
+def pruning_has_scores(config: Config) -> ConfigError | None:
+    """Examples are left out by a score file."""
+    if not config.data.prune_share or config.data.prune:
+        return None
+    reason = "there is no score file to tell which examples"
+    way_out = "Set data.prune to a file made by `sbpipe score el2n`"
+    return ConfigError("data.prune_share", config.data.prune_share, reason, way_out)
+
+
+def replicas_share_a_batch(config: Config) -> ConfigError | None:
+    """Data-parallel replicas take equal shares of every batch."""
+    batch_size, replicas = config.train.batch_size, config.train.replicas
+    if config.mode != "data-parallel" or not batch_size % replicas:
+        return None
+    # The mean of their gradients is the batch's only where all shares are equal.
+    reason = f"is not a multiple of train.replicas = {replicas}, so that the replicas' shares would differ"
+    return ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
+
+
+def measured_is_allowed(config: Config) -> ConfigError | None:
+    """A selector may measure its own precision and batch size where its scores need not be bit-equal."""
+    keys = [key for key in ("precision", "batch_size") if getattr(config.selector, key) == "auto"]
+    if keys and config.mode == "lockstep":
+        reason = "lockstep promises bit-equal scores, and what a measurement chooses may differ"
+        return ConfigError(f"selector.{keys[0]}", "auto", reason, "Name one")
+    if keys and config.selector.compile:
+        reason = "with selector.compile each one would be compiled to be measured"
+        return ConfigError(f"selector.{keys[0]}", "auto", reason, "Name one")
+    return None
+
+
+# --- the policy and its options -------------------------------------------------------------------
+
+
+def policy_fits_the_mode(config: Config) -> ConfigError | None:
+    """What a policy judges by is known where it chooses."""
+    policy, traits = config.selection.policy, config.selection.traits
+    if traits.needs_trained_losses and config.mode != "inline":
+        reason = f"it judges by the trainer's own losses, and in mode {config.mode!r} another process chooses"
+        return ConfigError("selection.policy", policy, reason, "Set mode = 'inline'")
+    if traits.needs_scores and config.mode == "data-parallel":
+        reason = "data-parallel training has no selector"
+        way_out = "Use 'full' or 'random' with it, or another mode"
+        return ConfigError("selection.policy", policy, reason, way_out)
+    return None
+
+
+def weights_are_given_once(config: Config) -> ConfigError | None:
+    """`selection.unbiased` weighs by chances that the policy has, and that nobody weighs by already."""
+    own, traits = config.selection, config.selection.traits
+    if not own.unbiased:
+        return None
+    if traits.has_own_weights:
+        reason, way_out = f"policy '{own.policy}' has weights of its own", "Set it to 0"
+    elif not traits.has_chances:
+        reason, way_out = (
+            f"policy '{own.policy}' gives the others no chance at all",
+            "Use policy 'rank', or 0",
+        )
+    elif traits.is_steered and own.reweight:
+        reason = f"policy '{own.policy}' weighs by fresh losses already (selection.reweight)"
+        way_out = "Set selection.reweight = false, or unbiased to 0"
+    elif own.unbiased < 1.0:
+        reason, way_out = "is the greatest weight, and even weights are 1", "Set it to at least 1, or 0"
+    else:
+        return None
+    return ConfigError("selection.unbiased", own.unbiased, reason, way_out)
+
+
+def gradient_norm_is_known(config: Config) -> ConfigError | None:
+    """The norm of the gradient at the outputs has a formula for one loss."""
+    if config.selection.score != "gradient" or config.loss.name == "cross_entropy":
+        return None
+    reason = f"the gradient's norm is known for cross_entropy, the loss is {config.loss.name!r}"
+    return ConfigError("selection.score", "gradient", reason, "Set selection.score = 'loss'")
+
+
+def irreducible_losses_are_given(config: Config) -> ConfigError | None:
+    """A policy of reducible losses has a file of the irreducible ones, and losses to subtract them from."""
+    own = config.selection
+    if not own.traits.needs_irreducible:
+        return None
+    if not own.irreducible:
+        reason = f"policy '{own.policy}' needs a file of irreducible losses"
+        way_out = "Make it with `sbpipe score irreducible --out FILE`, and set selection.irreducible to FILE"
+        return ConfigError("selection.irreducible", "", reason, way_out)
+    if own.score != "loss":
+        reason = f"policy '{own.policy}' subtracts losses from losses"
+        return ConfigError("selection.score", own.score, reason, "Set selection.score = 'loss'")
+    return None
+
+
+# The first that does not hold is told: what a run is comes before how it is done.
+RULES: tuple[Rule, ...] = (
+    staleness_can_be_met,
+    run_has_one_end,
+    heartbeat_outpaces_loss,
+    pruning_has_scores,
+    policy_fits_the_mode,
+    weights_are_given_once,
+    gradient_norm_is_known,
+    irreducible_losses_are_given,
+    replicas_share_a_batch,
+    lockstep_publishes_exactly,
+    measured_is_allowed,
+)

@@ -1,0 +1,50 @@
+"""The policies there are, and what the settings and the roles must know of each before one is built.
+
+It must not know how a policy chooses: that stands in `selection/`, whose classes take their traits from here.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What sets one policy apart from another, for whoever is not the policy itself."""
+
+    needs_scores: bool = True
+    """Whether candidates must be scored at all; if not, scores travel as NaN and nobody needs weights."""
+    needs_trained_losses: bool = False
+    """Whether it judges by the losses of the trainer's own steps, so that both roles must be one process."""
+    needs_irreducible: bool = False
+    """Whether each candidate's irreducible loss is subtracted from its score."""
+    keeps_all: bool = False
+    """Whether every candidate is kept, whatever `selection.keep` says."""
+    has_chances: bool = True
+    """Whether every candidate has a chance to be kept, so that weights can undo the choice on average."""
+    has_own_weights: bool = False
+    """Whether its kept examples weigh 1 / chance by definition."""
+    is_steered: bool = False
+    """Whether the trainer sets its strength (ramp, guard) and weighs its choice by fresh losses."""
+    ranks_by_class: bool = False
+    """Whether it can rank a score among those of its own class without help."""
+
+
+# Here, and not only on the classes that point here: settings are checked before a role has chosen its cores,
+# and the classes bring numpy, whose threads are as many as the cores are when it is imported.
+TRAITS = {
+    "full": Traits(needs_scores=False, keeps_all=True),
+    "infobatch": Traits(needs_scores=False, needs_trained_losses=True, has_own_weights=True),
+    "kath18": Traits(),
+    "random": Traits(needs_scores=False),
+    "rank": Traits(),
+    "rho": Traits(needs_irreducible=True, has_chances=False),
+    "sb": Traits(ranks_by_class=True),
+    "shuffled": Traits(ranks_by_class=True),
+    "steady": Traits(ranks_by_class=True, is_steered=True),
+    "topk": Traits(has_chances=False),
+}
+"""Every policy by its name in the settings; `selection.POLICIES` has its class."""
+
+
+def keeps_all(policy: object) -> bool:
+    """Whether the policy that some run's files name trains on everything; an unknown one does not."""
+    return isinstance(policy, str) and TRAITS.get(policy, Traits()).keeps_all

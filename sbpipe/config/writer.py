@@ -1,0 +1,64 @@
+"""From a Config to what people read (TOML), programs read (JSON), and two roles compare (a digest)."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sbpipe.config.parser import flatten, resolve
+from sbpipe.config.schema import RETIRED, Config, known_keys
+
+# What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
+LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval", "trackers")
+LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The whole config as nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(tables: Mapping[str, Any]) -> Config:
+    """The inverse of `to_dict`, checked again."""
+    # Nobody wrote these by hand, so what an older version left in them is no mistake of the user's.
+    return resolve({key: value for key, value in flatten(tables).items() if key not in RETIRED})
+
+
+def to_json(config: Config) -> str:
+    """The form programs read."""
+    return json.dumps(to_dict(config), indent=2) + "\n"
+
+
+def to_toml(config: Config) -> str:
+    """The form people read, each key with its meaning."""
+    lines: list[str] = []
+    tables = to_dict(config)
+    for key, known in known_keys().items():
+        section, _, name = key.rpartition(".")
+        if section and f"[{section}]" not in lines:
+            lines += ["", f"[{section}]"]
+        value = tables[section][name] if section else tables[name]
+        assignment = f"{name} = {toml_value(value)}"
+        lines.append(f"{assignment:<36} # {known.metadata['meaning']}")
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """One value as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml_value(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def is_local(key: str) -> bool:
+    """Whether each role may choose this key for itself."""
+    return key.partition(".")[0] in LOCAL_SECTIONS or key in LOCAL_KEYS
+
+
+def digest(config: Config) -> str:
+    """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
+    shared = {key: value for key, value in flatten(to_dict(config)).items() if not is_local(key)}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

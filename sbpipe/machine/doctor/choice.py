@@ -1,0 +1,65 @@
+"""What torch and our own rooms tell, and where `run` would compute: by asking the code that `run` asks.
+Leaves nothing behind.
+"""
+
+import errno
+import os
+import shutil
+from typing import Any
+
+import torch
+
+from sbpipe.machine import cores, devices
+from sbpipe.machine.doctor.facts import Accelerator, Role, SharedMemory
+from sbpipe.weights.leftovers import SHARED_MEMORY
+from sbpipe.weights.slots import Slots
+
+_NUM_SLOTS, _PAGE = 3, 4096
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Name and memory of each accelerator, of whatever kind."""
+    return tuple(_accelerator(device) for device in devices.accelerators())
+
+
+def _accelerator(device: torch.device) -> Accelerator:
+    module: Any = torch.get_device_module(device)
+    name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
+    ask: Any = getattr(torch.accelerator, "get_memory_info", None) or getattr(module, "mem_get_info", None)
+    try:
+        free, total = ask(device) if ask else (None, None)
+    except RuntimeError:  # a kind that cannot tell, or a device that another process holds alone
+        free, total = None, None
+    return Accelerator(str(device), name, total, free)
+
+
+def shared_memory() -> SharedMemory:
+    """Its size; whether slots can be made there is tried, with the smallest that there are."""
+    path, problem = str(SHARED_MEMORY), ""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError as error:
+        return SharedMemory(path, 0, 0, 0, error.strerror or str(error))
+    try:
+        Slots.create(1, num_slots=_NUM_SLOTS, name=f"doctor-{os.getpid()}").close()
+    except OSError as error:
+        problem = "" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    return SharedMemory(
+        path, usage.total, usage.free, 0 if problem else largest_snapshot(usage.free), problem
+    )
+
+
+def largest_snapshot(free_bytes: int) -> int:
+    """The largest snapshot whose slots fit beside their header: see `Slots.create`."""
+    return max(0, (free_bytes - _PAGE) // _NUM_SLOTS // _PAGE * _PAGE)
+
+
+def role(name: str, device: str, given_device: str, threads: int) -> Role:
+    """Where a role would compute that was given this device and number of threads in the settings."""
+    own = cores.cores_of(name, given_device, threads)
+    if own is not None:
+        return Role(device, tuple(own), len(own), is_pinned=True)
+    # As `devices.use` reads it: what is no number is left to torch.
+    omp = os.environ.get("OMP_NUM_THREADS", "")
+    default = int(omp) if omp.isdecimal() and int(omp) else torch.get_num_threads()
+    return Role(device, tuple(sorted(os.sched_getaffinity(0))), default, is_pinned=False)

@@ -1,0 +1,178 @@
+"""What was added to a run's files since the last look, and what is wrong with them. Only reads.
+
+`RunFollower(path).look()` answers with `News`: forget what you know if it `is_anew`, take in its `events`,
+show its `notes`, and look again at once if it `is_more`, or in half a second if not.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sbpipe.runs.names.files import CONFIG, SELECTOR_EVENTS, TRAINER_EVENTS, selector_of
+
+Event = dict[str, Any]
+
+CHUNK_BYTES = 4 << 20
+"""Read at most this much of a file per look: a long backlog comes in pieces, and memory stays bounded."""
+TAIL_BYTES = 1 << 20
+"""Of a selector's file only the end is read: it is needed for the last few steps alone."""
+_HEAD_BYTES = 96
+"""Enough of a file's first line to hold its time stamp, by which a replaced file is told from a grown one."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What one look brought."""
+
+    events: list[Event] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is wrong right now, in words; all of it, not only what is new."""
+    is_anew: bool = False
+    """The files were replaced: what was known of the run is void, and `events` begins from nothing."""
+    is_more: bool = False
+    """There is more to read already."""
+
+
+class Follower:
+    """Reads a growing JSONL file a piece at a time; a line that is still being written waits for its end."""
+
+    def __init__(self, path: Path, *, tail_bytes: int | None = None) -> None:
+        self.path = path
+        self._tail_bytes = tail_bytes
+        self._seen: tuple[int, int, int] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offset = 0
+        self._head = b""
+        self._num_damaged = 0
+        self._is_cut = False
+        self._is_empty = False
+        self._is_missing = False
+
+    def new_events(self) -> list[Event]:
+        """Every whole event since the last look; [] if there is no file yet."""
+        events: list[Event] = []
+        is_more = True
+        while is_more:
+            news = self.look()
+            events, is_more = news.events if news.is_anew else events + news.events, news.is_more
+        return events
+
+    def look(self) -> News:
+        """A bounded piece of the whole events since the last look."""
+        try:
+            status = self.path.stat()
+            is_same = self._seen == (status.st_ino, status.st_size, status.st_mtime_ns)
+            if is_same and not self._is_missing:
+                return News(notes=self.notes)
+            return self._read(status.st_size, (status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            was_there = self._head != b""
+            self._forget()
+            self._is_missing = True
+            return News(notes=self.notes, is_anew=was_there)
+
+    def _read(self, size: int, seen: tuple[int, int, int]) -> News:
+        with self.path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            is_anew = size < self._offset or not head.startswith(self._head)
+            if is_anew:
+                self._forget()
+            is_tail = self._head == b"" and self._tail_bytes is not None and size > self._tail_bytes
+            if is_tail and self._tail_bytes is not None:
+                self._offset = size - self._tail_bytes
+            file.seek(self._offset)
+            data = file.read(CHUNK_BYTES)
+            if is_tail:
+                begin = data.find(b"\n") + 1  # the first line of a tail has lost its beginning
+                self._offset, data = self._offset + begin, data[begin:]
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline and len(data) == CHUNK_BYTES:
+            whole, rest = data, b""  # no event is that long: this is damage
+        self._offset += len(whole) + len(newline)
+        is_more = self._offset + len(rest) < size
+        self._head, self._is_missing, self._is_empty, self._is_cut = (
+            head,
+            False,
+            size == 0,
+            bool(rest) and not is_more,
+        )
+        self._seen = None if is_more else seen
+        return News(list(self._parse(whole.splitlines())), self.notes, is_anew, is_more)
+
+    def _parse(self, lines: Iterable[bytes]) -> Iterable[Event]:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                yield event
+            else:
+                self._num_damaged += 1
+
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong with the file right now, in words."""
+        name = self.path.name
+        notes = []
+        if self._is_missing:
+            notes.append(f"{name} is missing: the run has not begun, or its files were moved")
+        if self._is_empty:
+            notes.append(f"{name} is empty: nothing has happened yet")
+        if self._num_damaged:
+            notes.append(
+                f"{name}: {self._num_damaged} damaged "
+                f"{'line was' if self._num_damaged == 1 else 'lines were'} left out"
+            )
+        if self._is_cut:
+            notes.append(f"{name}: the last line is cut (a write in progress, or a kill)")
+        return notes
+
+
+class RunFollower:
+    """Follows the events of one run directory: the trainer's whole file, and the end of each selector's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._trainer = Follower(path / TRAINER_EVENTS)
+        self._selectors: dict[Path, Follower] = {}
+
+    def look(self) -> News:
+        """What is new: the trainer's events first, each file's in order; a selector's say which it was."""
+        if not self.path.is_dir():
+            return News(notes=[f"{self.path} is gone"], is_anew=self._trainer.look().is_anew)
+        if not any(self.path.iterdir()):
+            return News(
+                notes=["the directory is empty: no run has begun here yet"],
+                is_anew=self._trainer.look().is_anew,
+            )
+        trainer = self._trainer.look()
+        if trainer.is_anew:
+            self._selectors = {}
+        for file in sorted(self.path.glob(SELECTOR_EVENTS.format("*"))):
+            self._selectors.setdefault(file, Follower(file, tail_bytes=TAIL_BYTES))
+        looks = {selector_of(file.stem): follower.look() for file, follower in self._selectors.items()}
+        selectors = looks.values()
+        return News(
+            events=[
+                *trainer.events,
+                *({"selector": name} | event for name, news in looks.items() for event in news.events),
+            ],
+            notes=[*self._own_notes(), *trainer.notes, *(note for news in selectors for note in news.notes)],
+            is_anew=trainer.is_anew,
+            is_more=trainer.is_more or any(news.is_more for news in selectors),
+        )
+
+    def _own_notes(self) -> list[str]:
+        try:
+            if (self.path / CONFIG).stat().st_size == 0:
+                return [f"{CONFIG} is empty: it was cut while being written"]
+        except FileNotFoundError:
+            return [f"{CONFIG} is missing"]
+        except OSError as error:
+            return [f"{CONFIG} cannot be read ({error.strerror})"]
+        return []

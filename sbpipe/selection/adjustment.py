@@ -1,0 +1,56 @@
+"""What stands between scores and a policy: the policy sees scores adjusted by the recent ones.
+
+Knows neither which policy it is nor what the adjustment does.
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.class_history import ClassHistory
+from sbpipe.selection.draws import Mask
+from sbpipe.selection.history import History
+from sbpipe.selection.policy import Policy
+
+
+class ScoreAdjustment(ABC):
+    """Wraps any policy that looks at scores; a subclass says what the policy sees in their place.
+
+    It remembers scores as they came, not as adjusted, so that one adjustment never feeds the next.
+    """
+
+    def __init__(self, policy: Policy, history: History | ClassHistory) -> None:
+        self._policy = policy
+        self._history = history
+        self.traits = policy.traits
+
+    @abstractmethod
+    def adjust(self, scores: Floats, classes: Classes | None) -> Floats:
+        """What the policy sees in place of these scores, once there is a history."""
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+    ) -> Floats:
+        """The policy's, of adjusted scores."""
+        seen = self.adjust(scores, classes) if len(self._history.state()) else scores
+        return self._policy.keep_probability(seen, classes, strength=strength)
+
+    def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
+        """As the policy draws."""
+        return self._policy.draw(probability, uniform)
+
+    def consider(self, scores: Floats, classes: Classes | None = None) -> None:
+        """Remember the scores as they came."""
+        self._history.push(scores, classes)
+        self._policy.consider(scores, classes)
+
+    def state(self) -> Floats:
+        """The history, oldest first."""
+        return self._history.state()
+
+    def restore(self, state: Floats, classes: Classes | None = None) -> None:
+        """Take over a history."""
+        self._history.restore(state, classes)
+        self._policy.restore(state, classes)

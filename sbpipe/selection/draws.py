@@ -1,0 +1,62 @@
+"""From keep probabilities to kept candidates, and chances that sum to a fixed number. Knows no policy."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Floats
+
+Mask = NDArray[np.bool_]
+
+
+def independent(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
+    """Each by its own coin."""
+    return uniform < probability
+
+
+def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
+    """As many as the chances sum to, up to rounding, each candidate with exactly its own chance.
+
+    Kept is who carries the running sum of chances past a whole number. One coin, the first candidate's, says
+    where counting starts.
+    """
+    if not len(probability):
+        return np.zeros(0, bool)
+    passed = np.floor(np.cumsum(probability, dtype=np.float64) + uniform[0])
+    is_kept: Mask = np.diff(passed, prepend=np.floor(uniform[0])) > 0
+    return is_kept
+
+
+def share_of(keep: float, count: int) -> int:
+    """How many of `count` a keep rate means; at least one, if there are any."""
+    return min(count, max(1, round(keep * count)))
+
+
+def ranks_within(scores: Floats) -> NDArray[np.intp]:
+    """Ranks from 0, the highest score last; what is not finite ranks lowest.
+
+    Of equal scores the earlier one ranks higher.
+    """
+    filled = np.where(np.isfinite(scores), scores, -np.inf)
+    # A stable sort ranks the earlier of two equals lower; from the back, it ranks it higher.
+    order = np.argsort(filled[::-1], kind="stable")
+    ranks = np.empty(len(scores), np.intp)
+    ranks[len(scores) - 1 - order] = np.arange(len(scores))
+    return ranks
+
+
+def inclusion(weights: NDArray[np.float64], total: float) -> Floats:
+    """Chances in proportion to weights that sum to `total`, none above 1."""
+    chances = np.zeros(len(weights))
+    open_: Mask = weights > 0
+    total = min(total, float(open_.sum()))
+    # Whoever would get more than 1 gets 1, and the rest is shared out anew, which may lift others above 1.
+    while open_.any():
+        chances[open_] = (
+            weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()
+        )
+        above = open_ & (chances >= 1.0)
+        if not above.any():
+            break
+        chances[above] = 1.0
+        open_ &= ~above
+    return chances.astype(np.float32)

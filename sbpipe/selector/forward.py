@@ -1,0 +1,130 @@
+"""The selector's forward pass: weights of the version that a lease asks for, candidates loaded and scored.
+
+It counts what that takes. It must not know policies, leases' ranges or sockets.
+"""
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import SelectorConfig
+from sbpipe.data import Split
+from sbpipe.records import Floats, Ids, Lease, SelectorStats
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
+from sbpipe.scoring import Scorer, autotune
+from sbpipe.weights.replica import Replica, WeightsSource
+
+WEIGHTS_DEADLINE_S = 60.0
+
+
+class ForwardPass:
+    """Scores candidates with a replica of the trainer's weights."""
+
+    def __init__(
+        self,
+        candidates: Split,
+        scorer: Scorer,
+        replica: Replica,
+        source: WeightsSource,
+        spans: Spans,
+        events: EventLog,
+    ) -> None:
+        self._candidates, self._scorer = candidates, scorer
+        self._replica, self._source = replica, source
+        self._spans, self._events = spans, events
+        self._num_scored = 0
+        self._num_applied = 0
+        self._slowest_s = 0.0
+
+    @property
+    def version(self) -> int:
+        """The weights version it scores with; -1 before the first."""
+        return self._replica.version
+
+    @property
+    def fast_version(self) -> int:
+        """The version of the fast part it scores with."""
+        return self._replica.fast_version
+
+    @property
+    def precision(self) -> str:
+        """What it scores in."""
+        return self._scorer.precision
+
+    def rehearse(self, example_ids: Ids, batch_size: int, own: SelectorConfig) -> int:
+        """Score one batch with whatever weights there are, so that what cannot work shows now.
+
+        What is left to be measured is chosen; returns the batch size to score in.
+        """
+        inputs, targets = self._candidates.batch(example_ids, 0)
+        some = (inputs[:batch_size], targets[:batch_size])
+        if own.precision == "auto":
+            autotune.choose_precision(self._scorer, *some, own.min_agreement)
+        self._scorer.prepare(*some)
+        if own.batch_size == "auto":
+            return autotune.choose_batch_size(self._scorer.score, inputs, targets)
+        return batch_size
+
+    def refresh(self, lease: Lease) -> None:
+        """Bring the weights to what the lease asks for; waits for them."""
+        with self._spans.span("await"):
+            self._source.refresh(
+                self._replica,
+                lease.version,
+                exact=lease.exact,
+                deadline_s=WEIGHTS_DEADLINE_S,
+                fast_version=lease.fast_version,
+            )
+        # Timed by the replica itself: within "await" most of the time goes by waiting, not by copying.
+        for stage, begin, duration_s in self._replica.take_loads():
+            self._spans.add(stage, begin, duration_s)
+            self._num_applied += stage == "apply"
+        begin = time.perf_counter()
+        if self._scorer.refresh():
+            self._spans.add("refresh", begin, time.perf_counter() - begin)
+
+    def score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
+        """The scores of some candidates, and the class that a classifier takes each for."""
+        begin = time.perf_counter()
+        with self._spans.span("view"):
+            inputs, targets = self._candidates.batch(example_ids, epoch)
+        num_checks, precision = self._scorer.agreement.num_checks, self.precision
+        with self._spans.span("score"):
+            scores, predictions = self._scorer.score_and_predict(inputs, targets)
+        if self._scorer.agreement.num_checks > num_checks:
+            # Under the precision that was checked: a bad check may have changed it meanwhile.
+            self._events.write(
+                "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
+            )
+        self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
+        self._num_scored += len(scores)
+        return scores, predictions
+
+    def count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
+        """How many predictions there are of each class."""
+        return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
+
+    def stats(self) -> SelectorStats:
+        """What the trainer wants to know of this selector, as running totals."""
+        spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
+        return SelectorStats(
+            weights_version=self.version,
+            scored=self._num_scored,
+            applied=self._num_applied,
+            overflowed=self._scorer.num_overflowed,
+            checks=agreement.num_checks,
+            failed_checks=agreement.num_failed,
+            view_s=spans.total_s["view"],
+            score_s=spans.total_s["score"],
+            select_s=spans.total_s["select"],
+            apply_s=sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh")),
+            idle_s=spans.total_s["idle"],
+            slowest_chunk_s=self._slowest_s,
+            apply_ms=spans.mean_ms("apply"),
+            transfer_ms=spans.mean_ms("transfer"),
+            refresh_ms=spans.mean_ms("refresh"),
+            agreement=agreement.mean if agreement.num_checks else None,
+            scale_agreement=scale.mean if scale.num_checks else None,
+        )

@@ -1,0 +1,85 @@
+"""Which candidates are kept: what is remembered of them, the policy, the coin. Knows no model, no socket."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Classes, Floats, Ids, Lease
+from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
+from sbpipe.selection.draws import Mask
+
+
+class Decision(NamedTuple):
+    """The first `num_considered` of some candidates were considered, those at the positions `kept` kept."""
+
+    num_considered: int
+    kept: NDArray[np.int32]
+    keep_probability: Floats
+
+
+class Judge:
+    """Decides on candidates by their scores.
+
+    `trained` has the losses of last time, for a policy that goes by them; `irreducible` what is subtracted
+    from each score; `classes_of` tells classes where the policy compares within them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        cache: ScoreCache,
+        *,
+        seed: int,
+        floor: int = 0,
+        trained: TrainedLosses | None = None,
+        irreducible: Floats | None = None,
+        classes_of: Callable[[Ids], Classes | None] | None = None,
+    ) -> None:
+        self._policy, self._cache, self._trained = policy, cache, trained
+        self._seed, self._floor = seed, floor
+        self._classes_of = classes_of
+        self.irreducible = irreducible
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether candidates go through the model at all."""
+        return self._policy.traits.needs_scores
+
+    def restore(self, lease: Lease) -> None:
+        """Take over the run's history, where the lease brings it."""
+        if lease.history is not None:
+            self._policy.restore(lease.history, lease.history_classes)
+
+    def recall(self, example_ids: Ids, epoch: int) -> tuple[Floats, Mask]:
+        """The scores known without the model, and which candidates have to go through it."""
+        nobody = np.zeros(len(example_ids), bool)
+        if self._trained is not None:
+            return self._trained.of(example_ids), nobody
+        if not self.needs_scores:
+            return np.full(len(example_ids), np.nan, np.float32), nobody
+        return self._cache.recall(example_ids, epoch)
+
+    def choose(self, lease: Lease, example_ids: Ids, scores: Floats, is_new: Mask, most: int) -> Decision:
+        """Decide on candidates in order, up to the `most`-th kept, and remember those considered."""
+        classes = None if self._classes_of is None else self._classes_of(example_ids)
+        # What travels are the losses, which the trainer compares with fresh ones.
+        judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
+        probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
+        probability, is_kept = drawn(
+            self._policy,
+            probability,
+            example_ids,
+            seed=self._seed,
+            epoch=lease.epoch,
+            floor=self._floor,
+            keep_all=lease.keep_all,
+        )
+        count, kept = choose(is_kept, most)
+        # What is behind the last considered one is leased and scored again in this epoch: it must not be
+        # remembered twice.
+        self._policy.consider(judged[:count], None if classes is None else classes[:count])
+        new = np.flatnonzero(is_new[:count])
+        self._cache.remember(example_ids[new], scores[new], lease.epoch)
+        return Decision(count, kept, probability[:count])

@@ -1,0 +1,80 @@
+"""Weights over the wire, as the selector's link thread sees them: a pull of each part. Knows no port."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from sbpipe.link.messages import Announce, Chunk, Fetch, Gone
+from sbpipe.records import Lease, Part
+from sbpipe.runs.spans import Spans
+from sbpipe.weights.replica import PulledSource
+from sbpipe.weights.transfer import Piece, Pull
+
+_STALLED_S = 10.0
+_STAGES = {Part.WHOLE: "transfer", Part.FAST: "transfer_fast"}
+
+
+class Puller:
+    """Keeps the pieces of each part of the weights coming, and offers a snapshot once it is complete."""
+
+    def __init__(
+        self,
+        sizes: Mapping[Part, int],
+        piece_bytes: int,
+        source: PulledSource,
+        send: Callable[[Fetch], object],
+        spans: Spans,
+    ) -> None:
+        """`sizes` are the bytes of a snapshot of each part that is published."""
+        self._pulls = {part: Pull(num_bytes, piece_bytes) for part, num_bytes in sizes.items()}
+        self._source = source
+        self._send = send
+        self._spans = spans
+        self._began = dict.fromkeys(sizes, 0.0)
+        self._piece_at = dict.fromkeys(sizes, 0.0)
+
+    def lease(self, lease: Lease) -> None:
+        """An exact lease names the versions it needs."""
+        if lease.exact:
+            self._want(Part.WHOLE, lease.version)
+            # The whole brings its own fast part: only a newer one is worth a transfer.
+            if lease.fast_version > lease.version:
+                self._want(Part.FAST, lease.fast_version)
+
+    def handle(self, message: Announce | Chunk | Gone) -> None:
+        """Something came."""
+        pull = self._pulls.get(message.part)
+        if pull is None:
+            return
+        if isinstance(message, Announce):
+            self._want(message.part, message.version)
+        elif isinstance(message, Chunk):
+            self._receive(pull, message)
+        elif message.version == pull.version:
+            self._ask(message.part, pull.gone())
+
+    def watch(self, now: float) -> None:
+        """Begin again if pieces were lost."""
+        for part, pull in self._pulls.items():
+            if pull.is_pulling and now - self._piece_at[part] > _STALLED_S:
+                self._ask(part, pull.restart())
+
+    def _want(self, part: Part, version: int) -> None:
+        if part in self._pulls:
+            self._ask(part, self._pulls[part].want(version))
+
+    def _ask(self, part: Part, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if piece.offset == 0:
+                self._began[part] = time.perf_counter()
+            self._piece_at[part] = time.monotonic()
+            self._send(Fetch(*piece, part))
+
+    def _receive(self, pull: Pull, chunk: Chunk) -> None:
+        self._piece_at[chunk.part] = time.monotonic()
+        # Read before the next pull begins: what is asked for below may start another clock.
+        began = self._began[chunk.part]
+        pieces, snapshot = pull.receive(chunk.version, chunk.offset, memoryview(chunk.data))
+        if snapshot is not None:
+            self._spans.add(_STAGES[chunk.part], began, time.perf_counter() - began)
+            self._source.offer(chunk.version, snapshot, chunk.part)
+        self._ask(chunk.part, pieces)

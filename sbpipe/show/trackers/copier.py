@@ -1,0 +1,102 @@
+"""Copies a run's events to trackers, in a process of its own: no tracker can slow or break a run.
+
+A step that a resume repeats is copied once: what a tracker already has of it stays.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sbpipe.errors import RunDirError
+from sbpipe.runs.directory import is_held
+from sbpipe.runs.follower import Follower
+from sbpipe.runs.names.files import TRAINER_EVENTS
+from sbpipe.show.trackers.outlet import Outlet
+from sbpipe.show.trackers.scalars import without_taken_back
+from sbpipe.show.trackers.tracker import Tracked, Tracker
+
+POLL_S = 1.0
+GONE_AFTER_S = 5.0
+"""Silence after which a run whose lock is free counts as killed; an evaluation is silent too."""
+BEGIN_WITHIN_S = 3600.0
+"""How long a run may take to begin: it may have to fetch its data first."""
+_TURNS = ("start", "resumed", "summary", "failed")
+"""Kinds of events that begin or end a run."""
+
+
+def wait_for_begin(path: Path, since: float, is_stopped: threading.Event) -> None:
+    """Wait until a run has begun, or gone on, after a wall time; what an older run left does not count."""
+    follower, give_up = Follower(path / TRAINER_EVENTS), time.monotonic() + BEGIN_WITHIN_S
+    while not any(
+        event.get("kind") in _TURNS and event.get("t", 0.0) >= since for event in follower.new_events()
+    ):
+        if time.monotonic() > give_up:
+            raise RunDirError(
+                f"no run began in {path} within {BEGIN_WITHIN_S:.0f} s. Track it when it has begun"
+            )
+        if is_stopped.wait(POLL_S):
+            return
+
+
+def ending_of(turn: Mapping[str, Any], *, is_in_use: bool, silent_s: float) -> str | None:
+    """How a run ended, by its last turn; None while it goes on or may go on."""
+    if is_in_use:
+        return None
+    if turn.get("kind") == "summary":
+        return str(turn.get("status", "finished"))
+    if turn.get("kind") == "failed":
+        return "failed"
+    return "killed" if silent_s >= GONE_AFTER_S else None
+
+
+class Copier:
+    """Follows one run directory and copies it to its outlets until the run has ended."""
+
+    def __init__(self, run: Tracked, trackers: Sequence[Tracker]) -> None:
+        self._run = run
+        self._follower = Follower(run.path / TRAINER_EVENTS)
+        self._outlets = [Outlet(tracker, run) for tracker in trackers]
+        self._turn: Mapping[str, Any] = {}
+        self._last_news = time.monotonic()
+
+    def run(self, is_stopped: threading.Event, *, once: bool = False) -> bool:
+        """Copy until the run or the tracking ends, or what is there now; whether every tracker got it all."""
+        for outlet in self._outlets:
+            outlet.start()
+        while True:
+            is_last = once or is_stopped.is_set()
+            self._read()
+            ending = self._ending(GONE_AFTER_S if once else time.monotonic() - self._last_news)
+            if ending or is_last or all(outlet.has_given_up for outlet in self._outlets):
+                break
+            is_stopped.wait(POLL_S)
+        for outlet in self._outlets:
+            outlet.finish(_numbers(self._turn), ending or "running")
+        return not any(outlet.has_given_up for outlet in self._outlets)
+
+    def _read(self) -> None:
+        events = without_taken_back(self._follower.new_events())
+        if events:
+            self._last_news = time.monotonic()
+        for event in events:
+            if event.get("kind") in _TURNS:
+                self._turn = event
+        for outlet in self._outlets:
+            outlet.take(events)
+
+    def _ending(self, silent_s: float) -> str | None:
+        may_be_over = self._turn.get("kind") in ("summary", "failed") or silent_s >= GONE_AFTER_S
+        return (
+            ending_of(self._turn, is_in_use=is_held(self._run.path), silent_s=silent_s)
+            if may_be_over
+            else None
+        )
+
+
+def _numbers(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's summary, if it has one, without what every event has."""
+    if turn.get("kind") != "summary":
+        return {}
+    return {name: value for name, value in turn.items() if name not in ("t", "clock", "role", "kind")}

@@ -1,0 +1,264 @@
+"""Everything between the epoch order and an optimizer step, without a loop of its own.
+
+A loop, ours or a user's, asks for the next batch, weighs and trains it, hands the fresh losses back and says
+that the step is done; the engine selects, prefetches, steers and publishes beside it, and owns all its state.
+It must not know run directories, checkpoints, evaluation, optimizers or the loop that drives it.
+
+    batch = engine.next_batch(is_stopped)
+    weigh = engine.weigher(batch)            # train on it: forward, losses * weigh(losses), backward, step
+    engine.take_losses(batch, losses, targets)
+    engine.finish_step(step)
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from sbpipe.config import Config, to_json
+from sbpipe.link.messages import Welcome
+from sbpipe.link.ports import Port
+from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
+from sbpipe.selection import TrainedLosses
+from sbpipe.trainer.outcome import Outcome
+from sbpipe.trainer.record.census import Census
+from sbpipe.trainer.serving.dispatch import Dispatcher
+from sbpipe.trainer.serving.feed import Examples, Feed, Prepared
+from sbpipe.trainer.serving.peers import Roster
+from sbpipe.trainer.serving.reception import Reception
+from sbpipe.trainer.steering.steering import Steering
+from sbpipe.trainer.step import Weigh
+from sbpipe.trainer.stream.stream import Stream
+from sbpipe.trainer.stream.versions import Versions
+from sbpipe.weights.publisher import Cadence, Offered, Publisher
+from sbpipe.weights.slots import Slots
+
+QUIET_DEADLINE_S = 10.0
+"""How long a pause or a checkpoint waits for leases that are out."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is selected from and trained: the part of a run that its selectors must agree on."""
+
+    config: Config
+    model: nn.Module
+    manifest: Manifest
+    examples: Examples
+    num_examples: int
+    num_classes: int
+    classes: Classes | None
+    fingerprints: dict[str, str]
+    irreducible: Floats | None = None
+
+
+class Engine:
+    """Hands out train batches, takes their fresh losses, publishes weights, gives and takes its state."""
+
+    def __init__(
+        self,
+        job: Job,
+        port: Port,
+        slots: Slots,
+        events: EventLog,
+        spans: Spans,
+        *,
+        run_dir: str = "",
+        trained: TrainedLosses | None = None,
+    ) -> None:
+        """`run_dir` is told to selectors; `trained` learns all losses (`infobatch`)."""
+        config = job.config
+        self._config, self._port, self._slots, self._spans = config, port, slots, spans
+        self._needs_weights = config.selection.traits.needs_scores
+        self.stream = Stream(
+            config,
+            job.num_examples,
+            job.classes,
+            irreducible=job.irreducible,
+            has_fast_part=slots.fast is not None,
+        )
+        self.publisher = Publisher(
+            job.model, job.manifest, slots, spans, cadence_of(config), _teller(self.stream.versions, port)
+        )
+        self.roster = _roster_of(config)
+        self._reception = Reception(
+            port=port,
+            roster=self.roster,
+            welcome=_welcome(config, slots, run_dir),
+            fingerprints=job.fingerprints,
+            publisher=self.publisher,
+            is_clocked=config.is_clocked,
+            events=events,
+        )
+        self._dispatcher = Dispatcher(config, self.stream, port, self._reception, events, spans)
+        self._feed = Feed(self._dispatcher, job.examples, spans)
+        self.census = Census(self.stream.table, job.classes, job.num_classes)
+        self.steering = Steering(config, job.classes, events, trained)
+        self._late: Outcome | None = None
+        self.stream.begin(self.steering.proposal)
+
+    # --- beginning and end ------------------------------------------------------------------------
+
+    def admit(self, name: str, device: str) -> None:
+        """A selector that needs no handshake: one in this process."""
+        self._reception.admit(name, device, time.monotonic())
+
+    def begin(self) -> None:
+        """Offer the initial weights; then `start`."""
+        self.publisher.publish_all(0)
+
+    def start(self) -> None:
+        """Begin to listen to selectors and to prepare batches."""
+        self._dispatcher.start()
+        self._feed.start()
+
+    def stop(self, end: RunEnd, reason: str = "") -> None:
+        """Say goodbye to every selector; nothing is granted or prepared any more."""
+        self._dispatcher.stop(end, reason)
+        self._feed.stop()
+
+    def close(self) -> None:
+        """Let go of threads, sockets and shared memory; may be called after any failure."""
+        self._feed.stop()
+        self.publisher.close()
+        self._port.close()
+        self._slots.close()
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether `next_batch` would return at once."""
+        return not self._feed.is_empty
+
+    def next_batch(self, is_stopped: threading.Event) -> Prepared | None:
+        """The next train batch with its inputs; None at the end of the stream or when stopped."""
+        return self._feed.next(is_stopped)
+
+    def weigher(self, batch: TrainBatch) -> Weigh | None:
+        """From the fresh losses of a batch to the weight of each example; None = all count alike."""
+        return self.steering.weigher(batch)
+
+    def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> Outcome:
+        """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.
+
+        On an accelerator the losses of the step before are looked at: this step's are still being computed.
+        """
+        outcome = Outcome(batch, losses, targets, self.census.class_counts)
+        self.settle()
+        self._late = outcome
+        if outcome.is_here:
+            self.settle()
+        with self._spans.span("steer"):
+            for predicted in self._dispatcher.take_predicted():
+                self.steering.health.predicted(predicted)
+            self.steering.observe(outcome)
+        return outcome
+
+    def settle(self) -> None:
+        """Check the losses that were not looked at yet."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.check()
+
+    def finish_step(self, step: int) -> None:
+        """`step` optimizer steps are done: publish what is due, and let the next leases be granted."""
+        if self._needs_weights:
+            self.publisher.publish_due(step)
+        else:
+            self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
+        self._dispatcher.step_done(self.steering.proposal)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Grant nothing meanwhile, so that time that does not count is not selected in.
+
+        What is out is waited for first, on the loop's clock: without the pause it would be waited for too.
+        """
+        with self._spans.span("wait"):
+            self._dispatcher.pause(QUIET_DEADLINE_S)
+        try:
+            yield
+        finally:
+            self._dispatcher.go_on()
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def state(self, step: int) -> dict[str, Any]:
+        """For a checkpoint at a step boundary. TimeoutError where a clock waits for a silent selector."""
+        is_kept = self._config.is_clocked and self._needs_weights
+        return {
+            "stream": self._dispatcher.state(QUIET_DEADLINE_S),
+            "steering": self.steering.state(),
+            "published": self.publisher.state(step) if is_kept else {},
+        }
+
+    def restore(self, state: dict[str, Any], step: int) -> None:
+        """Go on from a checkpoint of this step, in place of `begin`; the model has its weights already."""
+        self.stream.restore(state["stream"])
+        self.census.count_from_here()
+        self.steering.restore(state["steering"])
+        self.publisher.restore(state["published"], step)
+
+    def totals(self) -> dict[str, float]:
+        """Counts that add up over resumes."""
+        return {
+            **self.publisher.totals(),
+            "sync.applied": int(self.roster.total(lambda stats: stats.applied)),
+            "selector.scored": int(self.roster.total(lambda stats: stats.scored)),
+            "selector.lost": self.roster.num_lost,
+            "lease.fenced": self._dispatcher.num_fenced,
+            "lease.fallback": self._dispatcher.num_fallback,
+            "link.dropped": sum(self._port.dropped.values()),
+        }
+
+    @property
+    def most_selectors(self) -> int:
+        """The most selectors that were ready at one time."""
+        return self._dispatcher.most_selectors
+
+
+def cadence_of(config: Config) -> dict[Part, Cadence]:
+    """How often each part of the weights goes out; under a clock a version must be there in its time."""
+    must = config.is_clocked or bool(config.sync.max_staleness)
+    cadence = {Part.WHOLE: Cadence(config.sync_interval, must)}
+    if config.fast_interval:
+        cadence[Part.FAST] = Cadence(config.fast_interval, config.is_clocked)
+    return cadence
+
+
+def _teller(versions: Versions, port: Port) -> Offered:
+    """What a publish tells: the stream which version is out, the dispatcher's thread that it may grant."""
+
+    def offered(part: Part, version: int, is_late: bool) -> None:
+        versions.offer(part, version)
+        # A fast part goes out at the end of a step, which wakes the thread itself: twice would cost it twice.
+        if part is Part.WHOLE or is_late:
+            port.wake()
+
+    return offered
+
+
+def _roster_of(config: Config) -> Roster:
+    """A selector of this process answers in the dispatcher's thread: it can neither be silent nor hang."""
+    if config.is_one_process:
+        return Roster(lost_after_s=math.inf, hung_after_s=math.inf)
+    return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)
+
+
+def _welcome(config: Config, slots: Slots, run_dir: str) -> Welcome:
+    return Welcome(
+        run_dir=run_dir,
+        config=to_json(config),
+        shared_memory=slots.path.name if slots.path else "",
+        heartbeat_s=config.link.heartbeat_s,
+        lost_after_s=config.link.lost_after_s,
+    )

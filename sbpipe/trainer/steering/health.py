@@ -1,0 +1,157 @@
+"""Is the loop healthy? What each step tells, the means over a run, the warning when selection swings.
+
+For every policy; it decides nothing. Knows neither leases nor the model.
+"""
+
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import Config
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.steering.swing import Swing
+
+log = logging.getLogger("sbpipe.trainer")
+
+FOLLOWS, SWAYS = 2.0, 35.0
+"""A step counts as swinging when the classes of its batches follow something (swing) and the model sways
+(prediction swing) above these.
+"""
+TOO_MUCH = 6.0
+"""Swing that must be exceeded instead where nobody tells what the model predicts."""
+LEARNING = 96
+"""First steps, which never count: healthy runs swing in them too."""
+ENOUGH, PATIENCE = 80, 128
+"""So many of the last so many steps must swing before the run is said to: 96 did in the calmest bad run
+measured, 56 in the wildest good.
+"""
+
+
+_GEOMETRIC, _LEAST = ("swing", "prediction_swing"), 1e-3
+
+
+class Health(NamedTuple):
+    """What is known of the loop after a step; None = does not apply, or not yet known."""
+
+    swing: float | None = None
+    prediction_swing: float | None = None
+    ess: float | None = None
+    strength: float | None = None
+    guard: float | None = None
+
+
+def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
+    """Whether a step swings: batches that follow classes and a model that sways are each found in good runs,
+    both for long only in bad ones.
+    """
+    if swing is None:
+        return False
+    return swing > TOO_MUCH if prediction_swing is None else swing > FOLLOWS and prediction_swing > SWAYS
+
+
+@dataclass
+class _Means:
+    """Means over a run; geometric for the swings, whose first steps would else outweigh all others."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, health: Health) -> None:
+        for name, value in health._asdict().items():
+            if value is not None:
+                added = math.log(max(value, _LEAST)) if name in _GEOMETRIC else value
+                self.totals[name] = self.totals.get(name, 0.0) + added
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    def of(self, name: str) -> float | None:
+        if name not in self.counts:
+            return None
+        mean = self.totals[name] / self.counts[name]
+        return math.exp(mean) if name in _GEOMETRIC else mean
+
+
+class HealthMonitor:
+    """Follows the swing of batches and of predictions, and says once when both have swung for long."""
+
+    def __init__(self, config: Config, events: EventLog, *, is_steered: bool) -> None:
+        self._config, self._events, self._is_steered = config, events, is_steered
+        self._swing, self._prediction_swing = Swing(), Swing()
+        self._num_predicted: int | None = None
+        self._means = _Means()
+        self._swinging: deque[bool] = deque(maxlen=PATIENCE)
+        self._was_warned = False
+        self.last = Health()
+
+    def count(self, class_counts: list[int]) -> float | None:
+        """Take in the classes of a train batch; the swing of the last batches."""
+        if class_counts:
+            self._swing.add(class_counts)
+        return self._swing.value
+
+    def predicted(self, counts: NDArray[np.int32]) -> None:
+        """Take in how many candidates of a lease are predicted to be of each class."""
+        self._num_predicted = self._num_predicted or len(counts)
+        if len(counts) == self._num_predicted:
+            self._prediction_swing.add(counts)
+
+    def note(
+        self,
+        step: int,
+        *,
+        swing: float | None,
+        ess: float | None,
+        strength: float | None,
+        guard: float | None,
+    ) -> None:
+        """Note what a step told; `swing` is what counting its classes gave."""
+        self.last = Health(swing, self._prediction_swing.value, ess, strength, guard)
+        self._means.add(self.last)
+        self._warn_if_swinging(step)
+
+    def _warn_if_swinging(self, step: int) -> None:
+        swing, sway = self.last.swing, self.last.prediction_swing
+        self._swinging.append(step >= LEARNING and is_swinging(swing, sway))
+        if self._was_warned or sum(self._swinging) < ENOUGH:
+            return
+        self._was_warned = True
+        knobs = [
+            "raise selection.soften" if self._is_steered else "set selection.policy = 'steady'",
+            "raise selection.keep",
+        ]
+        knobs += ["lower sync.interval"] if self._config.sync_interval > 1 else []
+        by_how_much = f"the class shares of train batches vary {swing:.1f} times as much as by chance (swing)"
+        if sway is not None:
+            by_how_much += f", the classes that the model predicts {sway:.0f} times (prediction swing)"
+        text = (
+            f"the loop swings: at step {step} {by_how_much}: selection chases what training has already "
+            "corrected. "
+            f"Way out: {', or '.join(knobs)}"
+        )
+        log.warning("%s", text)
+        self._events.write("warning", text=text)
+
+    def summary(self) -> dict[str, float | None]:
+        """Means over the run."""
+        return {f"selection.{name}": self._means.of(name) for name in Health._fields}
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "swing": self._swing.state(),
+            "prediction_swing": self._prediction_swing.state(),
+            "swinging": [list(self._swinging), self._was_warned],
+            "means": [self._means.totals.copy(), self._means.counts.copy()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._swing.restore(state["swing"])
+        self._prediction_swing.restore(state["prediction_swing"])
+        swinging, self._was_warned = state["swinging"]
+        self._swinging.extend(swinging)
+        self._means = _Means(*state["means"])

@@ -1,0 +1,47 @@
+"""What selection yields: how many candidates are kept, at which rate, and whether none is any more. Pure."""
+
+from typing import Any
+
+from sbpipe.config import SelectionConfig
+from sbpipe.errors import UserError
+
+STARVED_AFTER = 100
+"""Kept examples that should have come before their absence is an error, and at least a whole epoch."""
+_MOST_WEIGHT, _MEMORY = 0.5, 2000.0
+"""A lease moves the rate by its share of the last 2,000 candidates, by half at the most."""
+
+
+class StarvedError(UserError):
+    """Selection keeps nothing any more, so no train batch will ever be whole."""
+
+
+class Yield:
+    """Counts candidates and kept examples."""
+
+    def __init__(self, selection: SelectionConfig, num_examples: int) -> None:
+        self._patience = max(num_examples, STARVED_AFTER / selection.keep)
+        self._since_kept = 0
+        self.num_kept = 0
+        self.rate = selection.keep_rate
+        """The share of candidates kept of late: what the length of the next lease is planned by."""
+
+    def count(self, considered: int, kept: int, *, is_selected: bool) -> None:
+        """Take in the answer to a lease; only a choice tells of the rate. Raises if nothing is kept."""
+        self.num_kept += kept
+        self._since_kept = 0 if kept else self._since_kept + considered
+        if self._since_kept > self._patience:
+            raise StarvedError(
+                f"none of the last {self._since_kept} candidates was kept: their scores are not finite, or "
+                "all alike. Check the data, lower optim.lr, or score in fp32 (selector.precision)"
+            )
+        if is_selected:
+            weight = min(_MOST_WEIGHT, considered / _MEMORY)
+            self.rate += weight * (kept / considered - self.rate)
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"num_kept": self.num_kept, "rate": self.rate}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.num_kept, self.rate = state["num_kept"], state["rate"]

@@ -1,0 +1,82 @@
+"""The pages: what they link to, name and promise exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sbpipe.commands import COMMANDS
+from sbpipe.config import known_keys
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docker/README.md")),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "sbpipe").rglob("README.md"),
+    ]
+)
+INDEX = ROOT / "docs" / "README.md"
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+PATH = re.compile(r"`((?:sbpipe|tests|configs|docker|docs)/[\w./-]*)`")
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def links_of(page: Path) -> list[str]:
+    """Link targets outside of code, without those that leave the repository."""
+    targets = LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+    return [target for target in targets if "://" not in target]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def makefile_targets() -> set[str]:
+    return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@each_page
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target in links_of(page):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{target} leads nowhere"
+        assert not anchor or anchor in anchors_of(file), f"{target}: no such heading"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "CHANGELOG.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_path_that_is_named_exists(page: Path) -> None:
+    named = [path for path in PATH.findall(page.read_text(encoding="utf-8")) if "NAME" not in path]
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert missing == []
+
+
+@each_page
+def test_every_command_and_setting_that_is_named_exists(page: Path) -> None:
+    code = "\n".join(re.findall(r"`[^`]+`|^```.*?^```$", page.read_text(encoding="utf-8"), re.M | re.S))
+    assert set(re.findall(r"(?:^|`|&& )sbpipe ([a-z]+)", code, re.MULTILINE)) <= set(COMMANDS)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", code, re.MULTILINE)) <= makefile_targets()
+    assert set(re.findall(r"--set ([a-z_]+(?:\.[a-z_]+)?)=", code)) <= set(known_keys())
+
+
+def test_the_front_page_is_short_and_begins_with_something_to_run() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert any(line.startswith("make demo") for line in lines[:35])
+
+
+def test_how_to_contribute_is_short() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_index_reaches_every_page() -> None:
+    reached = {(INDEX.parent / target.partition("#")[0]).resolve() for target in links_of(INDEX)}
+    assert set(PAGES) - {INDEX} <= reached
