@@ -24,9 +24,14 @@ def test_whatever_interrupts_a_write_the_old_file_stays_and_no_partial_one(
 ) -> None:
     path = tmp_path / "scores.npz"
     path.write_text("old")
-    with pytest.raises(type(error)), atomic_file(path) as file:
-        file.write(b"half")
-        raise error
+
+    def write_half() -> None:
+        with atomic_file(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        write_half()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["scores.npz"]
 

@@ -16,7 +16,7 @@ INTRODUCTION = f"""\
 <!-- Made from sbpipe/config/schema.py by `{COMMAND}`; a test compares. Do not edit by hand. -->
 
 Every setting, its default and what it means. A TOML file holds them by section (`configs/` has examples), and
-`--set section.key=value` sets any of them on the command line. `sbpipe run --print-config` prints them as
+`--set selection.keep=0.25` sets any of them on the command line. `sbpipe run --print-config` prints them as
 resolved, with the same meanings, in a form that can be edited and run.
 
 Trainer and selector must agree on all settings but these, which each chooses for itself, and which may change

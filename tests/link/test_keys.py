@@ -18,7 +18,7 @@ from sbpipe.link.messages import Chunk, Fetch, Hello, Welcome
 from sbpipe.link.opening import open_selector_port, open_trainer_port
 from sbpipe.link.sockets import SelectorPort, TrainerPort, new_key_pair, public_key_of
 
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 pytestmark = pytest.mark.timeout(30)
 
 

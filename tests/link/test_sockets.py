@@ -37,7 +37,8 @@ from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
 WELCOME = messages.Welcome("run", "{}", "", 0.5, 4.0)
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
+NEVER_S = 86_400.0
 pytestmark = pytest.mark.timeout(30)
 
 
@@ -199,13 +200,11 @@ def test_posts_of_other_threads_are_sent_while_receive_waits(scene: Scene) -> No
 def test_wake_lets_receive_return_before_its_time_and_is_not_lost(scene: Scene) -> None:
     trainer = scene.trainer()
     trainer.wake()
-    started = time.monotonic()
-    assert trainer.receive(DEADLINE_S) == []
+    assert trainer.receive(NEVER_S) == []
     waker = threading.Timer(0.01, trainer.wake)
     waker.start()
-    assert trainer.receive(DEADLINE_S) == []
+    assert trainer.receive(NEVER_S) == []
     waker.join()
-    assert time.monotonic() - started < DEADLINE_S / 2
     assert trainer.receive(0.0) == []
 
 
@@ -237,12 +236,10 @@ def test_a_peer_that_stops_reading_never_blocks_the_trainer(scene: Scene) -> Non
     selector.send(messages.Fetch(1, 0, 4))
     take(trainer)
     chunk = messages.Chunk(1, 0, 8 << 20, bytes(8 << 20))
-    started = time.monotonic()
     num_sent = next(count for count in range(100) if not trainer.send("s1", chunk))
     assert 4 <= num_sent < 20
     assert trainer.dropped == {"full": 1}
     assert trainer.send("s1", messages.Announce(2, 1))
-    assert time.monotonic() - started < DEADLINE_S
 
 
 SELECTOR = """
