@@ -1,6 +1,4 @@
-"""`sbpipe score`: a number for every training example, for pruning (`data.prune`) and for policy rho
-(`selection.irreducible`).
-"""
+"""`sbpipe score`: a number per training example, for `data.prune` or policy rho (`selection.irreducible`)."""
 
 import argparse
 from pathlib import Path

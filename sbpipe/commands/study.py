@@ -1,6 +1,4 @@
-"""What `sweep` and `compare` share: their arguments, and the way from a plan to the last word. Knows neither
-grid nor arms.
-"""
+"""What `sweep` and `compare` share: their arguments, and the way from a plan to the last word."""
 
 import argparse
 import os

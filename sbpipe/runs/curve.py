@@ -64,7 +64,7 @@ def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | N
 
 
 def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
-    """Seconds from the start of the trainer's process to its first step; a note if some are unknown."""
+    """Seconds from the start of the trainer's process to its first step, and a note if not all are known."""
     stated = number(run.summary, "startup_s")
     if stated is not None:
         return stated, ""

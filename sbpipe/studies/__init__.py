@@ -1,3 +1,1 @@
-"""A study: many runs by one plan, one after another, resumable. It starts runs as processes and reads what
-they left; knows no torch.
-"""
+"""A study: many runs by one plan, resumable. It starts runs as processes and reads what they left."""

@@ -1,6 +1,4 @@
-"""One cell as a process of its own: start, watch, stop. It knows the command line of a run and what a run
-leaves, nothing of plans.
-"""
+"""One cell as a process of its own: start, follow, stop. Knows what a run leaves, nothing of plans."""
 
 import os
 import signal
@@ -20,9 +18,7 @@ _STOP_S = 45.0
 
 
 class CellRun:
-    """A running cell. Its process leads a session of its own and is stopped by the kernel if we are
-    killed.
-    """
+    """A running cell. Its process leads its own session, and the kernel stops it if we are killed."""
 
     def __init__(
         self, folder: StudyFolder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None
@@ -41,6 +37,7 @@ class CellRun:
 
     def start(self) -> None:
         """Start the process."""
+        # A child inherits our cores. Set after its start they would be too late: libraries count them first.
         with on_cores(self.cores):
             self._child.start()
         assert self._child.process is not None
@@ -60,6 +57,7 @@ class CellRun:
 
     def is_over(self) -> bool:
         """Whether the process has ended; takes in its progress on the way."""
+        # Asked before the events are read: what the run wrote last is not missed.
         is_over = self._child.code is not None
         for event in self._follower.new_events():
             if event.get("kind") == "progress":

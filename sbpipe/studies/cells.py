@@ -32,6 +32,7 @@ def lay_out(
     rounds: Sequence[Task | None] = tasks or [None]
     cells: list[PlannedCell] = []
     names: set[str] = set()
+    # The last of a product turns fastest, so this order is the order in which cells run.
     for seed, task, point, arm in itertools.product(seeds, rounds, points, arms or [PlannedArm("", {})]):
         if task is not None and not task.includes(arm, seed):
             continue

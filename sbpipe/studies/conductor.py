@@ -1,6 +1,4 @@
-"""Conducts a study: cell after cell or some side by side, skipping what is done, writing results after each.
-Reads events; knows no torch.
-"""
+"""Conducts a study, cell by cell or some side by side, and writes results after each. Knows no torch."""
 
 import os
 import signal
@@ -48,6 +46,7 @@ class Conductor:
         """Run to the end, or until a signal; a failed cell does not stop the others."""
         waiting = [cell for cell in self._plan.cells if cell.cell not in self._results]
         self._say_what_is_there(len(waiting))
+        # Written before the first cell: a study that has nothing left to run gets its tables anew.
         analysis, is_stopped = self._write(), False
         with _terminate_as_interrupt():
             try:
@@ -64,6 +63,7 @@ class Conductor:
                 names = ", ".join(run.cell.label for run in self._running) or "the study"
                 self._display.say(f"stopping {names} (Ctrl-C again to kill)")
             finally:
+                # After an error of our own too: no cell may outlive its study.
                 stop_all(self._running)
         return Outcome(self._plan, self._in_order(), analysis, is_stopped)
 

@@ -21,9 +21,7 @@ def runs_alone(config: Config) -> bool:
 
 
 def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
-    """The cores in so many parts, neighbours together, the first ones larger by one core where it does not
-    come out even.
-    """
+    """The cores in so many parts of neighbours; the first ones are larger if it does not come out even."""
     ordered = sorted(cores)
     sizes = [len(ordered) // jobs + (k < len(ordered) % jobs) for k in range(jobs)]
     return [ordered[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(jobs)]
@@ -57,9 +55,7 @@ def threads_on(config: Config, num_cores: int) -> dict[str, int]:
 
 
 def other_threads(config: Config, jobs: int, num_cores: int) -> tuple[str, int, int] | None:
-    """The first key whose role would compute with other threads on a share than alone: the key, threads
-    alone, threads there.
-    """
+    """The first key whose role has other threads on a share than alone: key, threads alone, threads there."""
     alone = threads_on(config, num_cores)
     for cores in core_shares(range(num_cores), jobs):
         for key, there in threads_on(config, len(cores)).items():
@@ -69,9 +65,7 @@ def other_threads(config: Config, jobs: int, num_cores: int) -> tuple[str, int, 
 
 
 def refuse_other_threads(cells: Iterable[tuple[str, Config]], jobs: int, num_cores: int) -> None:
-    """A cell that may run beside others must compute there what it would alone; `cells` are names and
-    settings.
-    """
+    """A cell beside others must compute what it would alone; `cells` are names and settings."""
     for label, config in cells:
         found = None if runs_alone(config) else other_threads(config, jobs, num_cores)
         if found is None:

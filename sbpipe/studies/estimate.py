@@ -8,9 +8,7 @@ from sbpipe.studies.plan import PlannedCell
 
 
 def expected_s(cell: PlannedCell, done_s: Mapping[str, tuple[PlannedCell, float]]) -> float | None:
-    """A cell's seconds: the mean of finished cells at its point, else of its arm, else of all; None if there
-    are none.
-    """
+    """Mean seconds of finished cells at its point, else of its arm, else of all; None if there are none."""
     finished = list(done_s.values())
     for alike in (
         [seconds for other, seconds in finished if other.point == cell.point],
@@ -51,6 +49,7 @@ def time_left_s(
     rest_s = {
         cell.cell: guess_s if (known := expected_s(cell, done_s)) is None else known for cell in waiting
     }
+    # Cells side by side share the time; one that runs alone does not.
     shared_s = sum(seconds / (1 if name in alone else jobs) for name, seconds in (left_s | rest_s).items())
     return max(shared_s, *left_s.values())
 

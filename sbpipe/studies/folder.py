@@ -128,6 +128,7 @@ class StudyFolder:
         return self.path / CELLS / f"{cell.cell}.json"
 
     def _lock(self) -> None:
+        # The kernel drops the lock with the process, so that a killed study leaves none behind.
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -178,7 +179,7 @@ def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None])
 
 
 def _occupied(run_path: Path, pid: int | None) -> str:
-    """Who still works in a run directory, in words; "" if nobody does."""
+    """Which process still works in a run directory, in words; "" if none does."""
     try:
         # A process number alone proves nothing: it may have been given to somebody else since.
         if pid is not None and str(run_path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -1,6 +1,4 @@
-"""results.csv and results.json: one flat row per cell that ended, rewritten whole after each, so a kill loses
-nothing.
-"""
+"""results.csv and results.json: a flat row per cell that ended. Rewritten whole, so a kill loses nothing."""
 
 import csv
 import io

@@ -1,6 +1,4 @@
-"""What a study's TOML file and flags say, part by part. Checks their shape; whether a setting is right, the
-plan asks the config.
-"""
+"""What a study's TOML file and flags say, part by part. Checks their shape, not the settings."""
 
 import difflib
 import tomllib

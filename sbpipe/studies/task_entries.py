@@ -1,6 +1,4 @@
-"""The [[tasks]] of a comparison's file: what all arms are run for, such as data sets. Checks who runs for
-what; starts nothing.
-"""
+"""The [[tasks]] of a comparison's file: what arms are run for, such as data sets. Starts nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -87,18 +87,14 @@ def analyse_comparison(
 
 
 def verdict(difference: float | None, spread: float | None) -> str | None:
-    """Whether an error is `lower` or `higher` than the baseline's by more than the spread, or `within` it;
-    None if either is unknown.
-    """
+    """`lower` or `higher` than the baseline's by more than the spread, else `within` it; None if unknown."""
     if difference is None or spread is None:
         return None
     return "within" if abs(difference) <= spread else "lower" if difference < 0 else "higher"
 
 
 def cost(time_s: float, devices: int, price: Price | None) -> float | None:
-    """What a run of so many seconds costs: the trainer's device, and every further one at the selector's
-    price.
-    """
+    """The price of so many seconds: the trainer's device, and every further one at the selector's price."""
     if price is None:
         return None
     return time_s / 3600.0 * (price["trainer"] + (devices - 1) * price["selector"])
@@ -160,9 +156,7 @@ def _arm(arm: Arm, baseline: Arm, targets: Sequence[dict[str, Any]], price: Pric
 
 
 def _spread_between(arm: Arm, baseline: Arm, differences: Sequence[float]) -> float | None:
-    """The spread that a difference must exceed; where too few seeds are paired, the larger one of the two
-    arms.
-    """
+    """The spread that a difference must exceed; if too few seeds are paired, the larger one of both arms."""
     spread = sd_of(differences)
     if spread is not None:
         return spread
@@ -177,6 +171,7 @@ def _target(arm: Arm, baseline: Arm, target: dict[str, Any], price: Price | None
     return {
         "factor": target["factor"],
         "reached": len(times),
+        # A run that failed did not reach the target either.
         "of": len(arm.finished) + arm.num_failed,
         **spread_of("time", list(times.values())),
         **_spent([(trial, trial.time_to(target["error"])) for trial in arm.finished], price),

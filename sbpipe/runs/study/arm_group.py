@@ -106,10 +106,9 @@ def _arms_of(study: Study) -> list[Arm]:
 
 
 def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]:
-    """What plain runs are measured against: the one arm that trains on everything, else the one that ended
-    best; nothing, if there is one arm.
-    """
-    full = [arm.name for arm, same in zip(arms, runs, strict=True) if keeps_all(_policy(same[0]))]
+    """What plain runs are compared with: the one arm that keeps everything, else the one that ended best."""
+    policies = [same[0].setting("selection.policy") for same in runs]
+    full = [arm.name for arm, policy in zip(arms, policies, strict=True) if keeps_all(policy)]
     if len(full) == 1:
         return full[0], "the arm that trains on everything"
     ended = {arm.name: mean for arm in arms if (mean := mean_of(arm.errors)) is not None}
@@ -117,18 +116,12 @@ def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]
     return best, "the arm that ended best, chosen after the runs"
 
 
-def _policy(run: Run) -> Any:
-    return run.setting("selection.policy")
-
-
 def _telling(run: Run) -> dict[str, Any]:
     return {key: value for key, value in flatten(run.config).items() if not key.startswith(INDIFFERENT)}
 
 
 def _arm_names(groups: list[list[Run]]) -> list[str]:
-    """A name per group of runs: the settings in which it differs from the others; its folder's name if that
-    says more.
-    """
+    """A name per group of runs: the settings in which it differs, or its folder's name if that says more."""
     settings = [_telling(runs[0]) for runs in groups]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     differing = [
@@ -138,13 +131,17 @@ def _arm_names(groups: list[list[Run]]) -> list[str]:
     names: list[str] = []
     for runs, one in zip(groups, settings, strict=True):
         told = ", ".join(
-            str(one.get(key)) if key in ("mode", "selection.policy") else f"{key}={one.get(key)}"
+            _said(one.get(key)) if key in ("mode", "selection.policy") else f"{key}={_said(one.get(key))}"
             for key in differing
         )
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         name = told if is_telling else f"{runs[0].name}{more}"
         names.append(name if name not in names else f"{name} ({_run_name(runs[0], [])})")
     return names
+
+
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _run_name(run: Run, folders: list[str]) -> str:

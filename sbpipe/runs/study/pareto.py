@@ -9,9 +9,7 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Whether each (time, error) is Pareto-optimal: no other is at most as late and at most as wrong, and
-    better in one of them.
-    """
+    """Whether each (time, error) is Pareto-optimal: no other is as good in both and better in one."""
     optimal = [False] * len(points)
     lowest = float("inf")
     last: tuple[float, float] | None = None

@@ -1,6 +1,4 @@
-"""A comparison as tables: every arm is a row, whether it won or lost. Words only: `runs.study.analysis` has
-the numbers.
-"""
+"""A comparison as tables: every arm is a row, won or lost. `runs.study.analysis` has the numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,9 +19,7 @@ _PARETO = "of all evaluations of all runs that no other one beats in time withou
 
 
 def comparison_tables(name: str, analysis: Analysis, cautions: Sequence[str] = ()) -> list[Table]:
-    """Final errors; then time, device-seconds and price to each target; then who provides the Pareto-optimal
-    points.
-    """
+    """Final errors; time, device-seconds and price to each target; shares of Pareto-optimal points."""
     if analysis["baseline_error"] is None:
         return [final_table(name, analysis, cautions)]
     tables = [

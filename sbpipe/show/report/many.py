@@ -1,6 +1,4 @@
-"""All pictures and tables that compare several runs or arms, in the order a reader wants them. Knows no
-page.
-"""
+"""All pictures and tables that compare several runs or arms, in the order a reader wants them."""
 
 import re
 from collections.abc import Sequence
@@ -20,9 +18,7 @@ from sbpipe.show.report.task_tables import task_tables
 
 
 def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
-    """The charts of the plain runs together, then of each study; where there are several of these, each chart
-    says whose it is.
-    """
+    """The charts of the plain runs together, then of each study; of several, each chart says whose it is."""
     groups = groups_of(runs, studies)
     charts: list[Chart] = []
     for index, group in enumerate(groups):
@@ -38,17 +34,13 @@ def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
 
 
 def tables_of_many(runs: list[Run], studies: list[Study]) -> list[Table]:
-    """The tables of the plain runs together, then of each study; first, where studies have tasks, their arms
-    by tasks.
-    """
+    """Arms by tasks of the studies that have tasks; then the tables of the plain runs and of each study."""
     matrices = [table for study in studies if study.tasks for table in _matrices(study)]
     return [*matrices, *(table for group in groups_of(runs, studies) for table in _tables_of(group))]
 
 
 def groups_of(runs: list[Run], studies: list[Study]) -> list[ArmGroup]:
-    """What is compared with what: plain runs with each other, a study's cells with each other, those of a
-    task by themselves.
-    """
+    """What is compared: plain runs with each other, and the cells of each study, or of each of its tasks."""
     parts = [part for study in studies for part in study.parts() if part.cells]
     return [*([group_runs(runs)] if runs else []), *(group_study(part) for part in parts)]
 
@@ -79,7 +71,9 @@ def _results_of(group: ArmGroup) -> list[Table]:
         return [sweep_table(group.name, list(keys), group.analysis)]
     finals = final_table(group.name, group.analysis)
     if group.kind == "runs" and group.reference:
-        finals = replace(finals, notes=[*finals.notes, f"{group.reference} is {group.reference_is}"])
+        finals = replace(
+            finals, notes=[*finals.notes, f"the baseline is {group.reference}, {group.reference_is}"]
+        )
     if not group.targets:
         return [finals]
     times = time_table(group.analysis)

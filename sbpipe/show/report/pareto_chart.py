@@ -1,6 +1,4 @@
-"""The trade of time against error over all arms (the paper's Figure 14): which points nobody beats, and whose
-they are.
-"""
+"""Time against error over all arms (the paper's Figure 14): which points no other beats, and whose."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,6 +1,4 @@
-"""What a swept setting does: error, speed, idling, staleness, fidelity and traffic over its values. Knows no
-page.
-"""
+"""What a swept setting does: error, speed, idling, staleness, fidelity and traffic over its values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,9 +155,7 @@ def _tooltip(measure: Measure, x_title: str) -> list[dict[str, str]]:
 
 
 def _x_axis(key: str, xs: list[Any]) -> dict[str, Any]:
-    """The axis of all panels, with a tick at each value that was tried: log2 for numbers that grow by
-    factors, in order for words.
-    """
+    """The axis of all panels, a tick at each value tried: log2 if numbers grow by factors, words in order."""
     if not all(is_number(x) for x in xs):
         words = [str(x) for x in xs]
         axis: dict[str, Any] = {

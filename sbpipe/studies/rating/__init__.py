@@ -1,5 +1,4 @@
-"""The making of score files: models trained for a while on everything or on a half, and what each makes of
-every example.
+"""Score files: models trained for a while on everything or on a half, and what each says of every example.
 
 One process, no selector: it must not know what the scores are used for.
 """

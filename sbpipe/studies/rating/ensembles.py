@@ -1,6 +1,4 @@
-"""Which models are trained on which examples, and which examples each of them rates. Pure; it must not know
-how they are trained.
-"""
+"""Which models are trained on which examples, and which examples each of them rates. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ def ensemble(num_models: int, num_examples: int, seed: int) -> list[Part]:
 
 
 def crossed(num_models: int, num_examples: int, seed: int) -> list[Part]:
-    """Pairs of models, each trained on one half and rating the other: nobody rates what it has seen."""
+    """Pairs of models, each trained on one half and rating the other: no model rates what it has seen."""
     shuffled = Order(num_examples, _seed(seed, "halves", 0)).ids(0, 0, num_examples)
     one, other = np.sort(shuffled[: num_examples // 2]), np.sort(shuffled[num_examples // 2 :])
     parts = []

@@ -1,6 +1,4 @@
-"""One model trained on some examples, and what it makes of others. A plain loop; it must not know of parts,
-files or kinds.
-"""
+"""One model trained on some examples, and what it makes of others. Knows no parts, files or kinds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,6 +44,7 @@ def fit(
     for number in range(steps):
         positions, epoch_of_each = along(order, number * batch_size, (number + 1) * batch_size)
         batch = data.train.batch(train_ids[positions], epoch_of_each)
+        # A wrong loss or too little memory is refused here with its reason, before minutes of training.
         if number == 0:
             step.rehearse(*batch)
         step(number, number / steps, *batch)
@@ -83,9 +82,7 @@ def rate(
 
 
 def measure_of(kind: str, config: Config, num_classes: int) -> PerExampleLoss:
-    """What is measured of an example: el2n = |softmax(outputs) - onehot| (Paul et al. 2021), irreducible =
-    the trained loss.
-    """
+    """el2n = |softmax(outputs) - onehot| (Paul et al. 2021), irreducible = the trained loss."""
     if kind == "irreducible":
         return build_loss(config.loss)
 

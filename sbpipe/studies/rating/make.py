@@ -1,5 +1,4 @@
-"""From settings to a score file, model by model; a command that is given again goes on behind the models that
-are done.
+"""From settings to a score file, model by model; given again, a command goes on behind finished models.
 
 It must not know how a model is trained, nor how files are laid out.
 """
@@ -27,9 +26,7 @@ from sbpipe.studies.rating.store import KEY, Store
 def make_scores(
     kind: str, config: Config, out: Path, *, models: int, epochs: float, tell: Tell, key: str = KEY
 ) -> ScoreFile:
-    """The scores of the whole data set (whatever `data.prune` says), left in `out`, which the flag or setting
-    `key` names.
-    """
+    """The scores of the whole data set (unpruned), left in `out`, which the flag or setting `key` names."""
     config = replace(
         config, data=replace(config.data, prune="", prune_share=0.0), view=replace(config.view, score="clean")
     )

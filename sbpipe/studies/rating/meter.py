@@ -1,6 +1,4 @@
-"""How far the making of scores is, and how long it will still take. Counts batches; knows nothing of what is
-in them.
-"""
+"""How far the making of scores is, and how long it will still take. Counts batches."""
 
 import time
 from collections.abc import Callable
@@ -12,9 +10,7 @@ TRAINED, RATED = 3, 1
 
 @dataclass(frozen=True)
 class Progress:
-    """Which model is at work, the `share` done of what was left when the command began, and the time left,
-    where it can be told.
-    """
+    """Which model is at work, the `share` done of what was left at the start, and the time left, if known."""
 
     model: int
     models: int
@@ -40,10 +36,8 @@ class Meter:
         """So much more is done."""
         self._done += work
         now_s = time.perf_counter()
-        self._first = self._first or (
-            now_s,
-            self._done,
-        )  # the first batch takes many times longer than the others
+        # The first batch takes many times longer than the others, so the rate is counted from its end.
+        self._first = self._first or (now_s, self._done)
         began_s, before = self._first
         left_s = (
             (now_s - began_s) * (self._work - self._done) / (self._done - before)

@@ -1,5 +1,4 @@
-"""Where scores are left: the file asked for, and beside it, in `FILE.parts/`, the ratings of each finished
-model.
+"""Where scores are left: the file asked for, and in `FILE.parts/` the ratings of each finished model.
 
 A part is a score file of the examples that its model rated. What was made in another way is refused, never
 mixed in or replaced. It must not know how ratings are made.

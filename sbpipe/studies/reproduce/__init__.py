@@ -1,5 +1,4 @@
-"""The experiments of the paper and the posters as commands: what each claims, how it is measured here,
-whether it held.
+"""The paper's and the posters' experiments: what each claims, how it is measured here, whether it held.
 
 One file per family of experiments, one line each in `registry`. A claim is a pure function from results to
 findings; it must not know how the results came about. Nothing here is imported by a run.

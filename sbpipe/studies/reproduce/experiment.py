@@ -1,6 +1,4 @@
-"""What an experiment is: its claim, what it needs, how it is measured and judged. Frozen, no behaviour; knows
-no experiment.
-"""
+"""What an experiment is: its claim, what it needs, how it is measured and judged. Records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class Comparison:
     """Those on the embedded data, which stand in for them when there is little time."""
     judge: Callable[[Tasks], list[Finding]]
     scores: Scores | None = None
-    """Made before the runs; None: nobody is pruned."""
+    """Made before the runs; None: no arm prunes."""
 
 
 @dataclass(frozen=True)

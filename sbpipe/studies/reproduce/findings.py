@@ -1,5 +1,4 @@
-"""From numbers to a verdict: held, did not hold, or not decided. Pure; knows neither experiments nor how the
-numbers were made.
+"""From numbers to a verdict: held, did not hold, or not decided. Pure; knows no experiment.
 
 Runs are paired by seed. Every pair gives a margin, positive if it speaks for the claim. A claim holds if the
 mean of the margins is above their standard deviation, does not hold if it is below minus that, and is not
@@ -108,6 +107,7 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: 
         f"{seconds_pm(*_mean_sd([a for a, _ in both]))} against {seconds_pm(*_mean_sd([b for _, b in both]))}"
     )
     words = f"to {100 * error:.2f}% in {said}: {speed:.2f}x{spread}, n = {len(both)}"
+    # Of logarithms, so that twice as fast counts for as much as half as fast counts against.
     return Finding(what, words, judged([math.log(factor * ratio) for ratio in speedups]))
 
 

@@ -1,5 +1,4 @@
-"""Gradients of whole batches and of parts of them, on a model trained for a while on the embedded data. Knows
-no claim.
+"""Gradients of batches and of parts of them, on a model trained a while on the embedded data.
 
 Everything is in training mode, as in a training step: a part is normalised by its own statistics. The losses
 that choose are those of the forward pass of the whole batch.

@@ -1,6 +1,4 @@
-"""Which examples early models rate lowest, which ones Selective-Backprop uses least, and how many these have
-in common. It judges nothing.
-"""
+"""Which examples early models rate lowest, which ones `sb` keeps least, and the overlap. Judges nothing."""
 
 import logging
 import tempfile
@@ -33,9 +31,7 @@ _RUN = {
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is trained: the data and the training of an `sb` run, how many seeds, and the ensembles of
-    early models.
-    """
+    """How much is trained: data and training of an `sb` run, seeds, and the ensembles of early models."""
 
     settings: dict[str, Any]
     seeds: int = 3
@@ -57,8 +53,7 @@ def from_arrays(path: str) -> Extent:
 
 
 def lowest(values: NDArray[Any], share: float) -> NDArray[np.float64]:
-    """How much of each example is in the lowest share: 1 or 0, and of equal values at its edge each an equal
-    part.
+    """How much of each example is in the lowest share: 1 or 0; equal values at its edge have equal parts.
 
     So what is counted with it is the mean over all ways to break ties.
     """
@@ -72,18 +67,14 @@ def lowest(values: NDArray[Any], share: float) -> NDArray[np.float64]:
 
 
 def overlap(one: NDArray[Any], other: NDArray[Any], share: float) -> float:
-    """The share of the lowest examples by one value that are among the lowest by the other; by chance it is
-    `share`.
-    """
+    """The share of the lowest examples by one value that are lowest by the other too; `share` by chance."""
     if len(one) != len(other):
         raise ValueError(f"{len(one)} values and {len(other)}: they are not of the same examples")
     return float((lowest(one, share) * lowest(other, share)).sum() / _count(one, share))
 
 
 def overlaps(shares: Sequence[float], extent: Extent) -> dict[str, list[float]]:
-    """One number per seed of each name that `overlap.key` makes; a seed has its own ensembles and its own
-    run.
-    """
+    """One number per seed of each name that `overlap.key` makes; a seed has its own ensembles and run."""
     seeds = range(extent.seeds)
     with tempfile.TemporaryDirectory(prefix="sbpipe-overlap-") as folder:
         cnn, resnet = ([el2n(extent, model, seed, Path(folder)) for seed in seeds] for model in (CNN, RESNET))
@@ -97,9 +88,7 @@ def compared(
     resnet: Sequence[Floats],
     kept: Sequence[NDArray[np.int32]],
 ) -> dict[str, list[float]]:
-    """The overlaps at every share, seed by seed; the second ensemble of one architecture is that of the seed
-    before, or the last.
-    """
+    """The overlaps, seed by seed; the second ensemble of one architecture is that of the seed before."""
     seeds, found = range(len(cnn)), dict[str, list[float]]()
     for share in shares:
         found[key(ACROSS, share)] = [overlap(cnn[seed], resnet[seed], share) for seed in seeds]

@@ -1,6 +1,4 @@
-"""How long an epoch takes, from the curves of runs. Pure; knows neither experiments nor how the runs were
-made.
-"""
+"""How long an epoch takes, from the curves of runs. Pure; knows no experiment."""
 
 from collections.abc import Mapping, Sequence
 

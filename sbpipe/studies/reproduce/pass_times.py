@@ -19,9 +19,7 @@ _WARM = 2
 def backward_over_forward(
     name: str, options: Mapping[str, Any], *, rounds: int, batch_size: int = BATCH_SIZE
 ) -> list[float]:
-    """The ratio of each round, after some that warm up; the forward pass is that of training, loss
-    included.
-    """
+    """The ratio of each round after some that warm up; the loss counts as forward."""
     model = build_model(ModelConfig(name, dict(options)), num_classes=10, input_shape=_SHAPE, seed=0)
     loss = build_loss(LossConfig())
     generator = torch.Generator().manual_seed(0)
@@ -29,6 +27,7 @@ def backward_over_forward(
     targets = torch.randint(0, 10, (batch_size,), generator=generator)
     ratios = []
     for _ in range(_WARM + rounds):
+        # To None, so that every backward pass writes new gradients, as in training, and adds to none.
         model.zero_grad()
         begin = time.perf_counter()
         value = loss(model(inputs), targets).mean()

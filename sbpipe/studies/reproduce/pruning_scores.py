@@ -1,6 +1,4 @@
-"""The score files that a comparison's arms prune by, made before its runs, each once. It must not know what
-they are used for.
-"""
+"""The score files that a comparison's arms prune by, each made once, before the runs."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +16,7 @@ SEED = 0
 
 
 def files_of(plan: Plan) -> dict[str, Config]:
-    """Every score file that cells prune by, and the settings it is made with: those of the first of these
-    cells, but for the seed.
-    """
+    """Every score file that cells prune by, and the settings of its first cell, but for the seed."""
     found: dict[str, Config] = {}
     for config in (resolve(cell.settings) for cell in plan.cells):
         if config.data.prune and config.data.prune_share:
@@ -29,9 +25,7 @@ def files_of(plan: Plan) -> dict[str, Config]:
 
 
 def prepare(scores: Scores, plan: Plan, say: Callable[[str], None]) -> list[str]:
-    """Train whatever models are missing, in this process and on all its cores, and leave the files; what a
-    reader must know of them.
-    """
+    """Train missing models in this process, on all its cores; what a reader must know of the files."""
     from sbpipe.studies.rating import ProgressLine, make_scores
 
     facts = []

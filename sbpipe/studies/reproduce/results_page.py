@@ -1,6 +1,4 @@
-"""What is said of experiments: the list of them, each outcome for a terminal, and results.md and
-results.json. Words only; runs nothing.
-"""
+"""What is said of experiments: the list, each outcome, results.md and results.json. Runs nothing."""
 
 import json
 from collections.abc import Iterable, Sequence

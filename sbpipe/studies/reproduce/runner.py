@@ -1,6 +1,4 @@
-"""Runs what an experiment needs: its comparisons cell by cell through the study machinery, one folder per
-task, resumable. Judges nothing.
-"""
+"""Runs the comparisons of an experiment, one resumable folder per task. Judges nothing."""
 
 import os
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""The poster on Diet Selective-Backprop: pruning before training, and dropping on top of it. Judges
-curves; knows nothing of runs.
-"""
+"""The Diet-SB poster: pruning before training, and dropping on top of it. Judges curves; knows no runs."""
 
 from sbpipe.studies.reproduce.experiment import Comparison, Scores
 from sbpipe.studies.reproduce.findings import COMPARABLE, Arms, Finding, Tasks, lower

@@ -1,6 +1,4 @@
-"""The poster on Diet Selective-Backprop: dropping at random against dropping by loss. Judges curves;
-knows nothing of runs.
-"""
+"""The Diet-SB poster: dropping at random against dropping by loss. Judges curves; knows no runs."""
 
 from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import COMPARABLE, Arms, Finding, Tasks, lower

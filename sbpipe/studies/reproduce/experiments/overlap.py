@@ -1,6 +1,4 @@
-"""The poster on Diet Selective-Backprop: do two ways of judging find the same examples easy? `lowest_rated`
-computes the numbers.
-"""
+"""The Diet-SB poster: do two ways of judging find the same examples easy? `lowest_rated` computes it."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""Figure 11, Stale-SB of section 5.3 and the predictors of section 3.3: scores that serve for some epochs.
-Judges curves; knows nothing of runs.
-"""
+"""Scores that serve for some epochs: Figure 11, section 5.3 (Stale-SB), section 3.3 (predictors)."""
 
 from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import (

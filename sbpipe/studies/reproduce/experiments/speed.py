@@ -1,5 +1,4 @@
-"""Time to a target error: Table 1, its second schedule (Figure 17), a static rate (section 5.4) and the
-Pareto frontier (Figure 14).
+"""Time to a target error: Table 1, Figure 17 (second schedule), section 5.4 (static rate), Figure 14.
 
 All four are claims on one file of comparisons, configs/cpu/speed.toml: a task is a data set under one
 schedule, so runs are shared.

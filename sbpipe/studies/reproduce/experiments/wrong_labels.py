@@ -21,9 +21,7 @@ FACTOR = 1.4
 
 
 def claim(tasks: Tasks) -> list[Finding]:
-    """By the share of wrong labels that a task's name ends with: sooner everywhere, comparable while modest,
-    worse at 20 %.
-    """
+    """By the share of wrong labels in a task's name: sooner, comparable while modest, worse at 20 %."""
     shares = {task.rpartition(" ")[2]: arms for task, arms in tasks.items()}
     return [
         *(finding for share, arms in shares.items() for finding in _of_share(share, arms)),
