@@ -1,3 +1,1 @@
-"""The trainer's room: losses, optimizers and rates, the loop that steps, and what it keeps. It must not know
-the selector's loop.
-"""
+"""The trainer's side: an engine that selects, a loop that trains, what a run records. Knows no selector."""

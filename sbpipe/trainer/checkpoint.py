@@ -1,6 +1,4 @@
-"""Checkpoints: written beside the loop, whole or not at all; the last good one is kept. Knows nothing of what
-is in them.
-"""
+"""Checkpoints: written beside the loop, whole or not at all. Knows nothing of what is in them."""
 
 import logging
 import re
@@ -30,9 +28,7 @@ class Checkpoints:
         self.num_failed = 0
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint on a thread; `state` must not change meanwhile. A failed write is said and
-        survived.
-        """
+        """Write a checkpoint on a thread; `state` must not change meanwhile. A failure is only logged."""
         self.wait()
         self._thread = threading.Thread(
             target=self._write, args=(step, _to_tensors(state)), name="checkpoint", daemon=True
@@ -69,6 +65,7 @@ class Checkpoints:
 
     def load_newest(self) -> dict[str, Any] | None:
         """The newest checkpoint that can be read, None if there is none."""
+        # A kill in the middle of a write leaves the one before whole, so an unreadable one is passed over.
         for step in reversed(self._steps()):
             path = self._folder / f"step-{step}.pt"
             try:

@@ -90,9 +90,7 @@ def answers(
 def confidence_curves(
     confidence: NDArray[np.float32], is_right: NDArray[np.bool_]
 ) -> tuple[list[float], list[float]]:
-    """The percentiles of target confidence, and the accuracy in equal groups of examples ordered by it (the
-    paper's Figures 8, 9).
-    """
+    """Percentiles of target confidence, and accuracy in equal groups by it (the paper's Figures 8, 9)."""
     groups = np.array_split(
         is_right[np.argsort(confidence, kind="stable")], min(CONFIDENCE_GROUPS, len(confidence))
     )

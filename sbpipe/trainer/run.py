@@ -54,6 +54,7 @@ class TrainerRun:
             self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
             raise
         finally:
+            # A checkpoint that is being written is finished even if the run failed: it may be the only one.
             self._checkpoints.wait()
             self._engine.close()
             for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
@@ -171,6 +172,7 @@ class TrainerRun:
             self._loop.run_evaluation(step, stream.ledger.num_considered)
             numbers |= self._telemetry.evaluation_numbers()
         if step:
+            # Also when stopped: this is what a resume goes on from, and what holds the final weights.
             self._save(step)
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
         self._engine.stop(ending)

@@ -1,6 +1,4 @@
-"""The learning rate as a function of progress, so that every run ends decayed whatever its budget. It must
-not know what progress counts.
-"""
+"""The learning rate as a function of progress, so that every run ends decayed, whatever its budget."""
 
 import math
 from collections.abc import Callable

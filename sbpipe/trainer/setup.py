@@ -1,6 +1,4 @@
-"""Everything a run needs that can be wrong, built and tried before anything is written or any selector is let
-in.
-"""
+"""Everything a run needs that can be wrong, built and tried before anything is written."""
 
 import gc
 import logging
@@ -83,9 +81,7 @@ class Setup:
 
 
 def prepare(config: Config, device_name: str | None = None) -> Setup:
-    """Build data, model, loss and optimizer on the trainer's device, or on the one named, and rehearse one
-    step.
-    """
+    """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step."""
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
     )

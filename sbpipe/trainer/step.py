@@ -1,6 +1,4 @@
-"""One optimizer step, and the trial of everything it needs before the run begins. Knows nothing of where
-batches come from.
-"""
+"""One optimizer step, and its trial before the run begins. Knows nothing of where batches come from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,19 +52,19 @@ class TrainStep:
         targets: torch.Tensor,
         weigh: Weigh | None = None,
     ) -> torch.Tensor:
-        """Train on one batch; dropout draws from a generator seeded by the step, so a resumed run repeats
-        it.
-        """
+        """Train on one batch; dropout is seeded by the step, so that a resumed run repeats it."""
         factor = rate_factor(self._config.schedule, progress)
         self.rate = self._config.optim.lr * factor
         set_rate(self.optimizer, self._config.optim.lr, factor)
         self.model.train()
+        # Loader threads seed the same global generators for their views, under the same lock.
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
             torch.manual_seed(randomness.key(self._config.seed, self._purpose, step) & (2**63 - 1))
             losses = self._losses(inputs, targets)
         with self._spans.span("weigh"):
             weighed = losses if weigh is None else losses * weigh(losses.detach())
         with self._spans.span("backward"):
+            # Freed instead of zeroed: the backward pass then writes gradients without reading them first.
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(self.scaler.scale(weighed.mean()))
         with self._spans.span("optimizer"):
@@ -94,9 +92,7 @@ class TrainStep:
         self.scaler.load_state_dict(state["scaler"])
 
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """A forward and backward pass that leaves no trace: a wrong loss or too little memory shows before
-        the run, not in it.
-        """
+        """A pass forward and back without a trace: a wrong loss or too little memory shows before a run."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         devices = [] if self._device.type == "cpu" else [self._device]
         self.model.train()

@@ -1,6 +1,4 @@
-"""One step shared by several replicas, and the shared way to the next batch's pixels. Knows the group, not
-the run.
-"""
+"""One step shared by several replicas, and the split that loads a share. Knows the group, not the run."""
 
 import numpy as np
 import torch
@@ -42,9 +40,7 @@ class ParallelStep(TrainStep):
         targets: torch.Tensor,
         weigh: Weigh | None = None,
     ) -> torch.Tensor:
-        """Train on this replica's examples; their losses stand for the whole batch, because only pictures
-        read them.
-        """
+        """Train on this replica's share; its losses stand for the batch's, which only pictures read."""
         if self._group.place.rank == 0:
             self._group.tell(step, progress)
         if not self._is_wrapped:
@@ -59,9 +55,7 @@ class ParallelStep(TrainStep):
 
 
 class SharedSplit:
-    """The first replica's training split: tells the others which examples come next, and loads its own
-    share.
-    """
+    """The first replica's training split: tells the others what comes next, and loads its own share."""
 
     def __init__(self, split: Split, group: Group) -> None:
         self._split = split

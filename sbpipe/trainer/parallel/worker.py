@@ -1,6 +1,4 @@
-"""What a replica other than the first does: load the share it is told, take the step it is told, until it is
-told to end.
-"""
+"""What a replica other than the first does: load the share and take the step it is told, until the end."""
 
 import queue
 import signal

@@ -1,6 +1,4 @@
-"""The numbers of a whole run, over all its resumes, under their stable names: what `summary.json` holds.
-Reads; never steers.
-"""
+"""The numbers of a whole run, over all its resumes: what `summary.json` holds. Reads; never steers."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""What selection did to each example: the `scores` event now and then, and `examples.npz` at the end. Reads
-the score table only.
-"""
+"""What selection did to each example: the `scores` event and `examples.npz`. Reads the score table only."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +26,7 @@ Show = Callable[[Ids], tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArra
 
 
 class Census:
-    """Counts per class and per example, from the table and the examples' classes (None where they are not
-    known).
-    """
+    """Counts per class and per example, from the table and the examples' classes (None = not known)."""
 
     def __init__(self, table: ScoreTable, classes: Classes | None, num_classes: int) -> None:
         self._table = table
@@ -55,9 +51,7 @@ class Census:
         return self._classes is not None
 
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
-        """How many of these examples are of each class; by their targets where the classes are not known
-        beforehand.
-        """
+        """How many of these examples are of each class; by their targets where no classes are known."""
         if self._classes is not None:
             classes = self._classes[example_ids]
         elif targets.ndim == 1 and not targets.is_floating_point() and len(targets) == len(example_ids):
@@ -123,9 +117,7 @@ class Census:
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
-    """The ids of the examples with the lowest and highest scores, of those kept most often, and never though
-    most often considered.
-    """
+    """The ids of the examples with the lowest and highest scores, kept most often, and never kept."""
     scored = np.flatnonzero(np.isfinite(scores))
     by_score = scored[np.argsort(scores[scored], kind="stable")]
     seen = np.flatnonzero(considered > 0)

@@ -1,6 +1,4 @@
-"""What a run tells of itself: an event per step, a progress event now and then, and the summary. Reads; never
-steers.
-"""
+"""What a run tells of itself: an event per step, progress now and then, the summary. Reads; never steers."""
 
 import time
 from dataclasses import dataclass, field
@@ -41,9 +39,7 @@ class Tally:
 
 
 class Telemetry:
-    """Measures the loop from outside it: losses are read one step late, so that logging never waits for the
-    device.
-    """
+    """Measures the loop from outside: losses are read one step late, so that logging waits for no device."""
 
     def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
         self._events = events
@@ -149,9 +145,7 @@ class Telemetry:
         self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
-        """Twice a second, an event that a terminal can show; the share done stays as it was if none is
-        given.
-        """
+        """Twice a second, an event that a terminal can show; the share stays as it was if none is given."""
         share = self._tally.share = self._tally.share if share is None else share
         if not now and time.perf_counter() < self._next_progress:
             return
@@ -201,9 +195,7 @@ class Telemetry:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the run under their stable names; those of publishing and the run itself are added
-        by the loop.
-        """
+        """The loop's numbers under their stable names; accounts add those of the whole run."""
         stream, tally, staleness = self._stream, self._tally, self._staleness()
         trained = max(1, int(tally.staleness.sum()))
         loop_s = self._loop_s()
@@ -269,9 +261,7 @@ class Telemetry:
 
 
 def staleness_counts(batch: TrainBatch) -> list[list[int]]:
-    """How many examples of a batch had which age in steps when they arrived, and which time in the queue:
-    [age, queue, n].
-    """
+    """How many examples of a batch had which age on arrival and which time in the queue: [age, queue, n]."""
     pairs = np.stack([batch.arrived_at_step - batch.version, batch.step - batch.arrived_at_step], axis=1)
     found, counts = np.unique(pairs, axis=0, return_counts=True)
     return [[int(age), int(queue), int(n)] for (age, queue), n in zip(found, counts, strict=True)]

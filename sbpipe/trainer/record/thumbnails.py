@@ -1,6 +1,4 @@
-"""Examples as a person sees them, for the report's contact sheets. The run is done by then, whatever goes
-wrong here.
-"""
+"""Examples as a person sees them, for the report. The run is done by then, whatever goes wrong here."""
 
 import logging
 from pathlib import Path
@@ -18,9 +16,7 @@ log = logging.getLogger("sbpipe.trainer")
 
 
 def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
-    """Write what is known of every example, with pictures of the extreme ones; what goes wrong is said, not
-    raised.
-    """
+    """Write what is known of every example, with pictures of the extreme ones; an error is only logged."""
 
     def show(example_ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
         if not len(example_ids):
@@ -35,9 +31,7 @@ def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
 
 
 def thumbnails(inputs: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Images (n, channels, height, width) as bytes, each stretched over the whole range; None if they are no
-    images.
-    """
+    """Images (n, channels, height, width) as bytes, each over the whole range; None if they are no images."""
     if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
         return None
     low, high = inputs.min(axis=(1, 2, 3), keepdims=True), inputs.max(axis=(1, 2, 3), keepdims=True)

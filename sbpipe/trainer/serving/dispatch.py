@@ -1,5 +1,4 @@
-"""The trainer's thread for everything that is not training: selectors, leases, selections, weights on their
-way out.
+"""The trainer's thread for all that is not training: selectors, leases, selections, weights on their way out.
 
 It sees selectors only as peers of a port, so the same code runs over ZeroMQ, in one process, or under a port
 that loses messages. It never touches the model: the loop tells it which step is done and which version is
@@ -75,18 +74,16 @@ class Dispatcher:
                 raise self._failure
             return self._stream.ready.popleft() if self._stream.ready and not self._is_stopping else None
 
-    def set_waiting(self, is_waiting: bool) -> None:
-        """The loop has, or no longer has, nothing to train on."""
+    def loop_waits(self) -> None:
+        """The loop has nothing to train on: whoever idles is given a lease now."""
         with self._changed:
-            self._stream.is_waiting = is_waiting
-        if is_waiting:
-            self._port.wake()
+            self._stream.is_waiting = True
+        self._port.wake()
 
     def batch_started(self) -> None:
         """The loop has begun to train a batch: time to lease the next."""
         with self._changed:
             self._stream.start()
-            self._stream.is_waiting = False
         self._port.wake()
 
     def step_done(self, strength: float = 1.0) -> None:
@@ -96,16 +93,12 @@ class Dispatcher:
         self._port.wake()
 
     def take_predicted(self) -> list[NDArray[np.int32]]:
-        """What selectors' models took candidates for, by class, since the last call. A deque needs no lock,
-        so the loop does not wait.
-        """
+        """The predictions of selectors' models by class since the last call. A deque needs no lock."""
         predicted = self._stream.predicted
         return [predicted.popleft() for _ in range(len(predicted))]
 
     def pause(self, deadline_s: float) -> None:
-        """Grant nothing more and wait for what is out: who measures now must not be selected for on time that
-        does not count.
-        """
+        """Grant nothing more and wait for what is out: time that does not count must gain nothing."""
         with self._changed:
             self._is_paused = True
             self._changed.wait_for(
@@ -151,6 +144,7 @@ class Dispatcher:
             while not self._is_stopping:
                 messages = self._port.receive(self._config.link.heartbeat_s / 2)
                 now = time.monotonic()
+                # Processor time: what this thread costs the loop on a shared core, not how long it waited.
                 with self._changed, self._spans.cpu_span("dispatch"):
                     for name, message in messages:
                         self._handle(name, message, now)
@@ -158,6 +152,7 @@ class Dispatcher:
                     self._grant(now)
                     self._announce()
                     self._changed.notify_all()
+                # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             with self._changed:
@@ -173,11 +168,11 @@ class Dispatcher:
         if not self._reception.heard(name, now):
             return
         peer = self._roster.peers[name]
-        peer.stats, peer.answers = message.stats, peer.answers + 1
+        peer.answered(message.stats)
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if reason:
-            peer.needs_history = True  # its own now holds scores that do not count
+            peer.was_refused()
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 
@@ -204,17 +199,19 @@ class Dispatcher:
                 self._reception.lose(peer.name, "does not take messages")
                 self._expire(peer.name)
             elif len(self._stream.ledger.leases_of(peer.name)) == 1:
+                # It was idle until now: the time before this lease is not time without progress.
                 peer.progressed_at = now
         if not peers and not self._stream.is_finished:
             self._go_alone(now)
 
     def _go_alone(self, now: float) -> None:
         """No selector is there: wait for the first one, or do as `selection.fallback` says."""
+        # Before the first selector there are no scores to fall back on, and the user is still starting it.
         fallback = self._config.selection.fallback if self._reception.num_admitted else "wait"
         if fallback == "fail":
             raise PeerLost("the last selector is gone and selection.fallback = 'fail'")
         if self._config.is_clocked:
-            fallback = "wait"
+            fallback = "wait"  # what a fallback chose would depend on when it began
         alone_s = now - self._alone_since
         if fallback == "wait":
             if alone_s > self._config.link.wait_s:

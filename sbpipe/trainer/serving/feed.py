@@ -1,6 +1,4 @@
-"""The queue between selection and training: the next batch's view is made while the current one trains. Knows
-no model.
-"""
+"""The queue between selection and training: the next batch is loaded while one trains. Knows no model."""
 
 import queue
 import threading
@@ -39,6 +37,7 @@ class Feed:
         self._dispatcher = dispatcher
         self._examples = examples
         self._spans = spans
+        # One ahead of the loop: a second would be one step staler when it is trained.
         self._queue: queue.Queue[Prepared | BaseException | None] = queue.Queue(maxsize=1)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -55,7 +54,7 @@ class Feed:
     def next(self, is_stopped: threading.Event) -> Prepared | None:
         """The next prepared batch; None when there are no more or the run was stopped."""
         if self.is_empty:
-            self._dispatcher.set_waiting(True)
+            self._dispatcher.loop_waits()
         while not is_stopped.is_set():
             try:
                 item = self._queue.get(timeout=_POLL_S)

@@ -1,6 +1,4 @@
-"""The selectors the trainer knows: who is ready, who is silent, who hangs. Pure bookkeeping; time is passed
-in.
-"""
+"""The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +22,25 @@ class Peer:
     answers: int = 0
     stats: SelectorStats = SelectorStats()
 
+    def answered(self, stats: SelectorStats) -> None:
+        """A selection came from it."""
+        self.stats, self.answers = stats, self.answers + 1
+
+    def was_refused(self) -> None:
+        """Its last answer does not count, but its history holds those scores: it needs the run's again."""
+        self.needs_history = True
+
+    def takes_history(self) -> bool:
+        """Whether the lease it is about to get must carry the run's history; only the first one does."""
+        needed, self.needs_history = self.needs_history, False
+        return needed
+
 
 class Roster:
     """All peers by name, and the limits of patience."""
+
+    # A pass over the data may be slow without being stuck, so patience is a multiple of the slowest one seen.
+    _SLOWEST_PASSES = 8.0
 
     def __init__(self, *, lost_after_s: float, hung_after_s: float) -> None:
         self._lost_after_s = lost_after_s
@@ -39,6 +53,10 @@ class Roster:
         """Peers that can be granted leases, in a stable order."""
         return [peer for _, peer in sorted(self.peers.items()) if peer.is_ready]
 
+    def add(self, peer: Peer) -> None:
+        """A peer has come, or has become ready."""
+        self.peers[peer.name] = peer
+
     def hear(self, name: str, now: float, *, progress: int | None = None) -> None:
         """A message came; `progress` moves when the selector does."""
         peer = self.peers[name]
@@ -48,29 +66,29 @@ class Roster:
         if progress is not None:
             peer.progress = progress
 
-    def remove(self, name: str) -> Peer | None:
-        """A peer is gone; its statistics stay."""
+    def remove(self, name: str, *, is_lost: bool = False) -> Peer | None:
+        """A peer is gone, `is_lost` if not by its own will; its statistics stay. None if it was unknown."""
         peer = self.peers.pop(name, None)
-        if peer is not None and peer.is_ready:
+        if peer is None:
+            return None
+        if peer.is_ready:
             self.gone.append(peer)
+        self.num_lost += is_lost
         return peer
 
     def complaints(self, now: float, holds_lease: set[str]) -> dict[str, str]:
         """Peers to give up on, and why: silent, or alive and stuck on a lease.
 
-        A stuck selector is judged by its own pace: eight times its slowest scoring pass, loading included.
-        Before its first answer it may be compiling or loading, and gets `hung_after_s`.
+        A stuck selector is judged by its own pace, loading included. Before its first answer it may be
+        compiling or loading, and gets `hung_after_s`.
         """
         found = {}
         for peer in self.peers.values():
             if now - peer.heard_at > self._lost_after_s:
                 found[peer.name] = f"silent for {now - peer.heard_at:.1f} s"
             elif peer.name in holds_lease:
-                patience = (
-                    max(self._lost_after_s, 8.0 * peer.stats.slowest_chunk_s)
-                    if peer.answers
-                    else self._hung_after_s
-                )
+                own_pace_s = max(self._lost_after_s, self._SLOWEST_PASSES * peer.stats.slowest_chunk_s)
+                patience = own_pace_s if peer.answers else self._hung_after_s
                 if now - peer.progressed_at > patience:
                     found[peer.name] = f"alive but without progress for {now - peer.progressed_at:.1f} s"
         return found

@@ -53,9 +53,8 @@ class Reception:
 
     def admit(self, name: str, device: str, now: float, *, pulls_weights: bool = False) -> None:
         """A selector may be granted leases from now on."""
-        self.roster.peers[name] = Peer(
-            name, device, is_ready=True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now
-        )
+        ready = Peer(name, device, True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now)
+        self.roster.add(ready)
         self.num_admitted += 1
         way = "pulls weights" if pulls_weights else "shares memory"
         log.info("selector %s on %s is ready (%s)", name, device, way)
@@ -74,9 +73,10 @@ class Reception:
     def handle(self, name: str, message: Message, now: float) -> str:
         """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
         if isinstance(message, Hello):
+            # A selector says hello again when it has lost us: whatever it held of the session before is void.
             self._publisher.release(name)
             self.roster.remove(name)
-            self.roster.peers[name] = Peer(name, message.device, heard_at=now, progressed_at=now)
+            self.roster.add(Peer(name, message.device, heard_at=now, progressed_at=now))
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
@@ -123,9 +123,8 @@ class Reception:
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
         self._publisher.release(name)
-        if self.roster.remove(name) is None:
+        if self.roster.remove(name, is_lost=is_failure) is None:
             return ""
-        self.roster.num_lost += is_failure
         log.log(
             logging.WARNING if is_failure else logging.INFO,
             "selector %s %s; its leases go back",

@@ -21,9 +21,7 @@ SLOWNESS = 0.95
 
 
 class FreshWeights:
-    """Remembers recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of
-    all candidates now.
-    """
+    """Recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of all now."""
 
     def __init__(self, *, keep: float, window: int) -> None:
         self._keep = keep
@@ -65,9 +63,7 @@ class FreshWeights:
         strength: float,
         classes: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What the fresh loss of each example deserves over what its old score got, bounded; the losses are
-        remembered.
-        """
+        """What each fresh loss deserves over what its old score got, bounded; the losses are remembered."""
         losses, in_numpy = losses.float(), self._in_numpy(losses)
         stands_for = torch.from_numpy(1.0 / keep_probability.numpy()) if in_numpy else 1.0 / keep_probability
         self._losses = self._newest(self._losses, losses)
@@ -146,17 +142,13 @@ def _share_below_in_class(
     stands_for: torch.Tensor,
     known_classes: torch.Tensor,
 ) -> torch.Tensor:
-    """The same among the candidates of the loss's own class; each loss is known itself, so none stands
-    alone.
-    """
+    """The same among the candidates of the loss's own class; each loss is known itself, so none is alone."""
     mass = stands_for * (known_classes == classes[:, None])
     return (mass * (known < losses[:, None])).sum(dim=1) / mass.sum(dim=1)
 
 
 def effective_share(weights: Floats) -> float:
-    """Effective sample size of weights as a share of their number, (sum w)^2 / (n sum w^2): 1 = all count
-    alike.
-    """
+    """Effective sample size as a share of the number, (sum w)^2 / (n sum w^2): 1 = all count alike."""
     return float(weights.sum()) ** 2 / max(len(weights) * float(weights @ weights), 1e-30)
 
 

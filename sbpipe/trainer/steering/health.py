@@ -46,9 +46,7 @@ class Health(NamedTuple):
 
 
 def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
-    """Whether a step swings: batches that follow classes and a model that sways are each found in good runs,
-    both for long only in bad ones.
-    """
+    """Whether a step swings. Either sign is found in good runs too; both for long, only in bad ones."""
     if swing is None:
         return False
     return swing > TOO_MUCH if prediction_swing is None else swing > FOLLOWS and prediction_swing > SWAYS

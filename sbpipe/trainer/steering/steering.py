@@ -62,9 +62,7 @@ class Steering:
 
     @property
     def proposal(self) -> float:
-        """How sharply the next leases choose by scores that will be old: softer than the target where the
-        user says so.
-        """
+        """How sharply the next leases choose by scores that will be old: the target, softened if asked."""
         return self.strength * (1.0 - self._config.selection.soften) if self._is_steady else 1.0
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
@@ -87,9 +85,7 @@ class Steering:
         return weigh
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
-        """keep / chance, cut off: in expectation a batch then pulls like the mean of all candidates.
-        `infobatch` leaves `keep` out.
-        """
+        """keep / chance, cut off: in expectation the mean gradient of all (`infobatch`: 1 / chance)."""
         numerator = np.float32(1.0 if self._trained is not None else self._config.selection.keep)
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights

@@ -38,9 +38,7 @@ def spreads(counts: ArrayLike) -> tuple[Counts, Counts]:
 
 
 def swing_of(counts: ArrayLike) -> float:
-    """Variance of the class counts of these batches (batches, classes) over that of chance; NaN below 2
-    batches or 2 classes.
-    """
+    """Variance of class counts (batches, classes) over that of chance; NaN below 2 batches or 2 classes."""
     table = np.asarray(counts, np.float64)
     if table.ndim != 2 or len(table) < 2 or np.count_nonzero(table.any(axis=0)) < 2:
         return float("nan")
@@ -49,9 +47,7 @@ def swing_of(counts: ArrayLike) -> float:
 
 
 class Swing:
-    """The swing over the last batches, as they come. The window slides along a longer table, so that a step
-    copies one row.
-    """
+    """The swing over the last batches; its window slides along a longer table: a step copies one row."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window

@@ -1,6 +1,4 @@
-"""From selections to train batches of exactly `batch_size`, first kept first trained; the rest waits for the
-next one. Pure.
-"""
+"""From selections to train batches of exactly `batch_size`, first kept first trained. Pure."""
 
 from dataclasses import dataclass
 
@@ -24,9 +22,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Kept:
-    """Kept examples of one selection, column by column; `ordinal` counts the run's candidates up to and
-    including each of them.
-    """
+    """Kept examples of one selection, by column; `ordinal` counts the run's candidates up to each of them."""
 
     example_ids: Ids
     epochs: Ids
@@ -63,6 +59,7 @@ class Assembler:
             return None
         front = {name: column[: self._batch_size] for name, column in self._columns.items()}
         self._columns = {name: column[self._batch_size :] for name, column in self._columns.items()}
+        # Which lease an example came from is the ledger's affair; training must not depend on it.
         lease_ids, ordinal = front.pop("lease_ids"), front.pop("ordinal")
         return TrainBatch(step=step, candidates=int(ordinal.max()), **front), lease_ids  # type: ignore[arg-type, return-value]
 

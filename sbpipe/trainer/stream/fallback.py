@@ -1,6 +1,4 @@
-"""Selection without a selector: what the trainer does with a lease when none is left. No forward pass; knows
-no socket.
-"""
+"""Selection without a selector: what the trainer does with a lease when none is left. No forward pass."""
 
 import numpy as np
 
@@ -14,9 +12,7 @@ PEER = "fallback"
 
 
 class Fallback:
-    """`stale-scores` asks the policy about the last known scores, `uniform` keeps blindly; an unknown score
-    is kept at the keep rate.
-    """
+    """`stale-scores` asks the policy about the last known scores; what has none is kept at the keep rate."""
 
     def __init__(self, config: Config, order: Order, table: ScoreTable) -> None:
         self._config = config
@@ -24,11 +20,10 @@ class Fallback:
         self._table = table
 
     def answer(self, lease: Lease, step: int) -> tuple[Selection, Ids]:
-        """A selection, and the version that scored each kept example (the current step where no score was
-        used).
-        """
+        """A selection, and the version that scored each kept example (the current step where none did)."""
         example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
         scores, versions = self._table.lookup(example_ids)
+        # Built anew for each lease: a selector may have come, scored and gone since the last one.
         policy = build_policy(self._config.selection)
         policy.restore(*self._table.history)
         judged, classes = self._table.judged(example_ids, scores), self._table.classes
@@ -52,6 +47,7 @@ class Fallback:
             keep_all=lease.keep_all,
         )
         considered, kept = choose(is_kept, lease.enough)
+        # Sent as unscored, or old scores would enter the table as if they were new.
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
         return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]

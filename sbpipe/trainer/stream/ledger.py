@@ -37,6 +37,8 @@ class Ledger:
         self.num_trained = 0
         self.num_expired = 0
         self._next_place = 0
+        # A heap: what comes back is granted before the line goes on, lowest place first, so that an epoch
+        # ends before the next begins and a resumed run grants in the same order.
         self._returned: list[tuple[int, int]] = []
         self.next_lease_id = 0
         self._untrained: dict[int, int] = {}
@@ -80,9 +82,7 @@ class Ledger:
         self.next_lease_id = grant.lease.lease_id + 1
 
     def select(self, lease_id: int, considered: int, kept: int) -> Grant | None:
-        """A selection has come for a lease that is out; None if it is not (late, doubled, made up, or longer
-        than the lease).
-        """
+        """A selection has come; None if its lease is not out (late, doubled, made up) or is shorter."""
         grant = self.out.get(lease_id)
         if (
             grant is None

@@ -38,9 +38,7 @@ class ScoreTable:
         self.recent_ids: Ids = np.empty(0, np.int64)
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
-        """Remember what a selection says of the examples it considered; scores that are not finite are no
-        scores.
-        """
+        """Remember what a selection says of the examples it considered; only finite scores are scores."""
         self.keep_probability[example_ids] = selection.keep_probability
         self.times_considered[example_ids] += 1
         self.times_kept[example_ids[selection.kept]] += 1
@@ -48,6 +46,7 @@ class ScoreTable:
         example_ids, scores = example_ids[finite], selection.scores[finite]
         self.scores[example_ids] = scores
         self.stamp[example_ids] = selection.version + 1
+        # The order in which scores arrived is the history's: a new selector continues from exactly this.
         self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
         self.recent_ids = np.concatenate([self.recent_ids, example_ids])[-self._capacity :]
 
@@ -57,9 +56,7 @@ class ScoreTable:
 
     @property
     def history(self) -> tuple[Floats, NDArray[np.int32] | None]:
-        """The last scores as a policy remembers them and, where they matter, their classes: what a new
-        selector needs.
-        """
+        """The last scores and, where they matter, their classes: what a new selector's policy needs."""
         classes = None if self.classes is None else self.classes[self.recent_ids].astype(np.int32)
         return self.judged(self.recent_ids, self.recent), classes
 

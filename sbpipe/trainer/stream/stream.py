@@ -82,6 +82,8 @@ class Stream:
     def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         if self.ledger.out or self._is_blocked:
             return []
+        # One selector does all the work under a clock: its history grows as that of a single process would.
+        # When it is lost, the next one is given the run's history with its first lease.
         peer = next((peer for peer in peers if peer.name == self._active), peers[0])
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
@@ -90,9 +92,7 @@ class Stream:
 
     @property
     def _is_blocked(self) -> bool:
-        """Under a logical clock: whether the next batch must wait for a step, or for the weights that score
-        it.
-        """
+        """Under a logical clock: whether the next batch must wait for a step, or for its weights."""
         return self.num_assembled > self.steps_done + self._config.lag or not self.versions.can_score(
             self.num_assembled
         )
@@ -100,6 +100,8 @@ class Stream:
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         config = self._config
         granted: list[tuple[Peer, Lease]] = []
+        # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
+        # it finds work the moment it has answered the first.
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
         for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
             others = max(1, len(idle) - len(granted))
@@ -109,6 +111,7 @@ class Stream:
             )
             if kept < 1 or room < 1:
                 break
+            # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
             most = min(room, kept + config.score_batch_size)
             granted += self._lease(
                 peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False
@@ -143,8 +146,7 @@ class Stream:
             return []
         first, last = places
         epoch, start = divmod(first, self.ledger.num_examples)
-        history, history_classes = self.table.history if peer.needs_history else (None, None)
-        peer.needs_history = False
+        history, history_classes = self.table.history if peer.takes_history() else (None, None)
         lease = Lease(
             lease_id=self.ledger.next_lease_id,
             epoch=epoch,
@@ -164,9 +166,7 @@ class Stream:
         return [(peer, lease)]
 
     def _strength(self) -> float:
-        """The strength of a lease granted now; under a logical clock, the one that was known `lag` steps
-        before its batch.
-        """
+        """The strength of a lease granted now; under a clock, the one known `lag` steps before its batch."""
         return self._strengths[
             max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done
         ]
@@ -174,9 +174,8 @@ class Stream:
     # --- answers ----------------------------------------------------------------------------------
 
     def accept(self, selection: Selection, versions: Ids | None = None) -> str:
-        """Take a selection into the stream; "" if it counts, else why it does not. `versions` per kept
-        example, if they differ.
-        """
+        """Take a selection in; "" if it counts, else why not. `versions` per kept example, if they differ."""
+        # An expired lease is granted again under another id, so the late answer to it finds nothing here.
         grant = self.ledger.out.get(selection.lease_id)
         if grant is None:
             return "the lease is not out"
@@ -187,6 +186,7 @@ class Stream:
             self.expire(selection.lease_id)
             return fault
         bound = self._config.sync.max_staleness
+        # The step that will train its last kept example, if everything on hand goes first.
         last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self.batch_size
         if bound and versions is None and last_step - selection.version > bound:
             self.expire(selection.lease_id)
@@ -246,6 +246,7 @@ class Stream:
     def start(self) -> None:
         """The loop has begun to train the next batch."""
         self.num_started += 1
+        self.is_waiting = False
 
     def begin(self, strength: float) -> None:
         """The strength of the leases before the first step."""

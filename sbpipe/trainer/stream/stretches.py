@@ -6,9 +6,7 @@ from sbpipe.config import Config
 
 
 class Stretches:
-    """The first and the last candidates of a run; `limit` is the number of all of them, None where steps or
-    seconds end the run.
-    """
+    """The first and last candidates of a run of `limit` candidates (None = steps or seconds end it)."""
 
     def __init__(self, config: Config, limit: int | None) -> None:
         selection = config.selection

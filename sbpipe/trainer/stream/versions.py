@@ -41,9 +41,7 @@ class Versions:
         return self.offered[Part.FAST]
 
     def of_batch(self, batch: int) -> tuple[int, int]:
-        """Under a logical clock: the versions of the whole and of the fast parts (-1 = not apart) that score
-        a train batch.
-        """
+        """Under a clock: the versions of the whole and the fast part (-1 = not apart) that score a batch."""
         config = self._config
         version = clock_version(batch, lag=config.lag, interval=config.sync_interval)
         if not self.fast_interval:
@@ -56,9 +54,9 @@ class Versions:
         return version <= self.published and (fast_version <= version or fast_version <= self.fast_published)
 
     def least(self, peer: Peer, steps_done: int) -> tuple[int, int]:
-        """Without a clock: the oldest versions a peer may score with. Who shares memory has the newest at
-        hand; who pulls has what came.
-        """
+        """Without a clock: the oldest versions a peer may score with."""
+        # Shared memory always holds the newest version. Over the wire a transfer takes steps: asking for the
+        # newest would make the selector wait for it instead of scoring with what has arrived.
         is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
         oldest = max(0, steps_done + self._config.sync.depth - bound) if bound else 0
@@ -68,9 +66,7 @@ class Versions:
         return version, max(version, self.fast_published) if is_at_hand else version
 
     def fault(self, lease: Lease, selection: Selection, steps_done: int, *, is_stale: bool) -> str:
-        """Why the versions of an answer are not what its lease asks for; "" if they are. Stale scores have
-        fast parts of any version.
-        """
+        """Why an answer's versions are not what its lease asks for, or ""; stale scores may have any."""
         newest = lease.version if lease.exact else max(self.published, steps_done)
         if not lease.version <= selection.version <= newest:
             return f"scored with version {selection.version}, not {lease.version} to {newest}"
