@@ -80,7 +80,8 @@ class Stream:
         return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
 
     def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
-        if self.ledger.out or self._is_blocked:
+        versions = self._clocked_versions()
+        if self.ledger.out or versions is None:
             return []
         # One selector does all the work under a clock: its history grows as that of a single process would.
         # When it is lost, the next one is given the run's history with its first lease.
@@ -88,14 +89,12 @@ class Stream:
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
         need = self.batch_size - len(self._assembler)
-        return self._lease(peer, need, need, self.versions.of_batch(self.num_assembled), exact=True)
+        return self._lease(peer, need, need, versions, exact=True)
 
-    @property
-    def _is_blocked(self) -> bool:
-        """Under a logical clock: whether the next batch must wait for a step, or for its weights."""
-        return self.num_assembled > self.steps_done + self._config.lag or not self.versions.can_score(
-            self.num_assembled
-        )
+    def _clocked_versions(self) -> tuple[int, int] | None:
+        """Under a logical clock: what scores the next batch; None while it must wait."""
+        is_early = self.num_assembled > self.steps_done + self._config.lag
+        return None if is_early else self.versions.of_batch(self.num_assembled)
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         config = self._config
@@ -270,7 +269,7 @@ class Stream:
     def is_quiet(self) -> bool:
         """Under a logical clock: nothing is out and nothing can be granted before the next step."""
         return not self.ledger.out and (
-            self._is_blocked or self._has_enough_batches() or self.ledger.is_exhausted
+            self._clocked_versions() is None or self._has_enough_batches() or self.ledger.is_exhausted
         )
 
     @property

@@ -40,18 +40,21 @@ class Versions:
         """The newest version of the fast part, where it goes apart."""
         return self.offered[Part.FAST]
 
-    def of_batch(self, batch: int) -> tuple[int, int]:
-        """Under a clock: the versions of the whole and the fast part (-1 = not apart) that score a batch."""
+    def of_batch(self, batch: int) -> tuple[int, int] | None:
+        """Under a clock: the versions of the whole and the fast part (-1 = not apart) that score a batch.
+
+        None while they are not out yet.
+        """
         config = self._config
         version = clock_version(batch, lag=config.lag, interval=config.sync_interval)
+        if version > self.published:
+            return None
         if not self.fast_interval:
             return version, -1
-        return version, max(version, clock_version(batch, lag=config.lag, interval=self.fast_interval))
-
-    def can_score(self, batch: int) -> bool:
-        """Under a logical clock: whether the versions that score a train batch are out."""
-        version, fast_version = self.of_batch(batch)
-        return version <= self.published and (fast_version <= version or fast_version <= self.fast_published)
+        # A whole snapshot brings a fast part of its own, so the fast part is never older than the whole.
+        fast_version = max(version, clock_version(batch, lag=config.lag, interval=self.fast_interval))
+        is_out = fast_version == version or fast_version <= self.fast_published
+        return (version, fast_version) if is_out else None
 
     def least(self, peer: Peer, steps_done: int) -> tuple[int, int]:
         """Without a clock: the oldest versions a peer may score with."""
