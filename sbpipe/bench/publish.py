@@ -22,7 +22,7 @@ def measure() -> list[Row]:
     )
     manifest = build_manifest(model, parts_of(model))
     slots = Slots.create(manifest.num_bytes, name="bench")
-    publisher = PartPublisher(model, manifest, slots, Spans(), lambda version, is_late: None)
+    publisher = PartPublisher(model, manifest, slots, Spans(), lambda part, version, is_late: None)
     replica, source = Replica(other, manifest), SlotSource(slots)
     version = 0
 

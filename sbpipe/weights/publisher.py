@@ -42,13 +42,13 @@ class Publisher:
         offered: Offered,
     ) -> None:
         self._cadence = cadence
-        layouts = {Part.WHOLE: (manifest, slots, "publish")}
+        layouts = {Part.WHOLE: (manifest, slots)}
         fast = fast_part(manifest)
         if slots.fast is not None and fast is not None:
-            layouts[Part.FAST] = (fast, slots.fast, "publish_fast")
+            layouts[Part.FAST] = (fast, slots.fast)
         self._parts = {
-            part: PartPublisher(model, layout, of_part, spans, _on_commit(part, offered), stage=stage)
-            for part, (layout, of_part, stage) in layouts.items()
+            part: PartPublisher(model, layout, of_part, spans, offered, part)
+            for part, (layout, of_part) in layouts.items()
         }
 
     def __iter__(self) -> Iterator[Part]:
@@ -109,10 +109,6 @@ class Publisher:
             publisher.close()
 
 
-def _on_commit(part: Part, offered: Offered) -> Callable[[int, bool], None]:
-    return lambda version, is_late: offered(part, version, is_late)
-
-
 class PartPublisher:
     """Copies the live parameters and buffers into a free slot; never hands out live storage.
 
@@ -127,17 +123,17 @@ class PartPublisher:
         manifest: Manifest,
         slots: Slots,
         spans: Spans,
-        on_commit: Callable[[int, bool], None],
-        *,
-        stage: str = "publish",
+        offered: Offered,
+        part: Part = Part.WHOLE,
     ) -> None:
         self._live = LiveTensors(model, manifest)
         self._manifest = manifest
         self._slots = slots
-        self._stage_name = stage
+        self._part = part
+        self._span = "publish" if part is Part.WHOLE else "publish_fast"
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
         self._spans = spans
-        self._on_commit = on_commit
+        self._offered = offered
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
@@ -151,7 +147,7 @@ class PartPublisher:
         It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot
         and begins again.
         """
-        with self._spans.span(self._stage_name):
+        with self._spans.span(self._span):
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
                 self.num_skipped += 1
                 return False
@@ -172,7 +168,7 @@ class PartPublisher:
 
     def _commit(self, index: int, version: int) -> None:
         self._slots.commit(index, version)
-        self._on_commit(version, self._stage is not None)
+        self._offered(self._part, version, self._stage is not None)
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
         """Offer a snapshot kept in a checkpoint."""

@@ -36,7 +36,7 @@ def manifest_of(model: nn.Module, dtype: str = "fp32") -> Manifest:
 def publisher_of(model: nn.Module, slots: Slots, committed: list[int] | None = None) -> PartPublisher:
     told = committed if committed is not None else []
     return PartPublisher(
-        model, manifest_of(model), slots, Spans(), lambda version, is_late: told.append(version)
+        model, manifest_of(model), slots, Spans(), lambda part, version, is_late: told.append(version)
     )
 
 
