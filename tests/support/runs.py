@@ -24,6 +24,11 @@ from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.run import TrainerRun
 from sbpipe.trainer.setup import prepare
 
+HANG_S = 300.0
+"""How long a test waits for what must come: so long that only a hang misses it. On a busy machine the start
+of one process alone may take 20 s.
+"""
+
 SMALL: dict[str, Any] = {
     "data.examples": 600,
     "data.test_examples": 100,
@@ -33,6 +38,10 @@ SMALL: dict[str, Any] = {
     "selection.ramp": False,  # so few steps would be over before it lets scores count
     "eval.every": 0.0,
     "checkpoint.every": 0,
+    # A healthy selector that gets no core for some seconds must not count as lost: its leases would be
+    # answered by the fallback, and the run would be another. Tests of a loss set their own.
+    "link.lost_after_s": 120.0,
+    "link.hung_after_s": 600.0,
 }
 
 
@@ -67,7 +76,7 @@ def settings(**changes: Any) -> list[str]:
     return [part for key, value in given.items() for part in ("--set", f"{key}={toml_value(value)}")]
 
 
-def sbpipe(*arguments: str, timeout_s: float = 90.0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+def sbpipe(*arguments: str, timeout_s: float = HANG_S, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "sbpipe", *without_report(arguments)],
@@ -98,7 +107,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30.0)
+        process.communicate(timeout=HANG_S)
 
 
 def summary_of(path: Path) -> dict[str, Any]:
@@ -110,7 +119,7 @@ def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
-def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = HANG_S) -> Any:
     """Poll until a condition holds."""
     give_up = time.monotonic() + deadline_s
     while time.monotonic() < give_up:
