@@ -60,25 +60,6 @@ def nothing_is_left(path: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize(
-    "policy",
-    ["full", "kath18", "random", "rank", "sb", "sb by class", "shuffled", "steady", "topk", "topk by class"],
-)
-def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(policy: str, tmp_path: Path) -> None:
-    name, _, by = policy.partition(" by ")
-    changes = {"selection__policy": name, "selection__history_by": by or "all", "train__steps": 20}
-    changes |= (
-        {"selection__floor": 3, "selection__outliers": "clip", "selection__score": "gradient"}
-        if name == "rank"
-        else {}
-    )
-    inline = train_inline(small(mode="inline", **changes), tmp_path / "inline")
-    wire = train_over_the_wire(small(mode="lockstep", **changes), tmp_path / "wire")
-    assert wire["weights.digest"] == inline["weights.digest"]
-    assert wire["staleness.max"] == 0
-    assert wire["candidates"] == inline["candidates"]
-
-
 def test_lockstep_by_the_command_equals_one_process_too(tmp_path: Path) -> None:
     inline = train_inline(small(mode="inline"), tmp_path / "inline")
     done = sbpipe("run", "--run-dir", str(tmp_path / "wire"), *settings(mode="lockstep"))

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 
 from sbpipe.config import Config, resolve, toml_value
 from sbpipe.link.ports import Port
+from sbpipe.machine.place import Place
 from sbpipe.process import roles, selector_settings
 from sbpipe.records import Lease, Selection
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
@@ -157,9 +159,8 @@ _PROCESSES.set_forkserver_preload(["sbpipe.process.roles"])
 
 def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
     """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
-    selector = _PROCESSES.Process(
-        target=_select, args=(selector_settings(config) | {"link.connect": str(path)},), daemon=True
-    )
+    given = selector_settings(config) | {"link.connect": str(path)}
+    selector = _PROCESSES.Process(target=_select, args=(given,), daemon=True)
     selector.start()
     try:
         link = replace(config.link, bind="tcp://127.0.0.1:*")
@@ -174,3 +175,25 @@ def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
 def _select(given: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     roles.run_selector(resolve(given), given)
+
+
+def train_data_parallel(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
+    """A data-parallel run: each replica is a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = [Place(rank, config.train.replicas, Path(folder) / "meeting") for rank in range(2)]
+        replicas = [
+            _PROCESSES.Process(target=_replicate, args=(place, config, path, resume), daemon=True)
+            for place in places
+        ]
+        for replica in replicas:
+            replica.start()
+        for replica in replicas:
+            replica.join(HANG_S)
+            replica.kill()
+    assert [replica.exitcode for replica in replicas] == [0, 0]
+    return summary_of(path)
+
+
+def _replicate(place: Place, config: Config, path: Path, resume: bool) -> None:
+    torch.set_num_threads(1)
+    roles.in_place(place)(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)

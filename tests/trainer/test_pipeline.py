@@ -95,17 +95,6 @@ def test_selective_backprop_learns_the_embedded_data(run_path: Path) -> None:
     assert summary["eval.error"] < 0.6  # chance is 0.9
 
 
-def test_fixed_lag_gives_the_same_weights_whatever_the_messages_delay(tmp_path: Path) -> None:
-    config = small(mode="fixed-lag", sync__lag=2)
-    plain = train_over(config, tmp_path / "plain", lambda port: port)
-    for seed in (1, 2):
-        late = train_over(
-            config, tmp_path / f"late{seed}", lambda port, seed=seed: FaultyPort(port, seed, delay=0.5)
-        )
-        assert late["weights.digest"] == plain["weights.digest"]
-        assert late["staleness.max"] == 2
-
-
 def test_nothing_is_lost_or_trained_twice_when_messages_are_doubled_and_reordered(run_path: Path) -> None:
     config = small(train__steps=0, train__epochs=2.0)
     summary = train_over(
