@@ -10,8 +10,6 @@ from support.runs import sbpipe, settings, small, train_inline
 
 from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError, RunDirError, UserError
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def bad_npz(path: Path, **changes: np.ndarray) -> str:
     x, y = np.zeros((40, 3, 32, 32), np.uint8), np.arange(40) % 10

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from support.own_data import enter_folder
+from support.runs import HANG_S
 
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import Data, load_data
@@ -245,7 +246,7 @@ def test_threads_may_share_the_workers() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=HANG_S)
     data.train.close()
     assert got == {first: [list(range(first, first + 5))] * 5 for first in (0, 10, 20)}
 

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,6 +59,15 @@ def test_neighbours_in_the_order_are_strangers_in_the_data_set() -> None:
     example_ids = Order(50_000, seed=1).ids(0, 0, 50_000)
     assert abs(np.corrcoef(example_ids[:-1], example_ids[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(np.arange(50_000), example_ids)[0, 1]) < 0.02
+
+
+def test_a_lease_of_a_billion_examples_costs_no_more_than_one_of_a_few() -> None:
+    tracemalloc.start()
+    found = Order(10**9, seed=0).ids(0, 5 * 10**8, 5 * 10**8 + 384)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(set(found)) == 384
+    assert most_bytes < 10**6
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 11)])

@@ -25,7 +25,6 @@ from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stream import Stream
 
-pytestmark = pytest.mark.timeout(120)
 CPU = torch.device("cpu")
 TINY = {"data.examples": 96, "data.test_examples": 10, "model.options": {"width": 4}, "train.batch_size": 16}
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.runs import HANG_S
 
 from sbpipe import randomness
 from sbpipe.config import ViewConfig
@@ -65,7 +66,7 @@ def test_a_view_does_not_depend_on_the_process_or_its_threads() -> None:
         "import test_views as t; print(t.digest_of_views())"
     )
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANG_S
     )
     assert told.stdout.strip() == digest_of_views()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from support.runs import HANG_S
 
 from sbpipe import link
 from sbpipe.link.faults import MAX_DELAY, FaultyPort
@@ -16,7 +17,6 @@ from sbpipe.link.ports import Port
 from sbpipe.records import RunEnd
 
 HELLO = Hello("s1", "host", 1, "cpu", "fp32", "0.1.0")
-pytestmark = pytest.mark.timeout(20)
 
 
 def echo(message: Message) -> Iterable[Message]:
@@ -97,7 +97,7 @@ def test_the_link_loads_without_torch_and_zmq_and_msgpack_have_one_owner_each() 
     subprocess.run(
         [sys.executable, "-c", f"import sys, {modules}; sys.exit(bool({names} & set(sys.modules)))"],
         check=True,
-        timeout=20,
+        timeout=HANG_S,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.runs import HANG_S
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError
@@ -17,9 +18,6 @@ from sbpipe.link.keys import load_keys, make_keys
 from sbpipe.link.messages import Chunk, Fetch, Hello, Welcome
 from sbpipe.link.opening import open_selector_port, open_trainer_port
 from sbpipe.link.sockets import SelectorPort, TrainerPort, new_key_pair, public_key_of
-
-DEADLINE_S = 120.0
-pytestmark = pytest.mark.timeout(30)
 
 
 def hello(name: str) -> Hello:
@@ -130,14 +128,14 @@ def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_ar
     selector = open_selector_port(LinkConfig(connect=str(tmp_path)), "s1")
     opened += [trainer, selector]
     selector.send(hello("s1"))
-    assert trainer.receive(DEADLINE_S) == [("s1", hello("s1"))]
+    assert trainer.receive(HANG_S) == [("s1", hello("s1"))]
     trainer.send("s1", Welcome("run", "{}", "", 0.5, 4.0))
-    assert len(selector.receive(DEADLINE_S)) == 1
+    assert len(selector.receive(HANG_S)) == 1
     selector.send(Fetch(1, 0, 4))
-    assert trainer.receive(DEADLINE_S) == [("s1", Fetch(1, 0, 4))]
+    assert trainer.receive(HANG_S) == [("s1", Fetch(1, 0, 4))]
     data = np.arange(2 << 20, dtype=np.uint8).tobytes()
     trainer.send("s1", Chunk(1, 0, len(data), data))
-    assert selector.receive(DEADLINE_S) == [Chunk(1, 0, len(data), data)]
+    assert selector.receive(HANG_S) == [Chunk(1, 0, len(data), data)]
 
 
 def stranger(kind: str, right: Keys) -> Keys | None:
@@ -160,7 +158,7 @@ def test_without_the_right_keys_nothing_gets_in_and_both_sides_can_tell(
     )
     opened += [trainer, selector]
     selector.send(hello("s1"))
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANG_S
     while not selector.dropped["handshake"] or (kind == "unknown key" and not trainer.dropped["key"]):
         assert time.monotonic() < deadline
         assert trainer.receive(0.01) == []

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.runs import HANG_S
 
 from sbpipe.machine import cores, devices, doctor
 from sbpipe.machine.doctor import cgroups, choice, host, survey
@@ -184,7 +185,7 @@ def test_a_role_is_said_to_get_the_cores_that_a_process_of_that_role_gets(role: 
         "print(sorted(os.sched_getaffinity(0)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True
     )
     assert list(choice.role(role, "cpu", device, 0).cores) == json.loads(done.stdout)
 
@@ -278,7 +279,7 @@ def test_a_broken_torch_still_gets_a_page_and_exit_code_1(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "sbpipe", "doctor"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
+        command, capture_output=True, text=True, timeout=HANG_S, check=False, env=environment, cwd=tmp_path
     )
     assert done.returncode == 1, done.stderr
     assert "libtorch_cpu.so" in done.stdout

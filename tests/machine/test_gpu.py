@@ -10,7 +10,7 @@ from support.runs import sbpipe, settings, small, summary_of, train_inline
 from sbpipe.data import load_data
 from sbpipe.errors import DeviceError
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gpu
 
 
 def accelerator() -> torch.device:
@@ -36,7 +36,7 @@ def test_a_run_on_one_accelerator_trains(run_path: Path) -> None:
 
 def test_trainer_on_the_accelerator_and_selector_on_the_cpu(run_path: Path) -> None:
     arguments = settings(train__device=str(accelerator()), selector__device="cpu", train__steps=30)
-    done = sbpipe("run", "--run-dir", str(run_path), *arguments, timeout_s=200)
+    done = sbpipe("run", "--run-dir", str(run_path), *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert summary_of(run_path)["staleness.max"] <= 2
 

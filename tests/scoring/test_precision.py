@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.nets import candidates, net, scorer_of
-from support.runs import events_of, sbpipe, settings, small, train_inline, train_over_the_wire
+from support.runs import events_of, sbpipe, settings, small, train_inline
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, DeviceError
@@ -102,13 +102,6 @@ def test_a_run_in_int8_trains_and_tells_how_well_its_scores_rank(run_path: Path)
     assert summary["scoring.agreement"] > 0.95
     assert summary["scoring.overflowed"] == 0
     assert summary["scoring.refresh_ms"] > 0
-
-
-def test_lockstep_in_int8_equals_inline_bit_for_bit(run_path: Path) -> None:
-    changes = {"selector__precision": "int8", "train__steps": 12, "model__options": {"width": 8}}
-    wire = train_over_the_wire(small(mode="lockstep", **changes), run_path / "wire")
-    here = train_inline(small(mode="inline", **changes), run_path / "here")
-    assert wire["weights.digest"] == here["weights.digest"]
 
 
 def test_what_auto_measured_is_told_where_the_run_was_started(run_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.models import parts_of
+from sbpipe.records import Part
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.agreement import SLICE, SPACING
 from sbpipe.selection.fidelity import spearman
@@ -87,7 +88,7 @@ def test_snapshots_reach_the_scores_through_the_replica(precision: str) -> None:
     scorer.score(*candidates())
     manifest = build_manifest(source, parts_of(source))
     replica = Replica(scorer.model, manifest, scorer.weights_arrived)
-    for load in (replica.load, replica.load_fast):
+    for part in (Part.WHOLE, Part.FAST):
         with torch.no_grad():
             for tensor in source.parameters():
                 tensor.add_(
@@ -95,7 +96,7 @@ def test_snapshots_reach_the_scores_through_the_replica(precision: str) -> None:
                 )
         flat = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
         copy(tensors_in(flat, manifest), tensors_of(source, manifest))
-        load(flat)
+        replica.load(flat, part)
         assert spearman(scorer.score(*candidates()), exact_losses(scorer.model, *candidates())) > 0.97
     assert torch.equal(scorer.model.two.weight, source.two.weight)  # type: ignore[union-attr, arg-type]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.browser import Browser, needs_chromium
-from support.runs import sbpipe, start
+from support.runs import HANG_S, sbpipe, start
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LAID = "document.querySelectorAll('.chart canvas').length >= 5"
@@ -52,7 +52,7 @@ def watch(*arguments: str | Path) -> Iterator[tuple[str, "subprocess.Popen[str]"
         yield address, process
     finally:
         process.kill()
-        process.communicate(timeout=20.0)
+        process.communicate(timeout=HANG_S)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_a_new_step_appears_by_itself(tmp_path: Path, laptop: Browser) -> None:
         laptop.wait_until(LAID)
         laptop.wait_until("document.getElementById('card-loss').dataset.rows === '1'")
         append(run, step(1), step(2))
-        laptop.wait_until(f"{number('run', 'step')} === '3'", 10.0)
-        laptop.wait_until("document.getElementById('card-loss').dataset.rows === '3'", 10.0)
+        laptop.wait_until(f"{number('run', 'step')} === '3'")
+        laptop.wait_until("document.getElementById('card-loss').dataset.rows === '3'")
         assert laptop.errors == []
 
 
@@ -168,13 +168,13 @@ def test_a_lost_server_is_said_and_found_again(tmp_path: Path, laptop: Browser) 
         laptop.open(address)
         laptop.wait_until(f"{connection} === 'live'")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=20.0)
+        said, _ = process.communicate(timeout=HANG_S)
         assert (process.returncode, said) == (0, "")
-    laptop.wait_until(f"{connection} === 'connection lost'", 15.0)
+    laptop.wait_until(f"{connection} === 'connection lost'")
     append(run, step(1))
     with watch(run, "--port", address.rsplit(":", 1)[1].rstrip("/")):
-        laptop.wait_until(f"{connection} === 'live'", 20.0)
-        laptop.wait_until(f"{number('run', 'step')} === '2'", 10.0)
+        laptop.wait_until(f"{connection} === 'live'")
+        laptop.wait_until(f"{number('run', 'step')} === '2'")
 
 
 def test_words_of_a_run_are_never_markup(tmp_path: Path, laptop: Browser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.runs import settings
+from support.runs import HANG_S, settings
 from support.synthetic_run import BEGAN, STEP_S, stamped, write_examples, write_run
 
 from sbpipe.commands import report as command
@@ -395,7 +395,7 @@ def test_a_run_ends_with_its_report(tmp_path: Path) -> None:
         str(tmp_path / "run"),
         *settings(mode="inline"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
     assert f"report:        {tmp_path / 'run' / 'report.html'}" in done.stdout
     assert "Timeline of both roles" in (tmp_path / "run" / "report.html").read_text()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import sbpipe, settings, small, start, wait_for
+from support.runs import HANG_S, sbpipe, settings, small, start, wait_for
 
 from sbpipe.errors import MissingExtra
 from sbpipe.runs.directory import RunDir
@@ -140,7 +140,7 @@ def test_a_folder_left_by_a_library_is_not_that_library(tmp_path: Path) -> None:
         "check_installed(['wandb'])"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert "pip install 'sbpipe[wandb]'" in done.stderr
 
@@ -184,7 +184,7 @@ def test_tensorboard_is_written_without_torch_and_tensorflow(tmp_path: Path) -> 
         f"main(['track', {str(path)!r}, '--tensorboard'])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()")
 
@@ -196,7 +196,7 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
     wait_for("the first steps to be copied", lambda: any((path / "tensorboard").glob("events*")))
     write(path, *steps(2, 3), event("summary", status="finished"))
     trainer.close()
-    assert f"--logdir {path}/tensorboard" in tracking.communicate(timeout=60)[0]
+    assert f"--logdir {path}/tensorboard" in tracking.communicate(timeout=HANG_S)[0]
     assert tracking.returncode == 0
     assert [step for step, _, _ in board(path, "train/loss")] == [0, 1, 2, 3]
 
@@ -209,7 +209,7 @@ def test_tracking_waits_for_the_new_run_where_an_old_one_was(tmp_path: Path) -> 
     waiting.join(0.3)
     assert waiting.is_alive()
     write(path, event("resumed", t=since, step=2))
-    waiting.join(10.0)
+    waiting.join(HANG_S)
     assert not waiting.is_alive()
 
 
@@ -219,7 +219,7 @@ def test_a_stopped_tracking_keeps_what_it_has(tmp_path: Path) -> None:
     tracking = start("track", str(path), "--tensorboard")
     wait_for("tracking to begin", lambda: any((path / "tensorboard").glob("events*")))
     tracking.send_signal(signal.SIGTERM)
-    tracking.communicate(timeout=60)
+    tracking.communicate(timeout=HANG_S)
     trainer.close()
     assert tracking.returncode == 130
     assert [step for step, _, _ in board(path, "train/loss")] == [0, 1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.claims import comparison_text
-from support.runs import has_steps, sbpipe, settings, small, started, wait_for
+from support.runs import HANG_S, has_steps, sbpipe, settings, small, started, wait_for
 
 from sbpipe.errors import ConfigError
 from sbpipe.runs import read_study
@@ -87,7 +87,7 @@ def test_a_process_started_on_a_share_stays_there_and_we_do_not() -> None:
             [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=HANG_S,
             check=True,
         )
     assert said.stdout.strip() == str({max(before)})
@@ -156,7 +156,7 @@ def test_the_command_refuses_other_threads_before_anything_starts(tmp_path: Path
 
 @needs_two_cores
 def test_cells_side_by_side_with_one_that_fails_and_one_that_runs_alone(tmp_path: Path) -> None:
-    done = sbpipe(*command(arms_file(tmp_path)), timeout_s=200.0)
+    done = sbpipe(*command(arms_file(tmp_path)))
     assert done.returncode == 1, done.stderr
     states = states_in(tmp_path)
     assert {name for name, state in states.items() if state["status"] == "failed"} == {
@@ -188,7 +188,7 @@ def test_an_interrupt_stops_all_running_cells_which_count_as_not_begun(tmp_path:
         pids = both_at_work(tmp_path)
         cores = [os.sched_getaffinity(pid) for pid in pids]
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60.0)
+        said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, said
     assert len(pids) == 2
     assert not cores[0] & cores[1]
@@ -201,7 +201,7 @@ def test_an_interrupt_stops_all_running_cells_which_count_as_not_begun(tmp_path:
 def test_a_kill_ends_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
     again = command(arms_file(tmp_path, long=100_000, second={"two": {}}))
     with started(*again) as process:
-        wait_for("a step", has_steps(tmp_path / "out" / "cells" / "rand_task-long_seed-0", 1), 120.0)
+        wait_for("a step", has_steps(tmp_path / "out" / "cells" / "rand_task-long_seed-0", 1))
         before = states_in(tmp_path)
         process.send_signal(signal.SIGKILL)
     running = [state["pid"] for state in before.values() if state["status"] == "running"]
@@ -214,6 +214,6 @@ def test_a_kill_ends_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> N
         )
         after = states_in(tmp_path)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60.0)
+        said, _ = process.communicate(timeout=HANG_S)
     assert "4 of 6 cells are done already, 2 to run" in said
     assert {name: after[name] for name in done} == done

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import has_steps, sbpipe, settings, started, wait_for
+from support.runs import HANG_S, has_steps, sbpipe, settings, started, wait_for
 
 from sbpipe.runs import read_study
 
@@ -40,7 +40,7 @@ def killed_and_gone_on(tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     before = (first_cell / "summary.json").stat().st_mtime_ns
     rows = json.loads((out / "results.json").read_text())["rows"]
     with started(*command) as second:
-        said, _ = second.communicate(timeout=90.0)
+        said, _ = second.communicate(timeout=HANG_S)
     return {
         "first": first_cell,
         "before": before,
@@ -77,7 +77,7 @@ def test_an_interrupt_stops_the_running_cell_and_says_how_to_go_on(tmp_path: Pat
         wait_for("a step", has_steps(state.with_name("inline_keep-0.5_seed-0"), 1))
         pid = json.loads(state.read_text())["pid"]
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60.0)
+        said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert f"--out {out}" in said.rpartition("go on with:")[2]
     assert not state.exists()

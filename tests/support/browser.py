@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 import websocket
 
-from support.runs import wait_for
+from support.runs import HANG_S, wait_for
 
 CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -41,7 +41,7 @@ class Browser:
     warned of, `requests` the address of everything the page asked for; all three since the last `open`.
     """
 
-    def __init__(self, *, deadline_s: float = 30.0) -> None:
+    def __init__(self, *, deadline_s: float = HANG_S) -> None:
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.requests: list[str] = []
@@ -87,7 +87,7 @@ class Browser:
         assert "exceptionDetails" not in answer, f"{script}: {answer['exceptionDetails']}"
         return answer["result"].get("value")
 
-    def wait_until(self, script: str, deadline_s: float = 30.0) -> Any:
+    def wait_until(self, script: str, deadline_s: float = HANG_S) -> Any:
         """Wait until an expression in the page is true; what it then is."""
         return wait_for(script, lambda: self.evaluate(script), deadline_s)
 

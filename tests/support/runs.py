@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 
 from sbpipe.config import Config, resolve, toml_value
 from sbpipe.link.ports import Port
+from sbpipe.machine.place import Place
 from sbpipe.process import roles, selector_settings
 from sbpipe.records import Lease, Selection
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
@@ -23,6 +25,11 @@ from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.run import TrainerRun
 from sbpipe.trainer.setup import prepare
+
+HANG_S = 300.0
+"""How long a test waits for what must come: so long that only a hang misses it. On a busy machine the start
+of one process alone may take 20 s.
+"""
 
 SMALL: dict[str, Any] = {
     "data.examples": 600,
@@ -33,6 +40,10 @@ SMALL: dict[str, Any] = {
     "selection.ramp": False,  # so few steps would be over before it lets scores count
     "eval.every": 0.0,
     "checkpoint.every": 0,
+    # A healthy selector that gets no core for some seconds must not count as lost: its leases would be
+    # answered by the fallback, and the run would be another. Tests of a loss set their own.
+    "link.lost_after_s": 120.0,
+    "link.hung_after_s": 600.0,
 }
 
 
@@ -67,7 +78,7 @@ def settings(**changes: Any) -> list[str]:
     return [part for key, value in given.items() for part in ("--set", f"{key}={toml_value(value)}")]
 
 
-def sbpipe(*arguments: str, timeout_s: float = 90.0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+def sbpipe(*arguments: str, timeout_s: float = HANG_S, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "sbpipe", *without_report(arguments)],
@@ -98,7 +109,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30.0)
+        process.communicate(timeout=HANG_S)
 
 
 def summary_of(path: Path) -> dict[str, Any]:
@@ -110,7 +121,7 @@ def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
-def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = HANG_S) -> Any:
     """Poll until a condition holds."""
     give_up = time.monotonic() + deadline_s
     while time.monotonic() < give_up:
@@ -148,9 +159,8 @@ _PROCESSES.set_forkserver_preload(["sbpipe.process.roles"])
 
 def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
     """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
-    selector = _PROCESSES.Process(
-        target=_select, args=(selector_settings(config) | {"link.connect": str(path)},), daemon=True
-    )
+    given = selector_settings(config) | {"link.connect": str(path)}
+    selector = _PROCESSES.Process(target=_select, args=(given,), daemon=True)
     selector.start()
     try:
         link = replace(config.link, bind="tcp://127.0.0.1:*")
@@ -165,3 +175,25 @@ def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
 def _select(given: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     roles.run_selector(resolve(given), given)
+
+
+def train_data_parallel(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
+    """A data-parallel run: each replica is a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = [Place(rank, config.train.replicas, Path(folder) / "meeting") for rank in range(2)]
+        replicas = [
+            _PROCESSES.Process(target=_replicate, args=(place, config, path, resume), daemon=True)
+            for place in places
+        ]
+        for replica in replicas:
+            replica.start()
+        for replica in replicas:
+            replica.join(HANG_S)
+            replica.kill()
+    assert [replica.exitcode for replica in replicas] == [0, 0]
+    return summary_of(path)
+
+
+def _replicate(place: Place, config: Config, path: Path, resume: bool) -> None:
+    torch.set_num_threads(1)
+    roles.in_place(place)(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.runs import (
+    HANG_S,
     events_of,
     has_steps,
     sbpipe,
@@ -73,11 +74,11 @@ def test_a_budget_of_seconds_ends_all_replicas(run_path: Path) -> None:
 def test_a_killed_replica_ends_the_run_and_a_resume_comes_to_the_same_weights(
     run_path: Path, tmp_path: Path
 ) -> None:
-    same = settings(**FULL, train__steps=150, checkpoint__every=5)
+    same = settings(**FULL, train__steps=200, checkpoint__every=5)
     process = start("run", "--run-dir", str(run_path), *same)
     wait_for("12 steps", has_steps(run_path, 12))
     os.kill(_replica_of(process.pid), signal.SIGKILL)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode != 0
     assert "replica" in said
     assert sbpipe("run", "--run-dir", str(run_path), "--resume").returncode == 0
@@ -90,7 +91,7 @@ def test_an_interrupt_ends_all_replicas_at_a_step_and_leaves_a_checkpoint(run_pa
     process = start("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=4000))
     wait_for("5 steps", has_steps(run_path, 5))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert summary_of(run_path)["status"] == "stopped"
     assert list((run_path / "checkpoints").glob("step-*.pt"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.runs import events_of, small, train_over, train_over_the_wire
+from support.runs import HANG_S, events_of, small, train_over, train_over_the_wire
 from torch import nn
 
 from sbpipe.config import Config, ModelConfig, warnings_of
@@ -76,7 +76,7 @@ def refresh(
     trained: Trained, replica: Replica, version: int, fast_version: int, *, exact: bool = False
 ) -> bool:
     return SlotSource(trained.slots).refresh(
-        replica, version, exact=exact, deadline_s=1.0, fast_version=fast_version
+        replica, version, exact=exact, deadline_s=HANG_S, fast_version=fast_version
     )
 
 
@@ -107,10 +107,10 @@ def test_fast_parts_stay_when_an_older_whole_arrives_late() -> None:
     assert index is not None
     source.offer(0, trained.slots.slot(index).clone())
     source.offer(10, trained.slots.fast.slot(trained.slots.fast.newest).clone(), Part.FAST)
-    assert source.refresh(replica, 0, exact=False, deadline_s=1.0, fast_version=0)
+    assert source.refresh(replica, 0, exact=False, deadline_s=HANG_S, fast_version=0)
     assert held(model) == ({0.0}, {10.0})
     source.offer(8, trained.slots.slot(trained.slots.newest).clone())
-    assert source.refresh(replica, 0, exact=False, deadline_s=1.0, fast_version=0)
+    assert source.refresh(replica, 0, exact=False, deadline_s=HANG_S, fast_version=0)
     assert (replica.version, replica.fast_version, held(model)) == (8, 10, ({8.0}, {10.0}))
 
 
@@ -249,7 +249,7 @@ def test_whole_and_fast_parts_are_announced_and_pulled_side_by_side() -> None:
         for fetch in fetched:
             reception.handle("far", fetch, 0.0)
         fetched.clear()
-    assert source.refresh(replica, 0, exact=False, deadline_s=1.0, fast_version=0)
+    assert source.refresh(replica, 0, exact=False, deadline_s=HANG_S, fast_version=0)
     assert (replica.version, replica.fast_version, held(model)) == (8, 9, ({8.0}, {9.0}))
     trained.publish(16, whole=True, fast=True)
     assert trained.fast.publish(17)

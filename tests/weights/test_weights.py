@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from support.runs import HANG_S
 from torch import nn
 
 from sbpipe.config import ModelConfig
@@ -45,7 +46,7 @@ def test_a_snapshot_carries_every_parameter_and_buffer_bit_for_bit() -> None:
     slots = Slots.create(manifest_of(model).num_bytes)
     publisher_of(model, slots).publish(5)
     replica = Replica(other, manifest_of(other))
-    assert SlotSource(slots).refresh(replica, 5, exact=False, deadline_s=1.0)
+    assert SlotSource(slots).refresh(replica, 5, exact=False, deadline_s=HANG_S)
     assert replica.version == 5
     assert digest(other) == digest(model)
     assert any("running_mean" in spec.name for spec in replica.manifest.tensors)
@@ -75,7 +76,7 @@ def test_an_exact_version_is_found_among_newer_ones() -> None:
         digests[version] = digest(model)
     replica_model = net(1)
     replica = Replica(replica_model, manifest_of(replica_model))
-    SlotSource(slots).refresh(replica, 2, exact=True, deadline_s=1.0)
+    SlotSource(slots).refresh(replica, 2, exact=True, deadline_s=HANG_S)
     assert (replica.version, digest(replica_model)) == (2, digests[2])
 
 
@@ -157,7 +158,7 @@ def test_a_buffer_that_its_module_rebinds_is_published_too() -> None:
     publisher = publisher_of(model, slots)
     model.move()
     publisher.publish(1)
-    SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=1.0)
+    SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=HANG_S)
     assert other.mean.tolist() == [1.0, 1.0, 1.0]
 
 
@@ -263,8 +264,8 @@ def test_a_pulled_snapshot_is_applied_whole() -> None:
     copy(tensors_in(flat, manifest), tensors_of(model, manifest))
     source, replica = PulledSource(), Replica(other, manifest)
     source.offer(6, flat)
-    assert source.refresh(replica, 0, exact=False, deadline_s=1.0)
-    assert not source.refresh(replica, 0, exact=False, deadline_s=1.0)
+    assert source.refresh(replica, 0, exact=False, deadline_s=HANG_S)
+    assert not source.refresh(replica, 0, exact=False, deadline_s=HANG_S)
     assert (replica.version, digest(other)) == (6, digest(model))
 
 
@@ -274,5 +275,5 @@ def test_a_snapshot_leaves_the_accelerator_whole() -> None:
     slots = Slots.create(manifest_of(model).num_bytes)
     publisher_of(model, slots).publish(1, must=True)
     other = net(1)
-    SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=5.0)
+    SlotSource(slots).refresh(Replica(other, manifest_of(other)), 1, exact=True, deadline_s=HANG_S)
     assert digest(other) == digest(model)
