@@ -1,7 +1,7 @@
 """Every error sbpipe raises on purpose. It knows nothing of who raises or who reports.
 
     SbpipeError
-    ├── UserError            exit 2   a mistake the user can mend; shown without a traceback
+    ├── UserError            exit 2   a mistake the user can fix; shown without a traceback
     │   ├── ConfigError               a key, a value, why it is wrong, what to do
     │   ├── DataError                 a data set that is missing, unreadable, empty or inconsistent
     │   ├── ModelError                a model or loss that cannot be built or answers in the wrong shape
@@ -24,7 +24,7 @@ class SbpipeError(Exception):
 
 
 class UserError(SbpipeError):
-    """A mistake the user can mend."""
+    """A mistake the user can fix."""
 
     exit_code = 2
 

@@ -1,5 +1,4 @@
-"""Counter-based randomness: a pure function of (seed, purpose, epoch, example_id), the same on every device
-and in every process.
+"""Random numbers as a pure function of (seed, purpose, epoch, example_id), equal in every process.
 
 No state; the global generators are seeded only for code of others that draws from them. The mixing is written
 with operators that NumPy int64 arrays and torch int64 tensors share (both wrap on overflow), so one function
@@ -15,9 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 GLOBAL_GENERATORS = threading.RLock()
-"""Held by whoever seeds the global generators for code that knows no others (dropout, a user's transforms)
-and draws from them.
-"""
+"""Held while the global generators are seeded and drawn from, for code that uses no others (a transform)."""
 
 IntArray = TypeVar("IntArray", NDArray[np.int64], torch.Tensor)
 
@@ -42,13 +39,16 @@ def mix(counters: IntArray, stream_key: int) -> IntArray:
 
 def uniform(example_ids: NDArray[np.int64], stream_key: int) -> NDArray[np.float64]:
     """A number in [0, 1) for each example, with 53 random bits."""
+    # The upper 53 bits: as many as a double holds, so that no number is rounded up to 1.
     return _shift_right(mix(example_ids, stream_key), 11).astype(np.float64) * 2.0**-53
 
 
 def below(counters: IntArray, stream_key: int, limit: int) -> IntArray:
     """A whole number in [0, limit) for each counter; limit at most 2^20, so the bias stays under 2^-11."""
+    # Multiply and shift (Lemire): no remainder, and with 31 bits times 2^20 nothing overflows int64.
     return (_shift_right(mix(counters, stream_key), 33) * limit) >> 31
 
 
 def _shift_right(bits: IntArray, count: int) -> IntArray:
+    # Signed integers shift in their sign: the mask makes it the logical shift that splitmix64 needs.
     return (bits >> count) & ((1 << (64 - count)) - 1)

@@ -110,8 +110,7 @@ class SelectorStats:
 
 @dataclass(frozen=True)
 class Selection:
-    """The answer to one lease: the first `len(scores)` candidates of its range were considered, those at
-    `kept` were kept.
+    """The answer to one lease: its first `len(scores)` candidates were considered, those at `kept` kept.
 
     `scores` and `keep_probability` have a value for each considered candidate. `predicted` counts the
     considered candidates by the class that the model takes them for, where it is a classifier. `fast_version`

@@ -1,6 +1,4 @@
-"""Data held in memory: arrays on the host (ArrayContent) and on a device (ArraySource). It must not know
-which file they came from.
-"""
+"""Data held in memory: arrays on the host (ArrayContent) and on a device (ArraySource). Knows no file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -79,10 +77,12 @@ class ArrayContent:
         if margin:
             shape[2:] = [side + 2 * margin for side in shape[2:]]
         dtype = torch.uint8 if self.is_image else torch.float32
+        # As Python integers, which cannot overflow: this number is for the error below.
         num_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
         try:
             inputs = torch.zeros(shape, dtype=dtype, device=device)
             inside = inputs[:, :, margin:-margin, margin:-margin] if margin else inputs
+            # torch warns of read-only arrays, so these alone are copied first.
             inside.copy_(torch.from_numpy(np.require(self.inputs, requirements="W")))
             return ArraySource(inputs, self.labels)
         except RuntimeError as error:
@@ -177,6 +177,7 @@ def _check_finite(inputs: NDArray[np.float32], name: str) -> None:
 
 
 def _mean_and_deviation(counts: NDArray[np.int64]) -> tuple[float, float]:
+    # As Python integers: total * second is beyond int64 from some ten million pixels on.
     numbers: list[int] = counts.tolist()
     total = sum(numbers)
     first = sum(value * number for value, number in enumerate(numbers))

@@ -23,9 +23,7 @@ def cache_folder() -> Path:
 def cached_arrays(
     name: str, make: Callable[[], Arrays], fits: Callable[[Arrays], bool], keys: tuple[str, ...]
 ) -> Arrays:
-    """The arrays of cache file `name`, made where it is missing, broken or does not fit; a cache that cannot
-    be written only warns.
-    """
+    """The arrays of cache file `name`, made if it is missing or does not fit. A failed write only warns."""
     path = cache_folder() / name
     try:
         arrays = read_npz(path, keys)

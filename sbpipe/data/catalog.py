@@ -1,6 +1,4 @@
-"""The one list of data sets: from a name in the config to the function that reads it. It must not know what
-the functions do.
-"""
+"""The one list of data sets: from a name in the config to its reader. It must not know what they do."""
 
 import difflib
 from collections.abc import Callable
@@ -29,6 +27,7 @@ READERS: dict[str, Reader] = {
 def read(data: DataConfig) -> Contents:
     """The contents of the data set that the config names; with a colon it is the user's module:function."""
     contents = (read_own if is_plugin(data.name) else _reader(data.name))(data)
+    # In this order: whether a label is wrong goes by the example's id in the part.
     return with_noise(limited(contents, data), data)
 
 

@@ -1,5 +1,4 @@
-"""What the parts of this room hand each other: a split as it was read (Content), and placed on a device
-(Source).
+"""What this room's files hand each other: a split as read (Content), and on a device (Source).
 
 One class per kind stands in arrays.py (held in memory) and datasets.py (loaded by worker processes). This
 file knows neither.
@@ -55,7 +54,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop what works in the background; fetching again starts it anew."""
+        """Stop what works in the background; fetching starts it again."""
         ...
 
 
@@ -104,9 +103,7 @@ class Content(Protocol):
 
 
 class Contents(NamedTuple):
-    """A data set as it was read: `num_classes` as the network tells apart, of which the first `num_labelled`
-    are the data set's own.
-    """
+    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`."""
 
     train: Content
     test: Content

@@ -1,5 +1,4 @@
-"""Data that is not held in memory: any map-style data set, as it was read (DatasetContent) and served to a
-device (LoaderSource).
+"""Data not held in memory: a map-style data set as read (DatasetContent) and on a device (LoaderSource).
 
 It must not know which data set it is, nor how the worker processes are driven.
 """
@@ -25,8 +24,7 @@ _NUM_EXCERPTS = 8
 
 
 class DatasetContent:
-    """A split behind a map-style data set: uint8 inputs are images and get a view, all others pass as they
-    are.
+    """A split behind a map-style data set: uint8 inputs are images with a view, others pass as they are.
 
     `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet. `first`
     tells the form of an example.

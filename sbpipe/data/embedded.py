@@ -17,7 +17,7 @@ from sbpipe.data.painter import SIDE, Painter
 
 # Part of the cache file's name: raise it when what is drawn changes.
 _FORMAT = 2
-# Painted again and compared with a cache file, in case someone forgot.
+# Painted again and compared with a cache file, in case the format was not raised.
 _NUM_PROBES = 64
 # Drawn at once: as many as keep the planes of pixels in a core's cache.
 _AT_ONCE = 128

@@ -1,6 +1,4 @@
-"""The digits' shapes: three bitmap faces drawn here, no font files. It must not know how they are placed or
-coloured.
-"""
+"""The digits' shapes: three bitmap faces drawn here, no font files. It must not know where they go."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +44,7 @@ FIELD_WIDTH, FIELD_HEIGHT = GLYPH_WIDTH + 4 * DOT, GLYPH_HEIGHT + 4 * DOT
 
 
 def glyph_fields() -> NDArray[np.float32]:
-    """For each face and digit a smooth field: near 1 on the strokes, 0.5 on their outline, 0 away; axes face,
-    digit, y, x.
+    """Smooth fields by face, digit, y, x: near 1 on the strokes, 0.5 on their outline, 0 away.
 
     Cutting it lower or higher gives bolder or thinner strokes, cutting it softly gives blurred ones.
     """
@@ -62,6 +59,7 @@ def glyph_fields() -> NDArray[np.float32]:
     fields = np.pad(
         dots.repeat(DOT, axis=2).repeat(DOT, axis=3), ((0, 0), (0, 0), (2 * DOT, 2 * DOT), (2 * DOT, 2 * DOT))
     )
+    # Two box blurs, in whole numbers: sums of floats could differ in a bit between machines.
     for axis in (2, 3, 2, 3):
         fields = np.sum([np.roll(fields, shift, axis) for shift in range(-DOT // 2, DOT // 2 + 1)], axis=0)
     return (fields / (DOT + 1) ** 4).astype(np.float32)

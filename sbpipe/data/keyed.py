@@ -1,5 +1,4 @@
-"""One example of a map-style data set, as a pure function of (seed, epoch, example_id): what runs inside a
-loader process.
+"""One example of a map-style data set as a pure function of (seed, epoch, id); runs in loader processes.
 
 Random transforms draw from the global generators of random, numpy and torch, so these are seeded for each
 example and put back after. It must not know how requests reach it nor where the tensors go.

@@ -1,5 +1,4 @@
-"""Wrong labels on purpose (`data.label_noise`), for any data set whose targets are classes. It must not know
-where the examples come from.
+"""Wrong labels on purpose (`data.label_noise`), for any data set with classes. It must not know which.
 
 Only training labels change. Whether one does, and into what, is a pure function of (data.seed, example_id),
 so that both roles, `sbpipe score` and pruning see the same labels; the fingerprint of the data set tells them
@@ -32,6 +31,7 @@ class LabelNoise:
         is_wrong = (
             randomness.uniform(example_ids, randomness.key(self.seed, "embedded.label_noise")) < self.share
         )
+        # At least one class further, so that a wrong label is never the right one by chance.
         further = 1 + randomness.below(
             example_ids, randomness.key(self.seed, "embedded.wrong_label"), self.num_classes - 1
         )

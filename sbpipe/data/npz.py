@@ -1,6 +1,4 @@
-"""The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know what becomes
-of them.
-"""
+"""The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know their use."""
 
 import zipfile
 import zlib

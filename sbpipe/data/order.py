@@ -20,8 +20,7 @@ _ROUNDS = 8
 
 
 class Order:
-    """The order of every epoch of a data set: a Feistel network whose two digits are a position's row and
-    column.
+    """The order of every epoch: a Feistel network whose two digits are a position's row and column.
 
     Position = row * columns + column. Each round adds to one digit a keyed random function of the other,
     modulo that digit's base, which is a bijection of the grid whatever the function. The grid has fewer than

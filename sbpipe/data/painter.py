@@ -1,5 +1,4 @@
-"""How the examples of the embedded data set are painted. It must not know how many there are nor where they
-are kept.
+"""How the examples of the embedded data set are painted. It knows neither their number nor the cache.
 
 Every property of an example is a random number from a stream of its own, and varies the more, the more
 difficult the example is. Only whole numbers and single IEEE operations are used, no sine or sum that a
@@ -85,9 +84,8 @@ class Painter:
 
     def _glyph_coordinates(self, draws: "Draws", difficulty: Property) -> tuple[Plane, Plane]:
         """Where in its glyph's field each pixel lies: turned, slanted, stretched and moved."""
-        half_turn = draws.spread(
-            "turn", 0.06 + 0.3 * difficulty
-        )  # tangent of half the angle, which spares a sine and a cosine
+        # The tangent of half the angle: sine and cosine follow by division alone, the same on every machine.
+        half_turn = draws.spread("turn", 0.06 + 0.3 * difficulty)
         cosine = (1 - half_turn * half_turn) / (1 + half_turn * half_turn)
         sine = 2 * half_turn / (1 + half_turn * half_turn)
         slant = draws.spread("slant", 0.08 + 0.4 * difficulty)
@@ -160,4 +158,5 @@ def _noise() -> NDArray[np.float32]:
     """A long strip of noise, of which each example shows a piece: sums of four uniforms, deviation 1."""
     places = np.arange(_NOISE_LENGTH + 3 * SIDE * SIDE)
     parts = [randomness.uniform(places, randomness.key(0, "embedded.noise", part)) for part in range(4)]
+    # Four uniforms have mean 2 and variance 4/12, so sqrt(3) makes the deviation 1.
     return ((parts[0] + parts[1] + parts[2] + parts[3] - 2) * 1.7320508).astype(np.float32)

@@ -1,5 +1,4 @@
-"""A part of a data set (`data.limit`, `data.test_limit`), for a first try or for many epochs in little time.
-It must not know where the examples come from.
+"""A part of a data set (`data.limit`, `data.test_limit`), for quick runs. It must not know which data.
 
 The part is a data set of its own: its examples are numbered from 0, and its fingerprint, score files and
 wrong labels are those of the part. Which examples it has is a pure function of data.seed and the size of the

@@ -1,9 +1,8 @@
-"""Pruning: a data set without the examples that a score file ranks lowest (or highest). It must not know what
-the scores are.
+"""Pruning: a data set without the examples that a score file ranks lowest (or highest).
 
-The examples left are numbered anew from 0, which is what everyone asks by; behind that stand the ids of the
-whole data set, by which pixels, transforms and labels are found, so that an example looks as it would in the
-whole. The fingerprint says which examples are left: both roles agree on them or refuse each other.
+The examples left get new ids from 0, which all other code uses; pixels, transforms and labels are still found
+by the ids of the whole data set, so an example looks as it would there. The fingerprint says which examples
+are left: both roles agree on them or refuse each other. It must not know what the scores are.
 """
 
 import hashlib
@@ -18,9 +17,7 @@ from sbpipe.records import Floats, Ids
 
 
 def remaining(scores: Floats, share: float, drop: str) -> Ids:
-    """The ids left, in order, after dropping the lowest (or highest) `share` of the scores; of equal scores
-    the lower id goes first.
-    """
+    """The ids left, in order, without the lowest (or highest) `share`; of equal scores the lower id goes."""
     num_dropped = math.floor(share * len(scores) + 0.5)
     order = np.argsort(scores if drop == "low" else -scores, kind="stable")
     return np.sort(order[num_dropped:]).astype(np.int64)

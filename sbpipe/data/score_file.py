@@ -1,5 +1,4 @@
-"""Score files: one number for each training example of a data set, with what it is, which data set it is of
-and how it was made.
+"""Score files: one number per training example, with its kind, its data set and how it was made.
 
 An .npz of `scores` (float32, by example id) and `about` (JSON). It must not know who makes scores nor what is
 done with them.
@@ -91,7 +90,7 @@ def check_scores(
             key,
             str(given),
             reason,
-            "Use the settings [data] that it was made with, or make it anew with these",
+            "Use the settings [data] that it was made with, or make it again with these",
         )
     if len(file.scores) != num_examples:
         reason = f"holds {len(file.scores)} scores, the data set has {num_examples} training examples"

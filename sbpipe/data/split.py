@@ -1,6 +1,4 @@
-"""A data set on a device: its splits, each a source and a view. It must not know who asks for the batches,
-nor why.
-"""
+"""A data set on a device: its splits, each a source and a view. It must not know who asks."""
 
 import warnings
 from typing import NamedTuple
@@ -26,8 +24,7 @@ class Batch(NamedTuple):
 
 
 class Split:
-    """One split on a device. Uint8 images get a view, one per (seed, epoch, example_id); other inputs pass as
-    they are.
+    """One split on a device. Images get a view per (seed, epoch, example_id); other inputs stay as they are.
 
     Of a pruned data set the examples `left` have ids of their own, 0, 1, ...; they look as they do in the
     whole.
@@ -50,7 +47,8 @@ class Split:
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
         """The examples of these ids, in that order, as in that epoch, or each in its own of an array."""
-        example_ids = np.array(example_ids, np.int64)  # a copy: torch takes no reversed or read-only arrays
+        # A copy: torch takes no reversed or read-only arrays.
+        example_ids = np.array(example_ids, np.int64)
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
             raise IndexError(
                 f"example ids must be 0 to {self.num_examples - 1}, got {example_ids.min()} to "
@@ -74,8 +72,7 @@ class Split:
 
 
 class Data(NamedTuple):
-    """A data set on a device: what is trained on, what is scored (the same examples, perhaps clean), what is
-    tested on.
+    """A data set on a device: what is trained on, scored (the same examples, perhaps clean) and tested on.
 
     If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is
     `whole`.
@@ -91,9 +88,7 @@ class Data(NamedTuple):
     left: Ids | None = None
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
-        """The scores of these training examples in a file of the whole data set, named by setting `key`, that
-        must be of this kind.
-        """
+        """The scores of these training examples in a file of the whole data set, named by setting `key`."""
         file = read_scores(given, key=key, kind=kind)
         check_scores(file, given, key=key, fingerprint=self.whole, num_examples=self.train.num_in_whole)
         return file.scores if self.left is None else file.scores[self.left]
@@ -102,9 +97,7 @@ class Data(NamedTuple):
 def load_data(
     data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1
 ) -> Data:
-    """Read the data set, check it, and put it on the device; `seed` decides the views, `batch_size` is the
-    least to train on.
-    """
+    """Read the data set, check it, and put it on the device; `seed` decides the views."""
     contents = catalog.read(data)
     check_contents(contents, data, batch_size)
     whole = fingerprint(contents)

@@ -1,6 +1,4 @@
-"""The named data sets that torchvision reads: held in memory whole. It must not know what becomes of the
-arrays.
-"""
+"""The named data sets that torchvision reads, held in memory whole. It must not know their use."""
 
 import importlib.util
 import warnings
@@ -86,7 +84,7 @@ def _arrays(
     import torchvision  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
-        # The official CIFAR files were pickled by a NumPy whose habits the present one warns of.
+        # The official CIFAR files were pickled by an old NumPy, and a new one warns of them.
         warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
         dataset = getattr(torchvision.datasets, known.class_name)(
             str(root), download=download, **dict([split])

@@ -67,6 +67,7 @@ class ImageView:
             + np.arange(self.height) * self.full_width
         )
         self._lines_of_image = _on(device, lines_of_image.ravel())
+        # A channel without contrast has deviation 0: dividing by 1 leaves it at 0.
         mean, deviation = np.array(stats.mean), np.array([value or 1.0 for value in stats.deviation])
         scale, shift = (
             (1 / deviation, -mean / deviation)
@@ -115,6 +116,7 @@ class ImageView:
             0, _on(self.device, draws.below("view.cutout.x", self.width))
         )
         square = (rows[:, :, None] * columns[:, None, :])[:, None]
+        # Normalised, a channel's mean is 0; otherwise it is added.
         pixels.mul_(1 - square)
         return pixels if self._mean is None else pixels.add_(square * self._mean)
 

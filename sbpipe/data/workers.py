@@ -128,8 +128,7 @@ class _Worker:
 
 def _serve(pipe: Connection, parents_end: Connection, dataset: KeyedDataset) -> None:
     """The worker: answer requests until the parent hangs up or dies."""
-    # Ctrl-C reaches the whole group, but it is the parent who decides; and its own handlers must not run
-    # here.
+    # Ctrl-C reaches the whole group, but the parent decides; and its handlers, inherited, must not run here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # There are as many processes as were asked for; threads in each would take the cores of training.

@@ -63,6 +63,7 @@ def write_connection(run_dir: Path, connection: Connection) -> Path:
 
 def remove_connection(run_dir: Path, connection: Connection) -> None:
     """Take it away at the end, unless another trainer has written its own meanwhile."""
+    # The run is over: a file that is gone or damaged is no error any more.
     with contextlib.suppress(ConfigError, OSError):
         if read_connection(run_dir) == connection:
             (run_dir / FILE_NAME).unlink(missing_ok=True)

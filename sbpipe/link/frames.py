@@ -34,6 +34,7 @@ from sbpipe.link.messages import BULK, Chunk, Message
 from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
 
 MAGIC = b"SBPL"
+# Any change of fields is a new major: a decoder refuses both unknown and missing ones.
 PROTOCOL = (3, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
@@ -128,6 +129,7 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
     magic, major, minor, code, session, sequence, header_bytes = PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise BadFrame("prefix", "is not of sbpipe")
+    # Before anything that a later protocol may have changed; the prefix and Reject never change.
     if major != PROTOCOL[0] and code != REJECT:
         raise ProtocolMismatch((major, minor))
     shape = SHAPES.get(code)
@@ -146,6 +148,7 @@ def _plain(shape: Shape, name: str, value: Any) -> Any:
     try:
         plain = shape.fields[name].plain(value)
     except (TypeError, ValueError, OverflowError, AttributeError):
+        # Refused below, by an error that names the field.
         plain = value
     if not shape.fields[name].is_legal(plain):
         raise _illegal(shape, name, plain)
@@ -162,6 +165,7 @@ def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
     if value is None and array.is_optional:
         return None
     try:
+        # np.frombuffer shares the memory of a chunk, but refuses an empty one.
         flat = (
             np.frombuffer(value, np.uint8)
             if array.dtype == "|u1" and memoryview(value).nbytes
@@ -169,6 +173,7 @@ def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
         )
     except (TypeError, ValueError, BufferError) as error:
         raise BadFrame("arrays", f"{name} is not an array ({error})") from None
+    # An empty array has the dtype it was made with, which says nothing.
     is_wrong = flat.ndim != 1 or (flat.size > 0 and flat.dtype != np.dtype(array.dtype))
     if is_wrong or len(flat) > array.limit:
         raise BadFrame(
@@ -184,6 +189,7 @@ def _unpack(header: memoryview) -> Any:
             use_list=False,
             object_pairs_hook=_unique,
             ext_hook=_no_extension,
+            # The longest list is [dtype, length, crc32] of an array.
             max_array_len=3,
             max_map_len=MAX_ENTRIES,
         )

@@ -67,8 +67,8 @@ class TrainerGate:
         except BadFrame as error:
             return self._strike(peer, error)
         if isinstance(message, Hello):
-            # A selector that starts anew under its old name counts from the beginning, so a Hello forgets
-            # what was before it.
+            # A selector that starts again under its old name counts from the beginning, so a Hello forgets
+            # what was before it: bulk here, control below.
             self._last.pop((peer, True), None)
         elif session != self._session:
             # Only control is answered: an answer to bulk could overtake the Welcome, and undo it.

@@ -42,6 +42,7 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path, text in zip(paths, texts, strict=True):
+            # Private from the first byte: a chmod afterwards would leave a moment to read it in.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             written.append(path)
             with open(descriptor, "w", encoding="ascii") as file:
@@ -107,6 +108,7 @@ def _from_json(folder: Path, role: str, content: bytes) -> Keys:
         isinstance(value, str) and len(value) == 40 and set(value) <= _Z85 for value in table.values()
     ):
         raise malformed
+    # Keys mixed up by hand would only fail later, in a handshake that gives no reason.
     try:
         is_pair = public_key_of(table["secret"]) == table["public"]
     except ValueError:

@@ -17,8 +17,8 @@ MAX_CONFIG = 1 << 18
 MAX_REASON = 4096
 MAX_ENTRIES = 64
 
-# One frame as zmq sees it: zmq cuts the connection of who sends a greater one. The slack is for what CURVE
-# and the framing add.
+# One frame as zmq sees it: zmq cuts the connection of a peer that sends a larger one. The slack is for what
+# CURVE and the framing add.
 SLACK_BYTES = 4096
 CONTROL_FRAME_BYTES = max(4 * MAX_CANDIDATES, 4 * MAX_HISTORY, MAX_WELCOME_BYTES) + SLACK_BYTES
 FETCH_FRAME_BYTES = MAX_HEADER_BYTES + SLACK_BYTES

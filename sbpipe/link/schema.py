@@ -69,6 +69,7 @@ class Whole(Kind):
 
     def plain(self, value: Any) -> Any:
         """As int; floats are refused."""
+        # Not int(), which would turn 1.5 into 1.
         return operator.index(value)
 
     def is_legal(self, value: Any) -> bool:

@@ -56,6 +56,7 @@ def _tuning(
     thread: int, frame_bytes: int, queue: int, heartbeat_s: float, lost_s: float
 ) -> dict[int, Option]:
     return {
+        # Each pair on its own thread of zmq: a snapshot being sent must not delay a heartbeat.
         zmq.AFFINITY: 1 << thread,
         zmq.MAXMSGSIZE: frame_bytes,
         zmq.SNDHWM: queue,
@@ -76,6 +77,7 @@ class _SocketPair(Generic[Received]):
     def __init__(self, link: LinkConfig) -> None:
         self.dropped: Counter[str] = Counter()
         self._link = link
+        # A context of its own, so that closing one port leaves the other ports of a process alone.
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=2)
         self._bell = Bell()
         self._outbox: Outbox[tuple[str, Body]] = Outbox(self._bell, limits.MAX_POSTED)
@@ -89,6 +91,7 @@ class _SocketPair(Generic[Received]):
         deadline = time.monotonic() + timeout_s
         while True:
             self._send_posted()
+            # Rounded up: poll takes whole milliseconds, and 0 would spin through the last one.
             left_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
             ready = dict(self._poller.poll(left_ms))
             is_woken = self._bell.fileno() in ready
@@ -221,6 +224,7 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
         return self._write([peer.encode()], body, self.session)
 
     def _judge(self, frames: list[Buffer], is_bulk: bool) -> tuple[str, Message] | None:
+        # What is not ASCII becomes a name that the gate refuses, and so is never answered.
         peer = bytes(frames[0]).decode("ascii", "replace")
         message, answer = self._gate.judge(peer, frames[1:], is_bulk=is_bulk)
         if answer is not None:
@@ -242,6 +246,7 @@ class TrainerPort(_SocketPair[tuple[str, Message]]):
             except zmq.ZMQError as error:
                 if not tries_left:
                     raise bind_error(self._link.bind, failing, error.errno or 0) from None
+                # The neighbour is taken: give this port back, and the system chooses another.
                 if failing == bulk:
                     self._control.unbind(control)
         return Endpoints(control, bulk)
@@ -319,7 +324,7 @@ class SelectorPort(_SocketPair[Message]):
         return self._gate.judge(frames, is_bulk=is_bulk)
 
     def _count_failed_handshakes(self) -> None:
-        """A wrong key is silent otherwise: zmq just tries again."""
+        """A wrong key would show nowhere: zmq only tries again."""
         failed = (
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

@@ -1,3 +1,1 @@
-"""The machine underneath: cores, devices, how numbers lie in memory, and the doctor that looks at all of it.
-Knows no run.
-"""
+"""The machine underneath: cores, devices, memory layout, and the doctor that looks at them. Knows no run."""

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+# Drivers of NVIDIA, AMD, WSL, the kernel's accel class and Ascend: torch is not imported yet to ask.
 _ACCELERATOR_FILES = ("nvidiactl", "kfd", "dxg", "accel", "davinci_manager")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -59,7 +60,7 @@ def computes_on_cpu(device: str) -> bool:
 def keep_memory() -> None:
     """Let memory that tensors free stay with this process, unless the environment tells glibc otherwise.
 
-    By default large blocks go back to the kernel and are mapped and cleared anew in the next step: about a
+    By default large blocks go back to the kernel and are mapped and cleared again in the next step: about a
     tenth of a train step on the CPU (`sbpipe bench memory`).
     """
     libc = ctypes.CDLL(None)

@@ -1,6 +1,4 @@
-"""Devices by name, device-generic: what is there, what `auto` means, and errors a person can act on. Knows no
-model and no data.
-"""
+"""Devices by name: what is there, what `auto` means, errors a person can act on. Knows no model, no data."""
 
 import os
 
@@ -28,9 +26,7 @@ def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
 
 
 def of_replica(trainer: str, rank: int) -> str:
-    """The device of one replica of a data-parallel run: one accelerator each, from the one that is named on,
-    or the CPU for all.
-    """
+    """The device of one data-parallel replica: an accelerator each, from the named one on, or the CPU."""
     found = [str(device) for device in accelerators()]
     if trainer == "cpu" or (trainer == "auto" and not found):
         return "cpu"

@@ -1,6 +1,4 @@
-"""How numbers lie in memory: the formats that have a name, and inputs when they meet a model, one rule for
-both roles. It must not know where inputs come from.
-"""
+"""Memory formats by name, and the layout of inputs when they meet a model: one rule for both roles."""
 
 import torch
 from torch import nn

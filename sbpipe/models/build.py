@@ -1,5 +1,4 @@
-"""From `model.name`, `model.options` and a seed to a network on the CPU. It must not know what the network is
-trained for.
+"""From `model.name`, `model.options` and a seed to a network on the CPU. Knows no training.
 
 A name is one of `BUILDERS`, a classifier of torchvision (`resnet50`, `vit_b_16`, ...), or `module:function`
 of the user's own. The latter is called as `function(num_classes=..., input_shape=..., **options)`, where
@@ -50,9 +49,7 @@ def build_model(
     seed: int,
     input_dtype: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """The model in training mode, its weights drawn from `seed`, tried on a zero batch of `input_shape` and
-    `input_dtype`.
-    """
+    """The model in training mode, its weights drawn from `seed`, tried on a zero batch."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would reseed the accelerators too, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(key(seed, "model"))
@@ -89,6 +86,7 @@ def _build(name: str, num_classes: int, input_shape: tuple[int, ...], options: O
 def _build_own(name: str, num_classes: int, input_shape: tuple[int, ...], options: Options) -> nn.Module:
     builder = BUILDERS[name]
     kinds = get_type_hints(builder)
+    # The other keywords of a builder are its options; their annotations say which values are legal.
     for given in ("num_classes", "channels", "return"):
         del kinds[given]
     _check_names(name, options, set(kinds))

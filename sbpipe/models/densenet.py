@@ -1,5 +1,4 @@
-"""DenseNet-BC (Huang et al., 2016) in the CIFAR form: three dense blocks, bottlenecks, compression. It must
-not know other families.
+"""DenseNet-BC (Huang et al., 2016) in the CIFAR form: three dense blocks. It must not know other families.
 
 The default is depth 100 with growth 12 (0.77 M parameters for 10 classes).
 """

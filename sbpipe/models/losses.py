@@ -1,5 +1,4 @@
-"""What is minimised: one float32 value per example, because selection asks for each example's own. It must
-not know the model.
+"""Losses: one float32 value per example, because selection needs each example's own. Knows no model.
 
 A loss is any callable `(outputs, targets) -> losses [N]`. Ours take what a model gives for a batch of N, and
 targets that are classes (whole numbers, [N]) or dense ([N, ...] like the outputs). `module:function` is the
@@ -44,8 +43,9 @@ def bce(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def gradient_norm(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The norm of cross_entropy's gradient at the logits: it bounds that of the whole gradient, up to a
-    factor all examples share.
+    """The norm of cross_entropy's gradient at the logits.
+
+    Up to a factor that all examples share it bounds the norm of the whole gradient (see `kath18`).
     """
     probabilities = functional.softmax(outputs.float(), dim=1)
     wanted = _dense(targets, outputs)
@@ -95,6 +95,7 @@ def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
         raise ModelError(
             f"loss: returned a {type(losses).__name__}. Return a tensor with one value per example"
         )
+    # A mean over the batch, [] or [1], would train without complaint and rank nothing.
     if losses.dim() != 1 or (want is not None and len(losses) != want):
         way_out = "One value per example is needed: reduction='none' is the usual fix"
         raise ModelError(

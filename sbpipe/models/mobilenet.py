@@ -53,6 +53,7 @@ def mobilenet_v2_cifar(
             after = _scaled(width, width_mult)
             layers.append(InvertedResidual(before, after, expansion, stride if block == 0 else 1))
             before = after
+    # As in the paper: a width below 1 narrows every layer but this one.
     last = _scaled(LAST_CHANNELS, max(1.0, width_mult))
     layers += _activated(conv(before, last, 1))
     return Classifier(nn.Sequential(*layers), last, num_classes, dropout=dropout)

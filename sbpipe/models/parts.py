@@ -1,5 +1,4 @@
-"""Which part of a model each tensor belongs to, so that small parts can be published more often than the
-whole.
+"""The part of a model that each tensor belongs to, so that small parts can be published more often.
 
 It must not know how or when weights travel. The parts, in the order in which they are decided:
 

@@ -1,6 +1,4 @@
-"""Trying a fresh model on a batch of zeros, so that a wrong shape fails before anything is started. It must
-not know who built it.
-"""
+"""Trying a fresh model on a batch of zeros, so that a wrong shape fails before anything is started."""
 
 import torch
 from torch import nn

@@ -1,5 +1,4 @@
-"""Residual networks of basic blocks in the CIFAR form (He et al., 2015): a 3x3 stem, no max-pool. It must not
-know other families.
+"""Residual networks in the CIFAR form (He et al., 2015): a 3x3 stem, no max-pool. Knows no other family.
 
 `small_resnet` is the 16-32-64 channel net of their CIFAR section (depth 20: 0.27 M parameters),
 `resnet18_cifar` the 64-128-256-512 channel ResNet-18 that the Selective-Backprop paper trains (11.17 M).

@@ -1,5 +1,4 @@
-"""A small plain convolutional network, made to train in minutes on one CPU core. It must not know other
-families.
+"""A small convolutional network that trains in minutes on one CPU core. It must not know other families.
 
 Five 3x3 convolutions of 16-32-64-128-128 channels, 247,000 parameters. Pooling stands before normalisation:
 on a CPU the normalisation's memory traffic, not arithmetic, is what costs, and pooling first cuts it to a

@@ -1,5 +1,4 @@
-"""Models of torchvision by name: image and video classifiers, untrained. The one file of this room that
-imports torchvision.
+"""Models of torchvision by name: image and video classifiers, untrained. The one file here to import it.
 
 The import is inside a function: it takes a second that our own models need not wait for. It must not know how
 weights are seeded.

@@ -1,8 +1,6 @@
-"""Wide residual networks (Zagoruyko and Komodakis, 2016) with pre-activation blocks. It must not know other
-families.
+"""Wide residual networks (Zagoruyko and Komodakis, 2016), pre-activation. It must not know other families.
 
-The default is WRN-28-10 (36.5 M parameters for 10 classes), the larger network of the Selective-Backprop
-paper.
+The default is WRN-28-10 (36.5 M parameters for 10 classes), the Selective-Backprop paper's larger network.
 """
 
 from torch import Tensor, nn

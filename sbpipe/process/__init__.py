@@ -31,12 +31,15 @@ __all__ = [
 def run_processes(
     config: Config, given: Mapping[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool
 ) -> bool:
-    """Start and supervise all processes of one run; whether it finished. A run that never began leaves
-    nothing behind.
+    """Start and supervise all processes of one run; whether it finished.
+
+    A run that never began leaves nothing behind.
     """
     is_new = not path.exists()
     refuse_if_in_use(path)
+    # Now: the tracker's own process would find it missing only after training began.
     check_installed(wanted(config))
+    # Selectors start together with the trainer: an old file would send them to where it was last time.
     (path / CONNECTION).unlink(missing_ok=True)
     if overwrite:
         shutil.rmtree(path / LOGS, ignore_errors=True)
@@ -89,15 +92,14 @@ def _trackers(config: Config, path: Path) -> list[Child]:
     names = wanted(config)
     if not names:
         return []
-    since = f"{time.time():.3f}"  # a run that lay here before is not this one
+    # The events of an earlier run may still lie here: they are not this run's.
+    since = f"{time.time():.3f}"
     command = role_command("track", str(path), "--follow", "--since", since, *(f"--{name}" for name in names))
     return [Child("tracker", command, path / LOGS / "tracker.log", upkeep="optional")]
 
 
 def selector_settings(config: Config) -> dict[str, Any]:
-    """What a selector does not learn from its trainer: its own device and link, and where they differ from
-    the defaults only.
-    """
+    """The settings a selector does not learn from its trainer: device and link, where not the default."""
     settings, defaults = flatten(to_dict(config)), flatten(to_dict(Config()))
     own = [
         key

@@ -1,6 +1,4 @@
-"""One child process: started with a log of its own, stopped by its handle, gone when we are. Knows no
-role.
-"""
+"""One child process: its own log, stopped by its handle, ended with its parent. Knows no role."""
 
 import ctypes
 import os
@@ -29,6 +27,7 @@ class ChildFailed(SbpipeError):
         word = said[-1].removeprefix(SAYS) if said and said[-1].startswith(SAYS) else ""
         tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:]) or "  (nothing)"
         super().__init__(word or f"the {child.role} ended with code {code}; the end of {child.log}:\n{tail}")
+        # Popen gives the negative signal number; a shell would say 128 + signal.
         self.exit_code = code if code > 0 else 128 - code
 
 
@@ -51,7 +50,7 @@ class Child:
     restart_at: float = 0.0
     is_given_up: bool = False
     log_begins: int = 0
-    """Where this process's words begin in its log; before it are those of earlier ones."""
+    """Where this process's output begins in its log; before it is that of earlier ones."""
 
     def start(self) -> None:
         """Start the process, its output into its log."""
@@ -64,6 +63,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # Ctrl-C signals the terminal's whole session: only the supervisor may get it.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
                 env={**os.environ, SUPERVISED: "1", **self.environment},
@@ -100,6 +100,7 @@ class Child:
 
 
 def _die_with_parent() -> None:
+    # SIGTERM, not SIGKILL: a trainer whose supervisor was killed still leaves a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -1,6 +1,4 @@
-"""A report made in a process of its own: what it is about is done, and nothing that goes wrong here may say
-otherwise.
-"""
+"""A report made in a process of its own: if it fails, the run or study that it is about is still done."""
 
 import subprocess
 from pathlib import Path
@@ -17,5 +15,5 @@ def report_apart(path: Path, *flags: str) -> str:
     )
     if done.returncode == 0:
         return str(path / REPORT)
-    reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1].removeprefix(SAYS)
+    reason = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1].removeprefix(SAYS)
     return f"none: {reason}"

@@ -1,6 +1,4 @@
-"""What a process becomes: trainer, selector, or both in one. Wires the rooms together; the only place that
-knows all of them.
-"""
+"""What a process becomes: trainer, selector, or both. Wires the rooms together; the only place that may."""
 
 import logging
 import signal
@@ -50,8 +48,10 @@ def run_trainer(
 ) -> dict[str, Any]:
     """Train with selectors that connect; returns the summary."""
     began = time.perf_counter()
+    # First: a wrong --run-dir shows at once, not after the data has been loaded.
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
+    # Before the run directory is opened: an address in use must leave nothing behind there.
     port = open_trainer_port(config.link)
     run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
     run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
@@ -122,9 +122,8 @@ def _run_replica(
     summary = _run_here(
         config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group)
     )
-    group.tell(
-        -1, 1.0
-    )  # not after an error: the others may be in the middle of a step, and see that we are gone
+    # Not after an error: the others may be in the middle of a step, and see that we are gone.
+    group.tell(-1, 1.0)
     return summary
 
 
@@ -185,9 +184,7 @@ def _open_run_dir(
 def run_selector(
     config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
 ) -> RunEnd:
-    """Serve the trainer at `link.connect`; how it ended. `show` is given the selector's status twice a
-    second.
-    """
+    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second."""
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
     devices.use(device)
     selector_id = new_selector_id()

@@ -1,4 +1,4 @@
-"""Both roles run to the end: starts, watches and stops; reads events; knows no torch.
+"""Runs a run's processes to the end: starts, watches and stops them, shows their events. Knows no torch.
 
 The children lead sessions of their own, so a Ctrl-C reaches only the supervisor, which then stops them in
 order: the trainer, which leaves a checkpoint and says goodbye, and with it the selector. If the supervisor
@@ -21,21 +21,20 @@ from sbpipe.weights.leftovers import sweep
 _POLL_S = 0.2
 _GRACE_S = 30.0
 _OTHERS_GRACE_S = {"restart": 5.0, "vital": 5.0, "optional": 30.0}
-"""How long each may take to end after the trainer has; a tracker may still have to hand over its last
-numbers.
-"""
+"""How long each may take to end after the trainer; a tracker may still have numbers to upload."""
+# A selector that ran this long does not crash at its start: its restarts are counted from 0 again.
 _FORGIVEN_AFTER_S = 300.0
 _MAX_RESTARTS = 5
 _RESTART_AFTER_S = 1.0
 
 
 def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Display) -> bool:
-    """Run the trainer and the others to the end; True if it was finished, False if it was stopped by a
-    signal.
+    """Run the trainer and the others to the end; whether it finished (False: stopped by a signal).
 
     A trainer that dies ends the run; what the death of another means, its `upkeep` says.
     """
     follower, selectors = Follower(run_dir / TRAINER_EVENTS), _Selectors(run_dir)
+    # Passes over what an earlier run here, or the part before a resume, has left.
     follower.new_events()
     selectors.new_events()
     is_stopping = _StopRequest()
@@ -53,6 +52,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
                 for other in others:
                     _look_after(other, trainer, display)
                 time.sleep(_POLL_S)
+            # Once more: the last events may have been written after the look before.
             show_events(follower, display, with_warnings=True)
             selectors.show(display)
         except KeyboardInterrupt:
@@ -66,15 +66,12 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
 
 
 def _end(trainer: Child, others: list[Child]) -> None:
-    """Stop what still runs: the trainer, whose goodbye ends the selectors; then those that did not hear
-    it.
-    """
+    """Stop what still runs: the trainer, whose goodbye ends the selectors; then those it did not reach."""
     trainer.stop()
     trainer.wait(_GRACE_S)
     for other in others:
-        if (
-            trainer.code != 0 and other.upkeep != "optional"
-        ):  # a tracker sees for itself that the run is over, and how
+        # A tracker sees for itself that the run is over, and how.
+        if trainer.code != 0 and other.upkeep != "optional":
             other.stop()
     for other in others:
         other.wait(_OTHERS_GRACE_S[other.upkeep])
@@ -102,6 +99,7 @@ def _look_after(child: Child, trainer: Child, display: Display) -> None:
 
 
 def _restart(child: Child, display: Display) -> None:
+    # A user's mistake would end the next one in the same way.
     if child.code == UserError.exit_code or child.num_restarts >= _MAX_RESTARTS:
         raise ChildFailed(child)
     if child.restart_at == 0.0:
@@ -118,9 +116,7 @@ def _restart(child: Child, display: Display) -> None:
 
 
 def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> None:
-    """Show what has happened since the last call; warnings where the trainer's own log is not on this
-    terminal.
-    """
+    """Show events since the last call; warnings too where the trainer's log is not on this terminal."""
     for event in follower.new_events():
         if event.get("kind") == "progress":
             display.show(event)
@@ -162,6 +158,7 @@ class _StopRequest:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "_StopRequest":
+        # Python allows handlers in the main thread only; a run started from another one goes without.
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)

@@ -1,6 +1,4 @@
-"""Whether coarse scores still rank like exact ones, judged from a few candidates that were scored twice. It
-must not know models.
-"""
+"""Whether coarse scores still rank like exact ones, judged from candidates scored twice. Knows no model."""
 
 from collections import deque
 
@@ -13,6 +11,7 @@ SLICE = 32
 """Candidates scored twice in a check."""
 SPACING = 128 * SLICE
 """Candidates between two checks, so that a check costs little even where every lease has new weights."""
+# One slice of 32 is a noisy estimate: no verdict, and no step back, before there are so many of them.
 _LAST = 4
 
 
@@ -71,5 +70,5 @@ class Agreement:
         return len(self._last) == _LAST and self.recent < self._least
 
     def forget(self) -> None:
-        """Judge anew: the precision has changed."""
+        """Start again: the precision has changed."""
         self._last.clear()

@@ -1,6 +1,4 @@
-"""`auto`: the precision and the batch size that score fastest here, measured on real candidates. It must not
-know where they come from.
-"""
+"""`auto`: the precision and batch size that score fastest here, measured on real candidates."""
 
 import logging
 import time
@@ -46,7 +44,8 @@ def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: flo
     for precision in supported(inputs.device):
         scorer.use(precision)
         scorer.prepare(inputs[:_TASTE], targets[:_TASTE])
-        if scorer.precision != precision:  # it fell back, and has said so
+        # It fell back, and has said so.
+        if scorer.precision != precision:
             continue
         # A precision that the device only imitates can be ten times as slow: it is not given the whole batch.
         taste = rate(scorer.score, inputs[:_TASTE], targets[:_TASTE])

@@ -1,6 +1,4 @@
-"""A convolution with all that can be folded into it, in floating point. It must not know graphs or where
-weights come from.
-"""
+"""A convolution with all that can be folded into it, in floating point. It must not know graphs."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +7,7 @@ _CHANNELS = (1, -1, 1, 1)
 
 
 class FusedConv(nn.Module):
-    """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is where the ReLU saturates,
-    None without one.
+    """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is the ReLU's, or None.
 
     It reads the modules it was made of, which are overwritten in place when new weights arrive; `refresh`
     derives its own from them. BatchNorm is y = s x + t per channel. It goes through a max pool as |s| before
@@ -29,8 +26,7 @@ class FusedConv(nn.Module):
     ) -> None:
         """`keeps_sign`: apply a sign behind a max pool even if all are positive: the graph never changes."""
         super().__init__()
-        # In tuples, so that they are not registered: this module's state is derived, and saved or moved by
-        # nobody.
+        # In a tuple, so that they are not registered: this module's state is derived, never saved or moved.
         self._sources = (conv, norm)
         self.pool = pool
         self.cap = cap
@@ -75,7 +71,8 @@ class FusedConv(nn.Module):
         if self._weight.numel() == 0:
             self._weight = torch.empty_like(weight, dtype=self._dtype, memory_format=torch.channels_last)
             self._bias = torch.empty_like(bias, dtype=self._dtype)
-        self._weight.copy_(weight)  # in place: a compiled scorer holds on to them
+        # In place: a compiled scorer holds on to them.
+        self._weight.copy_(weight)
         self._bias.copy_(bias)
         self._packed = None
 
@@ -162,8 +159,7 @@ def is_plain_pool(module: object) -> bool:
 
 
 def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
-    """Max pooling of any type of number, by maxima of shifted views: several times as fast on a CPU as
-    torch's own kernel.
+    """Max pooling by maxima of shifted views, of bytes too: on a CPU several times as fast as torch's own.
 
     Of floating-point numbers on an accelerator it is torch's own.
     """
@@ -171,7 +167,8 @@ def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
     if values.device.type != "cpu":
         return pool(values)  # type: ignore[no-any-return]
     sizes, steps, edges = _pair(pool.kernel_size), _pair(pool.stride), _pair(pool.padding)
-    if sizes == (1, 1):  # only views of what may be overwritten
+    # Such a pool only makes views, and what follows may write into them.
+    if sizes == (1, 1):
         values = values.clone()
     for dim, size, step, edge in zip((2, 3), sizes, steps, edges, strict=True):
         values = _max_along(values, dim, size, step, edge, ceil=pool.ceil_mode)
@@ -181,7 +178,8 @@ def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
 def _max_along(values: Tensor, dim: int, size: int, step: int, edge: int, *, ceil: bool) -> Tensor:
     length = values.shape[dim]
     count = -(-(length + 2 * edge - size) // step) + 1 if ceil else (length + 2 * edge - size) // step + 1
-    if (count - 1) * step >= length + edge:  # a window may not begin in the padding behind
+    # torch's rule for ceil_mode: a window may not begin in the padding behind.
+    if (count - 1) * step >= length + edge:
         count -= 1
     behind = max(0, (count - 1) * step + size - length - edge)
     if edge or behind:

@@ -1,5 +1,4 @@
-"""A model's forward pass as a graph in which a convolution and what follows it are one step. It must not know
-precisions.
+"""A model's forward pass as a graph in which a convolution and what follows it are one step.
 
 Evaluation makes much of a network redundant: a BatchNorm is a scale and a shift per channel, dropout is
 nothing, and a ReLU or a residual sum can be done while a convolution's result is still in registers. `fused`

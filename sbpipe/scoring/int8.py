@@ -1,10 +1,9 @@
-"""Layers that compute in integers, on the oneDNN kernels that PyTorch ships for x86 CPUs. It must not know
-graphs or candidates.
+"""Layers that compute in integers, on the oneDNN kernels that PyTorch ships for x86. Knows no graph.
 
 An activation is an unsigned byte, x = scale (q - zero), with one scale for all of a value; a weight is a
 signed byte with a scale for each output channel. A BatchNorm is folded into those channel scales and the bias
 alone, so that new normalisation statistics, which arrive at every step, cost some vectors of arithmetic: only
-new weights are quantised and packed anew.
+new weights are quantised and packed again.
 """
 
 from collections.abc import Callable
@@ -48,6 +47,7 @@ class Range:
     def see(self, low: float, high: float) -> None:
         """Take in the span of some candidates."""
         is_first = self.low == self.high
+        # At once, since what lies outside saturates; by half, since a few candidates may miss the extremes.
         self.low = low if is_first or low < self.low else (self.low + low) / 2
         self.high = high if is_first or high > self.high else (self.high + high) / 2
         # Zero itself must be exact: convolutions pad with it.
@@ -99,8 +99,7 @@ class Int8Conv(nn.Module):
 
     def refresh(self) -> None:
         """Take what the sources hold now; weights that have not moved stay packed."""
-        # 1.0 and 0 stand for the input's scale and zero, which every call passes: a new range packs nothing
-        # anew.
+        # 1.0 and 0 stand for the input's scale and zero, which every call passes: a new range packs nothing.
         self._packed.refresh(
             lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None)
         )
@@ -181,7 +180,7 @@ class Int8Linear(nn.Module):
 
 
 class PackedWeight:
-    """A layer's weight in signed bytes as the kernels want them, made anew only when it was written into."""
+    """A layer's weight in signed bytes as the kernels want them, made again only if it was written into."""
 
     def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         self._layer = layer
@@ -191,6 +190,7 @@ class PackedWeight:
     def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Quantise and pack, if need be; a computed weight (parametrised, pruned) is new each time."""
         weight = self._layer.weight
+        # torch counts the writes into a tensor: a snapshot of the fast part leaves this number as it was.
         written = weight._version if "weight" in self._layer._parameters else None
         if written is None or written != self._written:
             self.step, rows = quantised_rows(weight)

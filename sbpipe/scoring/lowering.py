@@ -1,5 +1,4 @@
-"""From a graph of fused steps to one that computes in bytes wherever it can. It must not know how the layers
-do it.
+"""From a graph of fused steps to one that computes in bytes wherever it can. Knows no kernel.
 
 Values stay bytes from one integer layer to the next; a value that a floating-point step needs is widened
 once, and one that an integer layer needs is narrowed once. The layer that gives the output stays in floating
@@ -22,9 +21,7 @@ SMALLEST_LINEAR = 64
 
 
 class Lowered(NamedTuple):
-    """A graph in bytes, the layers it quantised, the spans it needs by the value they are of, and the
-    convolutions that stayed wide.
-    """
+    """A graph in bytes: its quantised layers, the spans of its values, the convolutions that stayed wide."""
 
     graph: fx.GraphModule
     layers: list[Int8Conv | Int8Linear]

@@ -1,5 +1,4 @@
-"""What scores: a model's forward pass at some precision, derived from weights that are overwritten in place.
-It must not know losses.
+"""A model's forward pass at some precision, from weights that are overwritten in place. Knows no loss.
 
 A program is made once, of a model on its device in single precision. When new weights have been written into
 the model, `refresh` derives what the program computes with: folded, cast, or quantised and packed. Nothing is

@@ -1,5 +1,4 @@
-"""The scorer: candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any
-generator.
+"""Candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any generator.
 
 It keeps the model in single precision, which new weights are written into, and scores with a program derived
 from it at the selector's precision. After new weights a few candidates are scored both ways, and how well the
@@ -59,7 +58,7 @@ class Scorer:
         self.num_overflowed = 0
         """Scores that were not finite."""
         self.slower: list[str] = []
-        """Precisions to step back up to, the next one last."""
+        """Precisions to fall back to, the next one last."""
         self.use(precision)
 
     @torch.inference_mode()
@@ -77,9 +76,8 @@ class Scorer:
                     raise ValueError("what is traced of its forward pass computes something else")
                 return precision, ByteProgram(self.model)
             return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
-        except (
-            Exception
-        ) as error:  # a user's model may resist being traced, copied or quantised in ways of its own
+        # A user's model may resist being traced, copied or quantised in ways of its own.
+        except Exception as error:
             if precision == "fp32" or is_out_of_memory(error):
                 raise
             kind = "quantised" if precision == "int8" else f"cast to {precision}"
@@ -200,7 +198,8 @@ class Scorer:
     def _compile(self, inputs: Tensor) -> None:
         try:
             self._outputs(inputs)
-        except Exception as error:  # the compiler, and the compiler that it calls, fail in ways of their own
+        # The compiler, and the compiler that it calls, fail in ways of their own.
+        except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             way_out = "A C++ compiler must be installed; or write selector.compile = false"
             raise DeviceError(
@@ -231,9 +230,8 @@ class Scorer:
         return losses, outputs.argmax(dim=1).cpu().numpy()
 
     def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
-        """Neither a fused ReLU nor a byte lets NaN through: what went in as such must come out as such.
-        Counts what is not finite.
-        """
+        """NaN where the inputs or weights were not finite; counts what is not finite."""
+        # Found beforehand, because neither a fused ReLU nor a byte lets NaN through to the loss.
         if inputs.is_floating_point() or self._is_broken:
             # With weights that are not finite no score can be believed, whatever a saturating layer made of
             # it.
@@ -265,7 +263,7 @@ class Scorer:
         inputs = laid_out(inputs, self._layout, DTYPES.get(self.precision, torch.float32))
         if not self._compiles or self.precision == "int8":
             return self._program(inputs).float()
-        # A compiled program knows one batch size: any other is padded to it, or it would be compiled anew.
+        # A compiled program knows one batch size: any other is padded to it, or it would be compiled again.
         self._padded_to = max(self._padded_to, len(inputs))
         missing = self._padded_to - len(inputs)
         padded = inputs if not missing else torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])])
@@ -313,4 +311,5 @@ def _finite_rows(inputs: Tensor) -> Tensor:
     """Which examples hold nothing that is not finite; a sum tells, in one reading of them."""
     if not inputs.is_floating_point():
         return torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
+    # In float32: a sum of finite half-precision numbers could overflow.
     return torch.isfinite(inputs.flatten(1).float().sum(dim=1))

@@ -18,7 +18,7 @@ from sbpipe.selection.policy import Policy
 class ScoreAdjustment(ABC):
     """Wraps any policy that looks at scores; a subclass says what the policy sees in their place.
 
-    It remembers scores as they came, not as adjusted, so that one adjustment never feeds the next.
+    It remembers scores as they came, not as adjusted, so that one adjustment never changes the next.
     """
 
     def __init__(self, policy: Policy, history: History | ClassHistory) -> None:

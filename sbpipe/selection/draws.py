@@ -16,8 +16,8 @@ def independent(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
 def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
     """As many as the chances sum to, up to rounding, each candidate with exactly its own chance.
 
-    Kept is who carries the running sum of chances past a whole number. One coin, the first candidate's, says
-    where counting starts.
+    A candidate is kept if it carries the running sum of chances past a whole number. One coin, the first
+    candidate's, says where the sum starts.
     """
     if not len(probability):
         return np.zeros(0, bool)
@@ -49,7 +49,7 @@ def inclusion(weights: NDArray[np.float64], total: float) -> Floats:
     chances = np.zeros(len(weights))
     open_: Mask = weights > 0
     total = min(total, float(open_.sum()))
-    # Whoever would get more than 1 gets 1, and the rest is shared out anew, which may lift others above 1.
+    # A chance above 1 becomes 1, and what is left over is shared out again, which may lift others above 1.
     while open_.any():
         chances[open_] = (
             weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()

@@ -8,7 +8,7 @@ from sbpipe.records import Ids
 
 
 def is_due(seed: int, epoch: int, example_ids: Ids, every: int) -> NDArray[np.bool_]:
-    """Whose turn it is in this epoch: each example has one in `every` epochs; 0 = nobody has."""
+    """Whose turn it is in this epoch: each example has one in `every` epochs; 0 = none has."""
     if not every:
         return np.zeros(len(example_ids), bool)
     # Turns are drawn, not counted: any process can tell them without knowing what was kept before.

@@ -12,8 +12,8 @@ epoch t as a normal deviate (Phi(x_t) = share):
 All examples are draws of one process, so length and noise are those under which all that is remembered is
 likeliest, and the sums of x x' are all that takes. Policies rank a loss among losses, so what is recalled is
 the last scored epoch's loss at rank share Phi(h + (mean - h) usual / deviation): it grows with the chance,
-and is the loss at `mean` for whoever has the usual history. No weight in k' K^-1 is negative: a higher score
-never predicts a lower one.
+and is the loss at `mean` for an example with the usual history. No weight in k' K^-1 is negative: a higher
+score never predicts a lower one.
 
 No sum over examples goes through a threaded BLAS: how many threads a process has must not change a bit.
 """
@@ -54,6 +54,7 @@ def rank(scores: Floats) -> Ranked:
     """From scores (NaN = not scored, at least one is) to deviates, equal ones alike."""
     known = np.isfinite(scores)
     values, place, counts = np.unique(scores[known], return_inverse=True, return_counts=True)
+    # The middle of each rank: the ends, 0 and 1, would have infinite deviates.
     shares = (np.cumsum(counts) - counts / 2) / len(place)
     deviates = np.full(len(scores), np.nan, np.float32)
     deviates[known] = np.interp(shares, _SHARES, _DEVIATES)[place]
@@ -80,6 +81,7 @@ class Histories:
         """Of every pattern: the sum of x x' over its examples, 0 where an epoch is missing."""
         ordered = self.deviates[:, np.argsort(self._codes, kind="stable")]
         blocks = np.split(ordered, np.cumsum(self.counts)[:-1], axis=1)
+        # einsum without `optimize` does not call BLAS; see above.
         return np.stack([np.einsum("in,jn->ij", block, block) for block in blocks])
 
 
@@ -115,6 +117,7 @@ def fit(histories: Histories) -> tuple[float, float]:
     """The likeliest length and noise; of equals, those that trust the last score most."""
     length, noise = (grid.ravel() for grid in np.meshgrid(LENGTHS, NOISES, indexing="ij"))
     likelihood = log_likelihood(histories, length, noise)
+    # The first of those that are as good as equal: the grid begins with what trusts the last score most.
     best = int(np.argmax(likelihood >= likelihood.max() - _EQUAL * histories.counts.sum()))
     return float(length[best]), float(noise[best])
 
@@ -129,6 +132,7 @@ def predict(histories: Histories, epoch: int, length: float, noise: float, thres
     usual = deviation[np.argmax(histories.counts * is_known)]
     scale = np.where(is_known, usual / deviation, np.nan)
     mean = np.zeros(len(histories.pattern_of))
+    # Epoch by epoch, not as a matrix product: the order in which BLAS sums depends on its threads.
     for weight, deviates in zip(weights.T, histories.deviates, strict=True):
         mean += weight[histories.pattern_of] * deviates
     predicted: Doubles = threshold + (mean - threshold) * scale[histories.pattern_of]

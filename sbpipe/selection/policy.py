@@ -47,14 +47,14 @@ class Policy(Protocol):
 
 
 def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
-    """One uniform number per candidate: whoever considers it, and whenever, tosses the same coin."""
+    """One uniform number per candidate: the same coin whichever selector considers it, and whenever."""
     return randomness.uniform(example_ids, randomness.key(seed, "coin", epoch))
 
 
 def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
     """How many candidates are considered, and the positions of the kept ones, at most `most` of them."""
     kept = np.flatnonzero(is_kept).astype(np.int32)
-    # Who comes after the last one kept was not considered: a later lease offers them again, to newer weights.
+    # What comes after the last one kept was not considered: a later lease offers it again, to newer weights.
     if len(kept) < most:
         return len(is_kept), kept
     return int(kept[most - 1]) + 1, kept[:most]

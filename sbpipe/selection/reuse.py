@@ -1,7 +1,7 @@
 """Score reuse (the paper's Stale-SB): a scoring pass every n-th epoch, remembered scores in between. Pure.
 
 In a reuse epoch a candidate is judged by what is remembered of it, and still trained with a fresh forward
-pass. Who is not remembered, because another selector scored it or this one is new, is scored.
+pass. A candidate that is not remembered, because another selector scored it or this one is new, is scored.
 """
 
 from typing import Protocol
@@ -63,7 +63,7 @@ class ScoreCache:
 
     def __init__(self, num_examples: int, *, every: int, by: str, keep: float) -> None:
         self._every = every
-        # Without reuse nobody asks: no memory of a data set's length is held for nothing.
+        # Without reuse nothing is ever recalled, so no memory for a whole data set is held.
         self._memory = SCORE_MEMORIES[by](num_examples if every > 1 else 0, keep)
 
     def is_reuse(self, epoch: int) -> bool:

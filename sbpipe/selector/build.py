@@ -77,6 +77,7 @@ def assemble(
     batch_size = config.score_batch_size
     if judge.needs_scores:
         wanted = autotune.BATCH_SIZES[-1] if own.batch_size == "auto" else batch_size
+        # Real candidates, in the order of the first lease: ranges and speed are measured on them.
         some = order.ids(0, 0, min(wanted, data.score.num_examples))
         batch_size = forward.rehearse(some, batch_size, own)
     return Selector(order, batch_size, forward, judge, spans, events), manifest
@@ -128,6 +129,7 @@ class Builder:
         self._spans = spans
         self._loaded: tuple[object, Data] | None = None
         self.events = EventLog(None, "selector")
+        # What scoring chose or warns of is read where the run was started, not on this terminal.
         self._teller = Teller(self.events)
         logging.getLogger("sbpipe.scoring").addHandler(self._teller)
 

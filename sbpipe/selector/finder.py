@@ -47,6 +47,7 @@ class Finder:
 
     def moved(self) -> OnePeerPort | None:
         """A port to where the trainer is now, if that is elsewhere than before."""
+        # Between two trainers the file may be missing: the next beat looks again.
         with contextlib.suppress(ConfigError):
             connection = locate(self._link.connect)
             if connection != self._connection:

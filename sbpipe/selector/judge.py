@@ -77,8 +77,8 @@ class Judge:
             keep_all=lease.keep_all,
         )
         count, kept = choose(is_kept, most)
-        # What is behind the last considered one is leased and scored again in this epoch: it must not be
-        # remembered twice.
+        # What comes after the last considered one is leased and scored again in this epoch: it must not enter
+        # the history twice.
         self._policy.consider(judged[:count], None if classes is None else classes[:count])
         new = np.flatnonzero(is_new[:count])
         self._cache.remember(example_ids[new], scores[new], lease.epoch)

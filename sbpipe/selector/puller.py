@@ -33,7 +33,7 @@ class Puller:
         self._piece_at = dict.fromkeys(sizes, 0.0)
 
     def lease(self, lease: Lease) -> None:
-        """An exact lease names the versions it needs."""
+        """Ask for the versions that an exact lease names: under a logical clock nothing is announced."""
         if lease.exact:
             self._want(Part.WHOLE, lease.version)
             # The whole brings its own fast part: only a newer one is worth a transfer.

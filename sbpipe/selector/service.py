@@ -1,7 +1,7 @@
 """The selector's process: a thread that talks and a loop that scores; it outlives a restarted trainer.
 
 link thread   hello, heartbeats, leases into the inbox, weights pulled piece by piece, selections out
-main loop     takes from the inbox: a welcome (build everything anew, say ready) or a lease (answer it)
+main loop     takes from the inbox: a welcome (build everything, say ready) or a lease (answer it)
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from sbpipe.weights.replica import PulledSource
 
 log = logging.getLogger("sbpipe.selector")
 
+# A signal sets `is_stopped` but does not wake the queue: the main loop looks this often.
 _POLL_S = 0.2
 
 
@@ -114,6 +115,7 @@ class SelectorService:
             self._puller = self._puller_of(built)
             # The puller first: the link thread beats with the statistics of what is built.
             self._built = built
+            # Totals begin with this trainer: neither the one before nor the rehearsal counts.
             self._spans.clear()
             self._port.post(built.ready)
         elif self._built is not None:
@@ -128,7 +130,8 @@ class SelectorService:
         return Puller(built.snapshot_bytes, piece_bytes, built.pulled, self._send, self._spans)
 
     def _send(self, message: messages.Message) -> None:
-        self._port.send(message)  # the port of now: a moved trainer has another
+        # Looked up at each send: a trainer that moved has another port.
+        self._port.send(message)
 
     def status(self) -> SelectorStats | None:
         """What a terminal may show; None while it serves no trainer."""
@@ -148,7 +151,8 @@ class SelectorService:
                     next_beat = now + self._heartbeat_s
                     self._beat()
                     self._watch(now)
-            self._port.receive(0.0)  # sends what was posted last: the goodbye
+            # Sends what was posted last: the goodbye.
+            self._port.receive(0.0)
         except SbpipeError as error:
             self._inbox.put(error)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the main loop raises it again
@@ -171,7 +175,7 @@ class SelectorService:
         if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
-            # messages.Hello again at every beat: a restarted trainer has a new session and knows nobody.
+            # Hello again at every beat: a restarted trainer has a new session and knows no selector.
             self._port.session = messages.NO_SESSION
         if silent_s > self._lost_after_s:
             self._look_elsewhere()
@@ -187,10 +191,12 @@ class SelectorService:
 
     def _handle(self, message: messages.Message) -> None:
         self._heard_at = time.monotonic()
-        puller = self._puller  # read once: the main loop takes it away when it builds anew
+        # Read once: the main loop takes it away when it builds for another welcome.
+        puller = self._puller
         if isinstance(message, messages.Welcome):
+            # Hellos queue up before the trainer listens, and it answers every one of them.
             if not self._said_hello:
-                return  # hellos queue up before the trainer listens, and it answers every one of them
+                return
             self._said_hello = False
             self._is_lost, self._was_welcomed = False, True
             self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
@@ -212,7 +218,7 @@ class SelectorService:
             self._inbox.put(message)
 
     def _drop_leases(self) -> None:
-        """Leases of an earlier session are worth nothing."""
+        """The trainer takes no answers to leases of an earlier session."""
         kept: list[messages.Goodbye | SbpipeError] = []
         with contextlib.suppress(queue.Empty):  # the main loop takes from it too
             while True:

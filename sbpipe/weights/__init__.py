@@ -1,3 +1,1 @@
-"""From the trainer's parameters to the selector's replica: layout, slots, publishing, transfer. Knows no
-socket and no policy.
-"""
+"""From the trainer's parameters to the selector's replica: layout, slots, transfer. Knows no socket."""

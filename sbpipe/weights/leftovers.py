@@ -17,8 +17,10 @@ def leftovers() -> list[Path]:
         except OSError:
             continue
         try:
+            # The kernel drops a lock with its process, however that ended; a pid could be another's by now.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_size:  # an empty one was just made, and its owner is about to lock it
+            # An empty one was just made, and its owner is about to lock it.
+            if os.fstat(fd).st_size:
                 found.append(path)
         except OSError:
             pass

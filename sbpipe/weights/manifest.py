@@ -1,4 +1,4 @@
-"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows not where they live."""
+"""The flat layout of a snapshot, and the copy between a model and flat bytes. Knows no memory or wire."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ from sbpipe.machine.layout import DTYPES
 from sbpipe.records import Manifest, Part, TensorSpec
 
 FAST_PARTS = ("norm", "bias", "head")
+# Bytes viewed as numbers must begin at a multiple of their size; 64 is also a cache line.
 _ALIGNMENT = 64
 
 
@@ -24,6 +25,7 @@ def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp3
     state = model.state_dict()
     specs: list[TensorSpec] = []
     offset = fast_bytes = 0
+    # The sort is stable, so the rest of the order is the state dict's, which both roles build alike.
     for name in sorted(state, key=lambda name: parts[name] not in FAST_PARTS):
         tensor = state[name]
         wire = DTYPES[dtype] if name in parameters and tensor.is_floating_point() else tensor.dtype
@@ -44,6 +46,7 @@ def fast_part(manifest: Manifest) -> Manifest | None:
     if not 0 < manifest.fast_bytes < manifest.num_bytes:
         return None
     tensors = tuple(spec for spec in manifest.tensors if spec.part in FAST_PARTS)
+    # The digest of the whole: both roles have already compared that one.
     return Manifest(tensors, manifest.fast_bytes, manifest.fast_bytes, manifest.digest)
 
 
@@ -69,10 +72,10 @@ def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
 
 
 class LiveTensors:
-    """The model's live tensors, read anew each time, for a module may rebind its buffers.
+    """The model's live tensors, looked up at each read because a module may rebind its buffers.
 
-    The modules that hold them are found once: the state dict says the same and takes long to build. It is
-    asked each time where its names are not those of the modules.
+    The modules that hold them are found once: the state dict says the same but takes long to build. Where its
+    names are not those of the modules (a hook renames them), it is built each time.
     """
 
     def __init__(self, model: nn.Module, manifest: Manifest) -> None:

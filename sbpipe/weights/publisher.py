@@ -134,6 +134,7 @@ class PartPublisher:
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
         self._spans = spans
         self._offered = offered
+        # The slot each peer pulls from. Under a lock: the loop publishes, the dispatcher's thread holds.
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
@@ -148,6 +149,7 @@ class PartPublisher:
         and begins again.
         """
         with self._spans.span(self._span):
+            # The stage has one buffer: a snapshot still in it would be overwritten half sent.
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
                 self.num_skipped += 1
                 return False
@@ -193,6 +195,7 @@ class PartPublisher:
 
     def newest(self) -> dict[str, int | torch.Tensor]:
         """The version published last and a copy of its flat bytes, for a checkpoint."""
+        # A clone: the loop goes on publishing while the checkpoint is being written.
         return {"version": self.newest_version, "flat": self._slots.slot(self._slots.newest).clone()}
 
     def _begin_slot(self, *, must: bool) -> int | None:
@@ -204,6 +207,7 @@ class PartPublisher:
             free = [k for k in range(self._slots.num_slots) if k not in held]
             if not free:
                 return None
+            # A slot that was never written has version -1 and comes first.
             index = min(free, key=self._slots.version)
             self._slots.begin(index)
             return index
@@ -246,6 +250,7 @@ class _Stage:
 
     def send(self, live: list[torch.Tensor], slot: torch.Tensor, arrived: Callable[[], None]) -> None:
         """Start a snapshot on its way; returns when the device copy is queued."""
+        # On the training stream: the next optimizer step is queued behind it and cannot change it.
         copy(self._views, live)
         ready = torch.accelerator.current_stream(self._device).record_event()
         self._stream.wait_event(ready)

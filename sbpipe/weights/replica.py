@@ -50,6 +50,7 @@ class Replica:
 
     def load(self, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
         """Overwrite a part; the caller calls `became` once it knows that the bytes were not torn."""
+        # Of no version until the copy is known to be whole: a torn one must not pass for the old weights.
         self.became(-1, part)
         begin = time.perf_counter()
         layout = self._layouts[part]
@@ -135,6 +136,7 @@ class SlotSource:
 def _wait(give_up: float, complaint: str) -> None:
     if time.monotonic() > give_up:
         raise PeerLost(complaint)
+    # Polled: a writer that woke its readers would need a lock between processes. Far below a train step.
     time.sleep(0.0005)
 
 
@@ -162,6 +164,7 @@ class PulledSource:
                 return whole >= max(version, 0) and max(whole, fast) >= fast_version
             return whole == version and (fast_version <= version or fast == fast_version)
 
+        # Held while loading too: the link's thread must not replace the offer between check and copy.
         with self._arrived:
             if not self._arrived.wait_for(fits, deadline_s):
                 apart = f" with a fast part of version {fast_version}" if fast_version > version else ""

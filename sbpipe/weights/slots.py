@@ -1,14 +1,13 @@
-"""Slots of memory through which snapshots pass: one writer (the trainer), any number of readers, no lock
-between processes.
+"""Slots of memory that snapshots pass through: one writer, many readers, no lock between processes.
 
     header   magic, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
     slots    slot 0 | slot 1 | slot 2 ...
 
 The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even,
 and only then names it the newest. A reader copies a slot out and looks at its sequence again: if it moved,
-the copy is torn and is read anew. So a reader never delays the writer, and a snapshot is seen whole or not at
-all. In a file under /dev/shm both roles of a host map the same slots; the writer holds a lock on that file,
-so whoever finds it unlocked knows that its owner is gone and removes it.
+the copy is torn and is read again. So a reader never delays the writer, and a snapshot is seen whole or not
+at all. In a file under /dev/shm both roles of a host map the same slots; the writer holds a lock on that
+file, so a process that finds it unlocked knows that its owner is gone and removes it.
 """
 
 import contextlib
@@ -51,8 +50,7 @@ class Slots:
 
     @classmethod
     def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "", fast_bytes: int = 0) -> "Slots":
-        """Make slots: in shared memory under `name`, or private without one. Raises OSError when memory is
-        short.
+        """Make slots, in shared memory under `name`, or private without. OSError when memory is short.
 
         With `fast_bytes` there are as many small ones beside them, for the fast parts.
         """
@@ -63,7 +61,8 @@ class Slots:
         slots._header[_FIRST : _FIRST + 2 * num_slots].reshape(-1, 2)[:, 1] = -1
         slots._header[:_NEWEST] = [_MAGIC, num_slots, slot_bytes]
         for slot in slots._slots:
-            slot.zero_()  # touched now, so that the first publishes do not pay for page faults
+            # Touched now, so that the first publishes do not pay for page faults.
+            slot.zero_()
         try:
             if fast_bytes:
                 slots.fast = cls.create(
@@ -81,6 +80,7 @@ class Slots:
         Raises OSError when they are not there, or are not slots.
         """
         path = SHARED_MEMORY / name
+        # The name came over the wire: it must not lead out of the folder.
         if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
             raise OSError(f"{name} is not a name of sbpipe's slots")
         fd = os.open(path, os.O_RDWR)
@@ -128,13 +128,13 @@ class Slots:
         self._barrier()
         self._header[_FIRST + 2 * index + 1] = version
         self._header[_FIRST + 2 * index] += 1
+        # Named last: whoever is led here by `newest` finds it whole.
         self._barrier()
         self._header[_NEWEST] = index
 
     def _barrier(self) -> None:
-        """Nothing is read or written across it: between the release of a lock and its next acquire lies a
-        full barrier, on ARM too.
-        """
+        """A full memory barrier, on ARM too: it lies between the release of a lock and its next acquire."""
+        # Python has no fence of its own. The lock is this process's: it orders memory, it excludes nobody.
         for _ in range(2):
             with self._fence:
                 pass
@@ -158,6 +158,7 @@ class Slots:
         """The writer's end: nothing stays behind in shared memory."""
         if self.fast is not None:
             self.fast.close()
+        # Only the name goes: tensors still view the mapping, and the kernel frees it with the last of them.
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
@@ -168,10 +169,11 @@ class Slots:
 
 
 def _map_new(path: Path, size: int) -> tuple[mmap.mmap, int]:
-    """A new file in shared memory, its pages promised and its lock held."""
+    """A new file in shared memory, its pages reserved and its lock held."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Reserved now, or ENOSPC: in a full /dev/shm the first write would kill the process (SIGBUS).
         os.posix_fallocate(fd, 0, size)
         return mmap.mmap(fd, size), fd
     except OSError:

@@ -1,6 +1,4 @@
-"""From facts to advice: what a person could change, each in one line with the way out. Pure; looks at nothing
-but the facts.
-"""
+"""From facts to advice: what a person could change, one line each with the way out. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""The limits that the kernel's control groups, and so containers, put on this process; version 1 and 2. Reads
-files, nothing else.
+"""The limits that control groups, and so containers, put on this process; version 1 and 2. Only reads.
 
 A limit of any group on the way up holds. `root` is where /proc and /sys are.
 """
@@ -22,15 +21,14 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def memory_limit(root: Path = _ROOT) -> tuple[int, int] | None:
-    """The least limit in bytes and how much of it is left, files that can be dropped from memory not counted;
-    None without one.
-    """
+    """The least limit in bytes and how much of it is left, droppable pages included; None without one."""
     found = []
     for group in _groups("memory", root):
         limit = _read(group / "memory.max").strip() or _read(group / "memory.limit_in_bytes").strip()
         used = _read(group / "memory.current").strip() or _read(group / "memory.usage_in_bytes").strip()
         if limit.isdigit() and used.isdigit():
             stat = dict(line.split(maxsplit=1) for line in _read(group / "memory.stat").splitlines())
+            # The page cache counts as used, but the kernel drops it when memory is short.
             droppable = int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
             found.append((int(limit), max(0, int(limit) - int(used) + droppable)))
     return min(found, default=None)

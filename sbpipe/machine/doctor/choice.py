@@ -1,6 +1,4 @@
-"""What torch and our own rooms tell, and where `run` would compute: by asking the code that `run` asks.
-Leaves nothing behind.
-"""
+"""What torch and our own rooms tell, and where `run` would compute, by asking the code that `run` asks."""
 
 import errno
 import os

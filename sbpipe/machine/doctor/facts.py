@@ -1,6 +1,4 @@
-"""What the doctor knows of a machine: frozen records without behaviour. They know neither torch nor where a
-fact comes from. A `problem` is empty where there is none.
-"""
+"""What the doctor knows of a machine: frozen records. A `problem` is empty where there is none."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,4 @@
-"""What the operating system tells: processor, memory, ports, the folder of runs. Thin, and without any
-library but Python's own.
-"""
+"""What the operating system tells: processor, memory, ports, the folder of runs. No library but Python's."""
 
 import errno
 import os

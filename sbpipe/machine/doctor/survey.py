@@ -1,6 +1,4 @@
-"""Gathers all facts. A doctor must also speak where a library is broken: what needs one is imported after it
-was seen to import.
-"""
+"""Gathers all facts. It must also work where a library is broken, so it imports each one under guard."""
 
 import importlib
 import platform

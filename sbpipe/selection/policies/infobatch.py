@@ -1,4 +1,4 @@
-"""`infobatch`: no scoring pass. Who had a low loss when last trained is dropped at random.
+"""`infobatch`: no scoring pass. Examples that had a low loss when last trained are dropped at random.
 
 Qin et al., *InfoBatch* (2024). Its scores are the losses of each example's last training step, which only the
 trainer's process knows, so both roles must be one (mode `inline`).
@@ -63,6 +63,8 @@ class InfoBatch(HistoryPolicy):
         if len(known):
             mean = known.mean()
             share = float((known < mean).mean())
+            # From keep = (1 - share) + share * chance: those at or above the mean are all kept.
             chance = max(_LEAST_CHANCE, 1.0 - (1.0 - self._keep) / share) if share > 0 else 1.0
+            # A comparison with NaN is false: an example that was never trained is kept.
             probability[scores < mean] = chance
         return probability

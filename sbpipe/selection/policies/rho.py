@@ -7,8 +7,8 @@ from sbpipe.selection.policies.topk import TopK
 class Rho(TopK):
     """`topk` of reducible losses.
 
-    Whoever scores subtracts each candidate's irreducible loss (`selection.irreducible`) first. The policy
-    sees numbers as ever, and a new selector takes over differences; the scores that travel stay losses.
+    The judge subtracts each candidate's irreducible loss (`selection.irreducible`) first, so the policy sees,
+    and a new selector takes over, differences; the scores that travel stay losses.
     """
 
     traits = TRAITS["rho"]

@@ -29,5 +29,6 @@ class SelectiveBackprop(HistoryPolicy):
     ) -> Floats:
         """cdf^beta; a score that is not finite is never kept."""
         probability: Floats = self._history.cdf(scores, classes) ** self._beta
+        # Their cdf is 0, but with keep = 1 beta is 0 too, and 0^0 = 1 would keep them.
         probability[~np.isfinite(scores)] = 0.0
         return probability

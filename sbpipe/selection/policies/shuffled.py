@@ -1,4 +1,4 @@
-"""`shuffled`: what `sb` costs, without what it knows. The control arm of a comparison."""
+"""`shuffled`: the cost of `sb` without its information. The control arm of a comparison."""
 
 import zlib
 

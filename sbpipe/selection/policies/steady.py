@@ -25,5 +25,6 @@ class Steady(SelectiveBackprop):
         """Between uniform (strength 0) and `sb` (strength 1); a score that is not finite is never kept."""
         sharp = super().keep_probability(scores, classes)
         probability: Floats = np.float32(strength) * sharp + np.float32(1.0 - strength) * self._keep
+        # Again: the uniform part was added to them too.
         probability[~np.isfinite(scores)] = 0.0
         return probability

@@ -1,4 +1,4 @@
-"""`topk`: the highest scores of each scoring pass, no others. What users of small scripts come from."""
+"""`topk`: the highest scores of each scoring pass, no others, as many short scripts choose."""
 
 import numpy as np
 
