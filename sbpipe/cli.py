@@ -59,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{launch.SAYS}{error}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
-        code = 130
+        code = 130  # 128 + SIGINT
     except BrokenPipeError:  # whoever read our output has read enough: `sbpipe ... | head`
+        # The last flush would meet the closed pipe again and raise where nobody catches it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        code = 141  # 128 + SIGPIPE, as a shell counts it
+    # torch tells a full device by a RuntimeError; every other one is a bug and is raised again.
     except (RuntimeError, MemoryError) as error:
         code = _out_of_memory(error)
     _leave(code)

@@ -1,5 +1,4 @@
-"""`sbpipe bench`: what the docs claim, measured side by side on this machine. A timing is a ratio or a rate,
-never a test's assertion.
+"""`sbpipe bench`: what the docs claim, measured on this machine. Timings belong here and in no test.
 
 Each file measures one thing; this one runs them and prints the table. Nothing else imports this room.
 """

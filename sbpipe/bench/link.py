@@ -69,7 +69,7 @@ def _measure_pair(
 
 
 def _serve(port: TrainerPort, is_over: threading.Event) -> None:
-    """A trainer that answers a hello, pieces, and every thousandth selection."""
+    """A trainer that answers a hello, every piece, and the last selection."""
     count = 0
     while not is_over.is_set():
         for peer, message in port.receive(0.2):
@@ -107,6 +107,7 @@ def _send_selections(port: SelectorPort, selection: Selection) -> float:
 def _pull(port: SelectorPort) -> float:
     begin = time.perf_counter()
     asked = came = 0
+    # A few ahead, as the selector pulls: one at a time would measure round trips.
     while came < _NUM_PIECES and time.perf_counter() < begin + 60.0:
         while asked < min(_NUM_PIECES, came + _CREDIT):
             port.send(Fetch(1, asked * len(_PIECE), len(_PIECE)))

@@ -1,6 +1,4 @@
-"""What keeping freed memory (`cores.keep_memory`) saves a train step on the CPU: processes that do and do
-not, by turns, on one core.
-"""
+"""What keeping freed memory (`cores.keep_memory`) saves a train step, by processes with and without it."""
 
 import os
 import statistics
@@ -18,6 +16,7 @@ _KEPT, _GIVEN_BACK = "kept", "given back"
 
 def measure() -> list[Row]:
     """Milliseconds of processor time per step with either, and their ratio."""
+    # By turns, so that a drift of the machine hits both alike.
     times = [(_child(_GIVEN_BACK), _child(_KEPT)) for _ in range(_ROUNDS)]
     without, with_ = (statistics.median(column) for column in zip(*times, strict=True))
     return [
@@ -29,6 +28,7 @@ def measure() -> list[Row]:
 
 def _child(how: str) -> float:
     """What a process of its own measures: the setting holds for a whole process and cannot be taken back."""
+    # What the user has told glibc would hold for both.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-m", "sbpipe.bench.memory", how]
     done = subprocess.run(
@@ -53,6 +53,7 @@ def _steps_ms(how: str) -> float:
     inputs, targets = laid_out(torch.rand(128, 3, 32, 32), layout_of(model)), torch.arange(128) % 10
     times = []
     for _ in range(_WARM_UP + _STEPS):
+        # The kernel's work for this process counts, the time of others does not.
         begin = time.process_time()
         model.zero_grad()
         torch.autograd.backward(torch.nn.functional.cross_entropy(model(inputs), targets))

@@ -1,5 +1,4 @@
-"""The pipeline itself, as a user runs it: two processes, one core each, keep 1/3, sync every step, a model
-whose step takes 50 ms or more.
+"""The pipeline as a user runs it: two processes, one core each, keep 1/3, a model of 50 ms a step or more.
 
 Three runs of a small residual net, one after the other on the same cores: pipelined, the same with the whole
 weights synced every 8 steps, and in lockstep, where nothing overlaps. Its selector keeps up, but not by much

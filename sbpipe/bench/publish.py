@@ -1,6 +1,4 @@
-"""Publishing ResNet-18 (44.7 MB): how long the loop is held, against a plain copy of as many bytes, in one
-run on one core.
-"""
+"""Publishing ResNet-18 (44.7 MB) on one core: how long the loop is held, against a plain copy."""
 
 import torch
 
@@ -33,6 +31,7 @@ def measure() -> list[Row]:
 
     def publish_and_apply() -> None:
         publish()
+        # A version is applied once only, so each apply needs a publish of its own, which is subtracted below.
         source.refresh(replica, version, exact=False, deadline_s=1.0)
 
     one, two = (torch.zeros(manifest.num_bytes, dtype=torch.uint8) for _ in range(2))

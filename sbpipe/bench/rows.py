@@ -96,4 +96,5 @@ def seconds_per_call(call: Callable[[], Any], *, budget_s: float = 1.0, repeats:
         for _ in range(count):
             call()
         times.append((time.perf_counter() - begin) / count)
+    # A mean would count what other processes took in the middle of one repeat.
     return statistics.median(times)

@@ -1,5 +1,4 @@
-"""Scoring at every precision and batch size, side by side on one core: speed, ranks against fp32 on trained
-weights, and refresh time.
+"""Scoring at every precision and batch size, on one core: speed, ranks against fp32, refresh time.
 
 The speed that all are compared with is our own fp32. Two other ways to compute in fp32 stand beside it: the
 model as it is (channels-last), and the same compiled. A precision that the device imitates, so that it takes
@@ -197,6 +196,7 @@ def _side_by_side(
             begin = time.perf_counter()
             ways[name].score(subject.inputs[:size], subject.targets[:size])
             took = time.perf_counter() - begin
+            # The fastest pass: on a shared machine all others measure the neighbours too.
             fastest[name], spent[name] = min(fastest[name], took), spent[name] + took
     rows = []
     for name in names:
@@ -288,6 +288,7 @@ def _peak_mb() -> Iterator[list[float]]:
     """How far the process grew meanwhile, at its highest; Linux counts it."""
     _give_back()
     with suppress(OSError):
+        # 5 sets the peak (VmHWM) back to what is held now.
         Path("/proc/self/clear_refs").write_text("5")
     before, found = _status_mb("VmRSS"), [math.nan]
     yield found
@@ -295,6 +296,7 @@ def _peak_mb() -> Iterator[list[float]]:
 
 
 def _give_back() -> None:
+    # What malloc keeps of earlier ways would serve this one, and no growth would be seen.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

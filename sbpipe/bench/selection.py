@@ -49,6 +49,7 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
     example_ids = np.arange(512)
     policy = build_policy(config)
     policy.consider(
+        # A full history, as in all but the first steps of a run.
         np.random.default_rng(1).exponential(size=config.history).astype(np.float32),
         np.arange(config.history) % 10,
     )
@@ -75,6 +76,7 @@ def _predicted(num_examples: int, num_epochs: int) -> Row:
         cache.remember(example_ids, columns[number % num_epochs], 2 * number)
         cache.recall(example_ids, 2 * number + 1)
 
+    # The process has as many epochs to learn from as the row says.
     for _ in columns:
         reuse()
     with one_core():

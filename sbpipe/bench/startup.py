@@ -19,6 +19,7 @@ def measure() -> list[Row]:
         subprocess.run([sys.executable, "-m", "sbpipe", "--help"], check=True, stdout=subprocess.DEVNULL)
         times.append(time.perf_counter() - begin)
     return [
+        # The median: the first one reads the files from disk.
         Row("startup", "sbpipe --help", sorted(times)[2], "s", at_most=0.5),
         Row("startup", "sbpipe run, both roles to the first step", _first_step_s(), "s", at_most=15.0),
     ]

@@ -1,6 +1,4 @@
-"""What the bench of scoring scores: a model with trained weights and real candidates. It must not know how
-they are scored.
-"""
+"""What `bench scoring` scores: a trained model and real candidates. Must not know how they are scored."""
 
 import json
 import sys
@@ -25,9 +23,7 @@ MOST = 512
 """Candidates that are scored."""
 
 TRAININGS: dict[str, tuple[int, int]] = {"small_cnn": (300, 64), "resnet18_cifar": (100, 32)}
-"""Updates and batch size with which a model of the default table is trained first: trained weights rank
-otherwise than random ones.
-"""
+"""Updates and batch size of a model's training before it scores: random weights would rank otherwise."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,7 @@ def trained(config: Config) -> Subject:
     for step in range(steps):
         if step % 50 == 0:
             sys.stderr.write(f"  training {config.model.name} first: update {step} of {steps}\n")
+        # Small data sets are gone through more than once.
         example_ids = np.take(order, range(step * batch_size, (step + 1) * batch_size), mode="wrap")
         inputs, targets = data.train.batch(example_ids, 0)
         loss(model(laid_out(inputs, layout_of(model))), targets).mean().backward()  # type: ignore[no-untyped-call]

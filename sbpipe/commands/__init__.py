@@ -20,6 +20,7 @@ from sbpipe.commands import (
     watch,
 )
 
+# In the order in which `--help` lists them.
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "trainer": trainer,

@@ -13,6 +13,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The numbers a run left; {} if it left none."""
     try:
         return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
+    # A trainer that was killed leaves none.
     except OSError:
         return {}
 
@@ -30,4 +31,5 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
 
 def make_report(path: Path) -> None:
     """Make the page of a run and say where it is."""
+    # Figures are drawn one by one and cost more than the page: whoever wants them runs `sbpipe report`.
     print(f"report:        {report_apart(path, '--no-figures')}")

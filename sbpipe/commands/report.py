@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")
     prefix = "" if out.name == REPORT else f"{out.stem}-"
+    # Looked for, because a run without spans has no trace.
     for trace in sorted(out.parent.glob(f"{prefix}trace*.json")):
         print(f"trace:   {trace}   (for ui.perfetto.dev)")
     if not args.no_figures:

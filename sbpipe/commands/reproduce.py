@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     experiments = named(args.names)
     plans = {one.name: _plans(one.how, args) for one in experiments if isinstance(one.how, Comparison)}
+    # All of them first: what the last experiment lacks must not show up after two hours.
     refuse_missing_data([plan for tasks in plans.values() for plan in tasks.values()])
     for how in (one.how for one in experiments):
         if isinstance(how, Measurement) and how.arrays and not args.quick:
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
             return went
         code = max(code, went)
         entries.append(entry)
+        # After each one, so that a stop loses no outcome.
         page.write(args.out, entry)
         print(f"\n{page.as_text(entry)}", flush=True)
     if len(entries) > 1:
@@ -98,6 +100,7 @@ def _compare(
     from sbpipe.studies.reproduce.results_page import entry_of
     from sbpipe.studies.reproduce.runner import run_task
 
+    # Cells are resumable, so the way to go on is the very same command.
     again = shlex.join(["sbpipe", *sys.argv[1:]])
     ran, facts = {}, []
     places = {task: args.out / comparison.file / task.replace(" ", "-").replace("%", "") for task in plans}

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    # Written back: `trainer.run` reads it too, and a second call would name a folder by a later second.
     args.run_dir = args.run_dir or default_path(config.mode)
     # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a
     # process of their own.
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, Any]) -> int:
     path: Path = args.run_dir
+    # Refused here, before any process starts, and not in the log of a child.
     claim(path, resume=args.resume, overwrite=args.overwrite)
     if args.selectors < 1:
         raise ConfigError(
@@ -53,5 +55,6 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
     is_finished = launch.run_processes(
         config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
     )
+    # From the file: the trainer was another process.
     say_ending(path, read_summary(path))
     return 0 if is_finished else 130

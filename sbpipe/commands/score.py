@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     epochs = _checked(args, config)
+    # Both before torch is imported, as for a role; but without a second role all cores are ours by default.
     if cores.computes_on_cpu(config.train.device):
         cores.keep_memory()
     if config.train.threads:
@@ -95,6 +96,7 @@ def _checked(args: argparse.Namespace, config: Config) -> float:
         raise ConfigError(
             "--models", args.models, "must be at least 1", "It is how many models the scores are the mean of"
         )
+    # EL2N is a score of early training, irreducible loss one of a whole training.
     epochs: float = (
         args.epochs
         if args.epochs is not None

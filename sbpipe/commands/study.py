@@ -54,10 +54,12 @@ def conduct_study(plan: "Plan", args: argparse.Namespace, argv: Sequence[str]) -
             f"{plan.kind} {plan.name}: {len(plan.cells)} runs{pace}, seeds {seeds}, into {path}", flush=True
         )
         outcome = Conductor(plan, folder, Display(), retry=args.retry, jobs=args.jobs).run()
+        # The conclusion adds --retry itself where cells have failed.
         again = [part for part in argv[1:] if part != "--retry"]
         resume_with = shlex.join(["sbpipe", *again, *([] if args.out else ["--out", str(path)])])
         conclusion = conclude(outcome, path, resume_with=resume_with, with_report=not args.no_report)
     finally:
+        # The report is made before this: while it is, nobody else may change the folder.
         folder.close()
     print(conclusion.text)
     return conclusion.code

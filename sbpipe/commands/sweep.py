@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sync is not None:
         if SYNC_KEY in grid:
             raise ConfigError("--sync", args.sync, f"--grid {SYNC_KEY} is given too", "Give one of them")
+        # Through the parser of --grid, so that both flags take the same lists.
         grid[SYNC_KEY] = grid_flag(f"{SYNC_KEY}={args.sync}")[1]
     settings = read_toml(args.config) if args.config is not None else {}
     plan = plan_sweep(

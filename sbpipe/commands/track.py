@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from sbpipe.show import trackers
 
     is_stopped = _stop_on_signal()
+    # Started beside a run, before it has replaced the files of an earlier one in the same directory.
     if args.since is not None:
         trackers.wait_for_begin(args.run_dir, args.since, is_stopped)
     settings = _settings_of(args.run_dir)

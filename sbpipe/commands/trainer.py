@@ -88,6 +88,7 @@ class _Watcher:
 
     def _watch(self, events: Path) -> None:
         follower, display = Follower(events), Display()
+        # What a resumed run wrote before is not shown again.
         follower.new_events()
         while not self._is_over.wait(0.5):
             launch.show_events(follower, display)
@@ -96,4 +97,5 @@ class _Watcher:
     def close(self) -> None:
         self._is_over.set()
         if self._thread is not None:
+            # A terminal that takes no more output must not hold the end of a run.
             self._thread.join(2.0)

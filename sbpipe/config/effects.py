@@ -114,6 +114,7 @@ def of_one_policy(config: Config) -> Notes:
             yield f"selection.{key} = {value} has no effect: it belongs to policy 'steady'"
 
 
+# In the order in which a user is told.
 FINDERS: tuple[Callable[[Config], Notes], ...] = (
     of_intervals,
     of_pruning,

@@ -51,8 +51,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
             "Write --set key=value, for instance --set selection.keep=0.25",
         )
     try:
+        # As in a file, so that 0.25, true and [1, 2] have the same type on the command line.
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
+        # A shell has eaten the quotes that TOML asks for: policy=sb.
         return key.strip(), value.strip()
 
 
@@ -80,7 +82,9 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
     if key in RETIRED:
         return ConfigError(key, value, "is no setting any more", f"Leave it out: {RETIRED[key]}")
+    # Without a cutoff there is always a nearest one, however wrong the key is.
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+    # `--set keep=0.25` means selection.keep, though other keys are nearer by letters.
     same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     return ConfigError(
         key,

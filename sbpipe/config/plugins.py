@@ -48,6 +48,7 @@ def _import_from_here(module_name: str) -> ModuleType:
     # An installed command has its own folder there instead, where no module of the user's lies.
     here = os.getcwd()
     sys.path.insert(0, here)
+    # A module written a moment ago may be missing in the finder's cached listing of the folder.
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module_name)
@@ -75,6 +76,7 @@ def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:
     """The keyword arguments a callable takes; None when it takes any (`**kwargs`) or does not tell."""
     try:
         parameters = inspect.signature(function).parameters.values()
+    # Some built-in callables have no signature to ask for.
     except ValueError:
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -19,10 +19,7 @@ def setting(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A dataclass field with its meaning and its limits (`low` and `high` included, `above` excluded).
-
-    `words` may stand in place of a number.
-    """
+    """A dataclass field with its meaning and limits (`above` excluded); `words` may stand for a number."""
     metadata = {
         "meaning": meaning,
         "choices": choices,
@@ -401,10 +398,12 @@ class Config:
     @property
     def fast_interval(self) -> int:
         """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
+        # With the whole as often, the fast parts would be sent twice.
         is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
         return 0 if is_idle else self.sync.fast_interval
 
 
+# From the annotations, so that a new section is known to parser, writer and manual at once.
 SECTIONS: dict[str, type[Any]] = {
     name: kind for name, kind in get_type_hints(Config).items() if hasattr(kind, "__dataclass_fields__")
 }

@@ -50,6 +50,7 @@ def toml_value(value: Any) -> str:
         return "{" + ", ".join(f"{name} = {toml_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
+    # JSON writes text, numbers and true or false as TOML does.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -61,4 +62,5 @@ def is_local(key: str) -> bool:
 def digest(config: Config) -> str:
     """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
     shared = {key: value for key, value in flatten(to_dict(config)).items() if not is_local(key)}
+    # Sorted, so that the order in which fields are declared does not make two versions disagree.
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -56,6 +56,7 @@ def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | N
     since_start = own_clock if started is None else event["t"] - started
     trained = number(event, "trained")
     return Point(
+        # The wall clock may be set back in the middle of a run.
         time_s=round(max(0.0, since_start - (number(event, "evaluate_s") or 0.0)), 4),
         error=event["error"],
         trained=trained if trained is not None else event.get("step", 0) * run.setting("train.batch_size", 0),
@@ -68,6 +69,7 @@ def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
     stated = number(run.summary, "startup_s")
     if stated is not None:
         return stated, ""
+    # The run has not ended, or does not state it: worked out from wall clocks, as far back as they go.
     first_step = first["t"] - (number(first, "elapsed_s") or 0.0)
     wall_s = number(run.summary, "wall_s")
     if wall_s is not None and run.of("summary") and not run.of("resumed"):

@@ -1,7 +1,4 @@
-"""The run directory: who may write into it, and what every run leaves there (`names/files.py` lists it).
-
-No torch at import; knows no role.
-"""
+"""The run directory: who may write there, and what a run leaves (see `names/files.py`). Knows no role."""
 
 import fcntl
 import json
@@ -65,6 +62,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
                 f"{path} is not empty and is no run directory ({CONFIG} is missing); "
                 "--overwrite only replaces runs"
             )
+    # The nearest folder that exists is where a new one would be made.
     for parent in [path, *path.parents]:
         if parent.exists():
             if not parent.is_dir():
@@ -85,6 +83,7 @@ def resumed(path: Path, given: Mapping[str, Any]) -> Config:
     after = resolve(flatten(to_dict(before)), given)
     if digest(before) != digest(after):
         old, new = flatten(to_dict(before)), flatten(to_dict(after))
+        # Digests differ, so at least one key that was given decides what is trained.
         key = next(key for key in given if old[key] != new[key] and not is_local(key))
         raise ConfigError(
             key,
@@ -116,17 +115,16 @@ def refuse_if_in_use(path: Path) -> None:
 
 
 def is_held(run: Path) -> bool:
-    """Whether a process of this host holds a run's lock; also True where that cannot be known.
-
-    The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in
-    which a trainer that starts would be turned away.
-    """
+    """Whether a process of this host holds a run's lock; also True where that cannot be known."""
+    # The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in
+    # which a trainer that starts would be turned away.
     try:
         inode, table = (run / LOCK).stat().st_ino, _LOCKS.read_text(encoding="ascii")
     except FileNotFoundError as missing:
         return bool(missing.filename == os.fspath(_LOCKS))
     except OSError:
         return True
+    # A line reads `7: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`; those that wait have `->` in front.
     locks = [line.split() for line in table.splitlines()]
     return any(
         lock[1] == "FLOCK" and any(word.endswith(f":{inode}") for word in lock)
@@ -153,6 +151,7 @@ class RunDir:
             raise RunDirError(
                 f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir"
             ) from None
+        # Only once it is locked: until then the files may be those of a trainer at work.
         if overwrite and not resume:
             for entry in path.iterdir():
                 if entry.name not in _BEFORE_A_RUN:
@@ -160,6 +159,7 @@ class RunDir:
         return run_dir
 
     def _lock(self) -> None:
+        # The kernel drops the lock with the open file: a killed trainer leaves none behind.
         self._lock_file = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,6 +25,7 @@ class EventLog:
             return
         stamp = {
             "t": round(time.time(), 4),
+            # On Linux one clock for all processes of a host, so both roles' files share a time axis.
             "clock": round(time.perf_counter(), 6),
             "role": self._role,
             "kind": kind,
@@ -33,6 +34,7 @@ class EventLog:
             stamp | {name: plain(value) for name, value in fields.items()}, separators=(",", ":")
         )
         try:
+            # Side threads write too, and two lines must not run into each other.
             with self._lock:
                 self._file.write(line + "\n")
         except (OSError, ValueError):  # a full disk, or closed by another thread meanwhile

@@ -65,11 +65,13 @@ class Follower:
         """A bounded piece of the whole events since the last look."""
         try:
             status = self.path.stat()
+            # Most looks find nothing new, and a stat costs less than opening the file.
             is_same = self._seen == (status.st_ino, status.st_size, status.st_mtime_ns)
             if is_same and not self._is_missing:
                 return News(notes=self.notes)
             return self._read(status.st_size, (status.st_ino, status.st_size, status.st_mtime_ns))
         except OSError:
+            # Gone since the last look, perhaps for a moment: an overwritten run has no file until it begins.
             was_there = self._head != b""
             self._forget()
             self._is_missing = True
@@ -78,6 +80,7 @@ class Follower:
     def _read(self, size: int, seen: tuple[int, int, int]) -> News:
         with self.path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
+            # A resume appends; --overwrite makes a new file, which may already be longer than what was read.
             is_anew = size < self._offset or not head.startswith(self._head)
             if is_anew:
                 self._forget()
@@ -89,6 +92,7 @@ class Follower:
             if is_tail:
                 begin = data.find(b"\n") + 1  # the first line of a tail has lost its beginning
                 self._offset, data = self._offset + begin, data[begin:]
+        # What follows the last newline is still being written: it stays for the next look.
         whole, newline, rest = data.rpartition(b"\n")
         if not newline and len(data) == CHUNK_BYTES:
             whole, rest = data, b""  # no event is that long: this is damage
@@ -151,6 +155,7 @@ class RunFollower:
                 is_anew=self._trainer.look().is_anew,
             )
         trainer = self._trainer.look()
+        # A run that was overwritten has new selectors, with files of other names.
         if trainer.is_anew:
             self._selectors = {}
         for file in sorted(self.path.glob(SELECTOR_EVENTS.format("*"))):

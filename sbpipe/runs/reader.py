@@ -54,9 +54,11 @@ def read_run(path: Path) -> Run:
         ]
         for file in sorted(path.glob(SELECTOR_EVENTS.format("*")))
     }
+    # In one process the trainer's file holds the selections too.
     inline = [event for event in all_events if event.get("kind") == "selection"]
     if inline:
         selections["inline"] = inline
+    # A resume leaves the old summary where it is until the run ends again.
     turns = [event["kind"] for event in all_events if event["kind"] in ("start", "summary")]
     is_going_on = "summary" in turns and turns[-1] == "start"
     if is_going_on:
@@ -81,11 +83,8 @@ def events_in(path: Path, notes: list[str]) -> list[Event]:
 
 
 def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
-    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it.
-
-    A step is counted from 0, so step S comes after a checkpoint of S steps; the other kinds count the steps
-    done.
-    """
+    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it."""
+    # A step is counted from 0, so step S comes after a checkpoint of S steps; other kinds count steps done.
     kind, at = event.get("kind"), event.get("step") or 0
     if kind == "step":
         return bool(at >= step)
@@ -110,6 +109,7 @@ def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        # A run that goes on has no summary yet: nothing to remark.
         if path.name != SUMMARY:
             notes.append(f"{path.name} is missing")
         return {}

@@ -1,4 +1,1 @@
-"""What people look at, all of it from a run's files: README.md beside this says which folder shows what.
-
-Must not know the roles.
-"""
+"""What people look at, made from a run's files (README.md lists the folders). Must not know the roles."""

@@ -89,6 +89,7 @@ def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
 
 def cut(text: str, width: int) -> str:
     """At most `width` columns of a text, without what a terminal would obey; "…" where some is missing."""
+    # Names and messages come from files that others may write.
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     ends = list(accumulate(_columns(letter) for letter in plain))
     if not ends or ends[-1] <= width:
@@ -115,6 +116,7 @@ class Display:
         """A progress event: redraw the live lines, or print a plain one now and then."""
         trainer = trainer_line(event)
         if self._is_live and len(trainer) >= shutil.get_terminal_size().columns:
+            # The numbers at the end of the line matter more than a long bar.
             trainer = trainer_line(event, bar=4)
         self.lines([trainer, selector_line(event)], is_last=event["share"] >= 1.0)
 
@@ -127,6 +129,7 @@ class Display:
             self._out.write("\n".join(cut(line, columns - 1) for line in lines) + "\n")
             self._num_live = len(lines)
             self._out.flush()
+        # Nothing is redrawn in a log file or a pipe: a line twice a second would fill it.
         elif time.monotonic() >= self._next_plain or is_last:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
             self._out.write("  |  ".join(lines) + "\n")
@@ -140,6 +143,7 @@ class Display:
 
     def _clear(self) -> None:
         if self._num_live:
+            # Up to the first live line, and clear from there to the end of the screen.
             self._out.write(f"\r\x1b[{self._num_live}A\x1b[J")
             self._num_live = 0
 

@@ -14,6 +14,7 @@ from sbpipe.studies.core_shares import on_cores
 from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell
 
+# More than a run gives its own trainer to stop (30 s), so that it ends by itself.
 _STOP_S = 45.0
 
 
@@ -41,6 +42,7 @@ class CellRun:
         with on_cores(self.cores):
             self._child.start()
         assert self._child.process is not None
+        # Written down: after a kill of ours the next attempt must wait until this process is gone.
         self.state = replace(self.state, pid=self._child.process.pid)
         self._folder.write_state(self.cell, self.state)
 
@@ -67,6 +69,7 @@ class CellRun:
     def conclude(self) -> State:
         """Write down how it went."""
         ended, code = time.time(), self._child.code
+        # Both: the code may be 0 while a full disk kept the summary from being written.
         is_good = code == 0 and is_finished(self._path)
         self.state = replace(
             self.state,
@@ -110,5 +113,6 @@ def last_word(log: os.PathLike[str], code: int) -> str:
         return "stopped from outside"
     with open(log, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
+    # A traceback's last line is a poor reason where the run has named one.
     said = [line for line in lines if line.startswith(launch.SAYS)]
     return (said or lines or [f"ended with code {code} and said nothing"])[-1].removeprefix(launch.SAYS)

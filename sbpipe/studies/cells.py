@@ -11,6 +11,7 @@ from sbpipe.runs.study.study import short, spoken
 from sbpipe.studies.plan import INVERSE_KEEP, TASK, PlannedArm, PlannedCell, Task
 
 STEPS = "train.steps"
+# File systems refuse names of more than 255 bytes, and endings are added to it.
 _LONGEST_NAME = 120
 
 
@@ -24,8 +25,7 @@ def lay_out(
     """Every arm at every point of the grid, or for every task, with every seed, checked.
 
     Seed by seed, so that a drift of the machine hits all alike; then task by task, then arm by arm. Without
-    arms a cell is labelled by its mode. A cell whose settings cannot be resolved is named and nothing else
-    happens.
+    arms a cell is labelled by its mode. A cell whose settings cannot be resolved is refused by name.
     """
     _refuse_conflicts(base, arms, grid, tasks)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
@@ -37,6 +37,7 @@ def lay_out(
         if task is not None and not task.includes(arm, seed):
             continue
         swept = point if task is None else {TASK: task.name, **point}
+        # The later wins: what sets an arm apart must hold in every task.
         given = {**base, **(task.settings if task else {}), **arm.settings, **point, "seed": seed}
         settings = given | _stretched(arm, given, task)
         config = _checked(PlannedCell("", arm.name, seed, swept, settings))

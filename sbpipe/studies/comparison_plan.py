@@ -29,6 +29,7 @@ def plan_comparison(path: Path, *, settings: Mapping[str, Any], seeds: list[int]
     baseline = baseline_of(tables.get("baseline"), arms)
     refuse_without_baseline(tasks, next(arm for arm in arms if arm.name == baseline))
     cells = lay_out(base_in(tables, path.parent) | dict(settings), arms, {}, all_seeds, tasks)
+    # Within a task only: tasks are never compared with each other.
     for task in dict.fromkeys(cell.task for cell in cells):
         refuse_unlike_schedules([cell for cell in cells if cell.task == task])
     return Plan(

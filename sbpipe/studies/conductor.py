@@ -86,6 +86,7 @@ class Conductor:
             None if cell.cell in self._alone else next(share for share in self._shares if share not in taken)
         )
         run = CellRun(self._folder, cell, attempt, cores)
+        # Before its start: an interrupt from here on finds it in the list and stops it.
         self._running.append(run)
         run.start()
         for one in self._running:
@@ -182,6 +183,7 @@ def _terminate_as_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # Python lets only the main thread set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -41,8 +41,7 @@ def refuse_jobs(jobs: int, num_cores: int) -> None:
 def threads_on(config: Config, num_cores: int) -> dict[str, int]:
     """The threads each role of a run computes with where it has so many cores, by the key that sets them.
 
-    A role on an accelerator that is named and without threads of its own is left out: the CPU computes
-    nothing for it.
+    A role on a named accelerator, without threads of its own, is left out: the CPU computes nothing for it.
     """
     roles = {"train.threads": ("trainer", config.train.device, config.train.threads)}
     if not config.is_one_process:

@@ -51,6 +51,7 @@ def time_left_s(
     }
     # Cells side by side share the time; one that runs alone does not.
     shared_s = sum(seconds / (1 if name in alone else jobs) for name, seconds in (left_s | rest_s).items())
+    # However many share the rest, it cannot end before the slowest that runs now.
     return max(shared_s, *left_s.values())
 
 

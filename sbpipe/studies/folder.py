@@ -23,6 +23,7 @@ from sbpipe.studies.plan import Plan, PlannedCell
 from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed
 
 LOCK = "study.lock"
+# Longer than a run takes to stop its roles when its study was killed.
 _LEAVING_S = 60.0
 _POLL_S = 0.2
 _MOST_DIFFERENCES = 4
@@ -82,6 +83,7 @@ class StudyFolder:
                 f"{path} cannot be written ({error.strerror}). Choose another place with --out"
             ) from None
         try:
+            # First the lock, then the plan: two processes must not both find a new folder.
             self._lock()
             self._settle(plan)
         except RunDirError:
@@ -119,6 +121,7 @@ class StudyFolder:
     def clear(self, cell: PlannedCell, say: Callable[[str], None]) -> int:
         """Remove what earlier attempts left, once their last process is gone; how many there were."""
         state = self.state(cell)
+        # It would write into the folder of the new attempt.
         wait_until_left(self.run_path(cell), state.pid if state else None, say)
         shutil.rmtree(self.run_path(cell), ignore_errors=True)
         self.log_path(cell).unlink(missing_ok=True)
@@ -155,6 +158,7 @@ class StudyFolder:
                 f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "
                 "Give the same file and flags to go on there, or choose another --out"
             )
+        # Finished ones only: no number of the others enters a mean.
         refuse_changed([(cell, self.run_path(cell)) for cell in plan.cells if self._is_finished(cell)])
         if found:
             write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")

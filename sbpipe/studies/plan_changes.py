@@ -1,9 +1,7 @@
-"""Whether a study may go on in a folder: how its plan differs from the one there, and whether finished cells
-ran with what the plan means today. Changes nothing.
+"""Whether a study may go on in a folder: its plan against the one there, its cells as they would run today.
 
-A plan holds the settings that were given; the rest are defaults, and a default may change from one version to
-the next. The settings that a run resolved are in its own config.json. Cells that differ in one of those would
-be two kinds of run in one mean.
+A plan holds the settings that were given; the rest are defaults, which may change between versions. A run's
+own config.json has all of them. Cells that differ in one would be two kinds of run in one mean.
 """
 
 import json
@@ -17,6 +15,7 @@ from sbpipe.runs.directory import CONFIG
 from sbpipe.studies.cells import toml_or_none
 from sbpipe.studies.plan import PlannedCell
 
+# Each only names what is in the plan: none of them changes how a finished cell ran.
 _MAY_GROW = ("seeds", "cells", "strategies", "varied", "tasks")
 
 
@@ -26,6 +25,7 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         return [f"it is a {there.get('kind')}, not a {now['kind']}"]
     before = {cell["cell"]: cell for cell in there.get("cells", [])}
     after = {cell["cell"]: cell for cell in now["cells"]}
+    # A dictionary for its keys: in order, and what many cells have in common once.
     found: dict[str, None] = {}
     for name in sorted(after.keys() & before.keys()):
         old, new = before[name]["settings"], after[name]["settings"]

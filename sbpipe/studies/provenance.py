@@ -25,6 +25,7 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
         "deviation",
     ]
     hosts = _said(finished, "host")
+    # Results may be read on another machine, whose processor says nothing of them.
     is_here = hosts in ([], [platform.node()])
     where = (
         f"processor: {cpu().model}, {len(os.sched_getaffinity(0))} cores"
@@ -77,8 +78,7 @@ def _without_commit(results: Sequence[Result]) -> list[str]:
 def _busy(results: Sequence[Result], cores: int) -> list[str]:
     """A caution if the machine had other things to do than the run before, whose load is still in the mean.
 
-    What cells side by side leave in the load is the study's own, in theirs and in that of a cell that begins
-    soon after.
+    The load that cells side by side leave is the study's own, also at a cell that begins soon after them.
     """
     ends = [
         result.state.ended for result in results if result.state.beside and result.state.ended is not None

@@ -37,6 +37,7 @@ class Result:
 
 def read_result(folder: StudyFolder, cell: PlannedCell, state: State) -> Result:
     """Read what a cell left."""
+    # Half a run has numbers too, but none that may enter a mean.
     if state.status != "finished":
         return Result(cell, state, {}, [], {})
     run = read_run(folder.run_path(cell))

@@ -24,6 +24,7 @@ def row_of(result: Result, plan: Plan) -> dict[str, Any]:
     """A cell's row: its place in the plan by the settings' names, how it went, its summary's numbers."""
     settings = flatten(to_dict(resolve(result.cell.settings)))
     place = {key: settings[key] for key in dict.fromkeys([*plan.swept, *plan.varied])}
+    # The seed is a column of the plan already.
     numbers = {name: value for name, value in result.summary.items() if is_number(value) and name != "seed"}
     went = {"status": result.state.status, "process_s": result.state.process_s, "failure": result.state.error}
     task = {TASK: result.cell.task} if plan.tasks else {}

@@ -19,6 +19,7 @@ def tables_in(path: Path, known: Sequence[str]) -> dict[str, Any]:
     tables = read_tables(path, "file", "configs/sweep and configs/compare")
     for key in tables:
         if key not in known:
+            # The mark of a comparison's file given to the other command.
             if key == "baseline":
                 raise ConfigError(
                     key, tables[key], f"{path} is a comparison, not a sweep", f"Use: sbpipe compare {path}"
@@ -35,6 +36,7 @@ def settings_in(table: Any, where: str) -> dict[str, Any]:
     """A table of settings as dotted keys, however they were written: "a.b" = 1, a.b = 1, or [a] b = 1."""
     if not isinstance(table, Mapping):
         raise ConfigError(where, table, "is not a table of settings", f"Write [{where}] and keys below it")
+    # TOML reads a quoted "a.b" as one key, and a bare a.b as a table in a table.
     dotted = {key: value for key, value in table.items() if "." in key}
     return dotted | flatten({key: value for key, value in table.items() if "." not in key})
 
@@ -72,6 +74,7 @@ def grid_flag(text: str) -> tuple[str, list[Any]]:
     try:
         parsed = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
+        # Some value is a bare word, as in mode=inline,lockstep: each by itself, then.
         parsed = [parse_assignment(f"v={value}")[1] for value in values.split(",")]
     key = key.strip()
     return key, grid_in({key: [value for value in parsed if value != ""]}, "--grid")[key]

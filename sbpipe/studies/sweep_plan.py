@@ -43,6 +43,7 @@ def plan_sweep(
     base = base_in(tables, path.parent if path is not None else Path()) | dict(settings)
     swept = grid_in(tables.get("grid", {})) | dict(grid)
     arms = arms_in(tables.get("arms", []))
+    # Only for the flag: a file says itself which modes it asks for.
     if modes is None and not arms and SYNC_KEY in grid and "mode" not in swept:
         modes = SYNC_MODES
     if modes:

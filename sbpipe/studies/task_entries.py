@@ -62,6 +62,7 @@ def _seeds(value: Any, seeds: Sequence[int], where: str, *, is_fixed: bool) -> l
     if value is None:
         return list(seeds)
     asked = seeds_in(value, where)
+    # How many: the first ones, so that tasks share seeds and can be paired.
     own = list(seeds[: len(asked)]) if isinstance(value, int) else [seed for seed in seeds if seed in asked]
     if not own or (is_fixed and len(own) < len(asked)):
         reason = f"asks for more than the study's seeds, which are {', '.join(map(str, seeds))}"

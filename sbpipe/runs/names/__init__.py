@@ -1,7 +1,7 @@
 """The one owner of what a run calls things: files, events, stages and numbers, each with unit and meaning.
 
 Writers, readers, pictures, trackers and docs/events.md take names from here. Knows no run and no picture.
-`python -m sbpipe.runs.names > docs/events.md` writes the page anew.
+`python -m sbpipe.runs.names > docs/events.md` writes that page.
 """
 
 from sbpipe.runs.names.events import IN_SUMMARY, KINDS, LOOP, Field, Kind, field_of

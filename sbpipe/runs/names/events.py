@@ -38,6 +38,7 @@ STAMP = (
 
 _STEP = Field("step", "steps", "optimizer steps done")
 _CANDIDATES = Field("candidates", "candidates", "candidates considered so far")
+# Kept from the formatter here and below: one field a line reads as a table.
 _SWING = Field(
     "swing", "ratio", "variance of the class shares of the last 32 train batches over what chance gives: 1 = "
     "calm; to 4 = selection follows classes, as fresh selection does; above 6 = it over-corrects between "

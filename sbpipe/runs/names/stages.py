@@ -63,4 +63,5 @@ LOOP_STAGES = stages_of("trainer", "wait", "work", "overhead", "apart")
 SIDE_STAGES = stages_of("trainer", "side")
 """Stages of the trainer's side threads."""
 SELECTOR_STAGES = stages_of("selector")
+# A stage of both roles (`view`) has one label.
 STAGE_LABELS = {stage.name: stage.label for stage in STAGES}

@@ -1,7 +1,6 @@
 """A sweep or a comparison as its files tell it: the plan, the cells, and the one analysis of both.
 
-The study that is running, the report and the live page take their numbers from here. Pure but for the reader;
-knows neither tables nor pictures.
+A running study, the report and the live page take their numbers from here. Knows neither tables nor pictures.
 """
 
 from sbpipe.runs.study.study import CELLS, PLAN, RESULTS, Cell, Study, read_study

@@ -5,8 +5,7 @@ the target, start-up included, measuring excluded (`runs.curve`). Targets are fa
 of the baseline or, in a sweep, of the first point, which is fixed before anything runs. Device-seconds: time
 times the devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of
 the same seed, as a geometric mean. Pareto-optimal: an evaluation, of any arm and seed, that no other one
-beats or equals in both time and error while beating it in one. An arm that is evaluated more often can
-provide more of them.
+beats or equals in both time and error while beating it in one; who is evaluated more often has more of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,6 +66,7 @@ def analyse_comparison(
 ) -> dict[str, Any]:
     """What `results.json` says of a comparison, or of one of its tasks: nothing is a mean over two tasks."""
     strategy_of = {arm.name: (strategies or {}).get(arm.name, arm.name) for arm in arms}
+    # A baseline of which nothing ran is an arm without trials: all that is counted from it is unknown.
     against = next((arm for arm in arms if arm.name == baseline), Arm("", []))
     error = mean_of(against.errors)
     targets = targets_of(factors, error)
@@ -116,6 +116,7 @@ def _point(arm: Arm, targets: Sequence[dict[str, Any]]) -> dict[str, Any]:
         point |= spread_of(name, arm.numbers(source))
     point |= spread_of("wall", _times(arm))
     point["targets"] = [_reached(arm, target) for target in targets]
+    # A table has room for one target: the middle one.
     middle = point["targets"][len(targets) // 2]
     return point | {
         "target_factor": middle["factor"],
@@ -138,6 +139,7 @@ def _arm(arm: Arm, baseline: Arm, targets: Sequence[dict[str, Any]], price: Pric
     """One arm over its seeds, and against the baseline of the same seeds."""
     differences = [ours - theirs for ours, theirs in paired(arm.errors_by_seed, baseline.errors_by_seed)]
     of_differences = spread_of("error_difference", differences)
+    # What is kept is trained on, but for the rest of a last batch: near enough where a run does not tell.
     trained = [trial.number("trained") or trial.number("kept") for trial in arm.finished]
     return {
         "n": len(arm.finished),

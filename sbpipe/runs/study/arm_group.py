@@ -62,6 +62,7 @@ def group_runs(runs: list[Run]) -> ArmGroup:
     """Plain runs: those that differ only in the seed are one arm, named by the settings that differ."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
+        # Runs without settings cannot be told to be alike.
         key = json.dumps(_telling(run), sort_keys=True) if run.config else str(run.path)
         alike.setdefault(key, []).append(run)
     names = _arm_names(list(alike.values()))
@@ -80,6 +81,7 @@ def group_study(study: Study) -> ArmGroup:
     factors = plan.get("targets") or FACTORS
     strategies = {arm: strategy for arm, strategy in (plan.get("strategies") or {}).items() if strategy}
     if study.kind == "sweep":
+        # Fixed before anything runs: a reference chosen by results would favour itself.
         reference, why = arms[0].name, "the first point of the sweep"
         analysis = analyse_sweep(arms, factors)
     else:
@@ -108,6 +110,7 @@ def _arms_of(study: Study) -> list[Arm]:
 def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]:
     """What plain runs are compared with: the one arm that keeps everything, else the one that ended best."""
     policies = [same[0].setting("selection.policy") for same in runs]
+    # Two such arms would make the choice arbitrary.
     full = [arm.name for arm, policy in zip(arms, policies, strict=True) if keeps_all(policy)]
     if len(full) == 1:
         return full[0], "the arm that trains on everything"

@@ -69,6 +69,7 @@ def trial_of_run(run: Run, name: str) -> Trial:
 def trial_of_cell(cell: Cell, study: Study, name: str) -> Trial:
     """A study's cell as a trial, begun or not."""
     state = cell.state()
+    # `running` was noted when the cell began; whether its process still lives is not known here.
     status = str(cell.row.get("status") or state.get("status") or "planned").replace("running", "unfinished")
     said = state.get("error") or cell.row.get("failure")
     reasons = [f"says: {str(said).splitlines()[0]}"] if said else []

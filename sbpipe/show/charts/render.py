@@ -8,6 +8,7 @@ from sbpipe.errors import MissingExtra
 from sbpipe.show.charts import theme
 from sbpipe.show.charts.chart import Chart
 
+# Named, so that pictures and page are drawn by the same version of the library.
 VEGALITE = "6.4"
 PICTURE_WIDTH = 640
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -35,6 +36,7 @@ def png_of_svg(svg: str, *, scale: float = 2.0) -> bytes:
 
 def javascript() -> str:
     """Vega, Vega-Lite and vega-embed as one script that sets `window.vegaEmbed`; needs no network."""
+    # It stands inside a page's own <script>, which its text must not end.
     snippet = "window.vegaEmbed = vegaEmbed;"
     return str(_library().javascript_bundle(snippet, vl_version=VEGALITE)).replace("</script", "<\\/script")
 

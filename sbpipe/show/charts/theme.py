@@ -15,6 +15,7 @@ CATEGORY = [
     "#d1495b",
 ]
 """Arms, runs and seeds, in the order they come."""
+# The order is that of the report's legend.
 STAGE_COLOURS = {
     "forward": "#3b76c4",
     "backward": "#274f86",

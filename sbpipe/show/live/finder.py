@@ -53,12 +53,14 @@ def find(paths: Sequence[Path]) -> Found:
         if not root.is_dir():
             found.problems.append(f"{root} is gone: it was moved or removed")
             continue
+        # A folder without runs may be one that a run is about to begin in.
         places = list(_walk(root, DEPTH)) or [root]
         studies = [place for place in places if (place / PLAN).exists()]
         for study in studies:
             _add_study(found, study)
             entries += [(root, cell) for cell in _folders(study / CELLS)]
         entries += [(root, run) for run in places if run not in studies]
+    # Sorted before the cut, so that the newest stay, whichever path they are under.
     entries.sort(key=lambda entry: _age(entry[1]))
     if len(entries) > MAX_RUNS:
         found.notes.append(

@@ -57,6 +57,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     family = socket.AddressFamily(found[0][0])
     for candidate in [port] if port is not None else range(PORT, PORT + NUM_TRIED):
         listener = socket.socket(family, socket.SOCK_STREAM)
+        # Connections of a server that has just ended would keep the port taken for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, candidate))

@@ -42,6 +42,7 @@ class Series:
             self._open = []
         if len(self._closed) >= self._limit:
             pairs = zip(self._closed[::2], self._closed[1::2], strict=False)
+            # A last row without a partner stays as it is.
             odd = self._closed[len(self._closed) & ~1 :]
             self._closed = [self._merged(list(pair)) for pair in pairs] + odd
             self._stride *= 2
@@ -64,6 +65,7 @@ class Series:
         now = Mark(self._generation, len(self._closed), self._num_added)
         if now == mark:
             return None, mark
+        # After a merge or a cut, rows have other places: all of them are sent again.
         at = mark.num_closed if mark.generation == now.generation else 0
         return {"columns": self.columns, "at": at, "rows": self.rows()[at:]}, now
 

@@ -82,6 +82,7 @@ def build_app(
 
 def serve(watcher: Watcher, listener: socket.socket, trusted_hosts: list[str]) -> None:
     """Serve on a bound socket until a signal ends it."""
+    # `server` is bound below: the app asks only once it is served.
     app = build_app(watcher, trusted_hosts, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
@@ -126,6 +127,7 @@ class _Routes:
 
     async def _changes(self, shown: list[str]) -> AsyncIterator[str]:
         sent, last_s = Sent(), 0.0
+        # A browser comes back by itself after so many milliseconds, also when the server was restarted.
         yield "retry: 1000\n\n"
         while not self._is_over():
             change = self._watcher.news(shown, sent)
@@ -133,6 +135,7 @@ class _Routes:
             if change or time.monotonic() - last_s > PING_EVERY_S:
                 last_s = time.monotonic()
                 yield f"data: {json.dumps(change, separators=(',', ':'), allow_nan=False)}\n\n"
+            # More often than runs are looked at, so that little is added to that delay.
             await asyncio.sleep(TELL_EVERY_S)
 
     def state(self, request: Request) -> Response:

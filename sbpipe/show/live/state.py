@@ -73,6 +73,7 @@ class RunState:
         self.ending = None
         t = number(event, "t")
         if t is not None:
+            # Training time goes on from where it was; the next progress event tells it exactly.
             self._time_offset = (self.latest.get("elapsed_s") or 0.0) - t
 
     def _on_resumed(self, event: Event) -> None:
@@ -81,6 +82,7 @@ class RunState:
         if step is not None:
             self._take_back(step)
             self.latest["step"] = step
+            # The event does not say how many there were at the checkpoint.
             self.latest["candidates"] = None
         self._warn(event, f"resumed at step {step:.0f}" if step is not None else "resumed", level="note")
 
@@ -165,6 +167,7 @@ class RunState:
             **told,
             "t": number(event, "t"),
         }
+        # Every restart is another id: a long run with a failing selector would grow without end.
         while len(self.selectors) > NUM_SELECTORS:
             del self.selectors[next(iter(self.selectors))]
         if told.get("state") in ("lost", "rejected"):
@@ -172,6 +175,7 @@ class RunState:
 
     def _on_built(self, event: Event) -> None:
         name = str(event.get("selector"))
+        # The trainer's word on a selector says more, and may have been read first.
         if name not in self.selectors and event.get("selector") is not None:
             self.selectors[name] = {
                 "state": "built",

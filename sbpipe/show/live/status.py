@@ -44,6 +44,7 @@ def complaints(heads: list[dict[str, Any]], problems: list[str], now: float) -> 
     """Why a health check should fail; [] when all is well, or the trouble is more than an hour old."""
     reasons = list(problems)
     for run in heads:
+        # A folder of runs holds old failures for ever; an alarm that never ends is no alarm.
         if now - (run["last_t"] or now) > OLD_S:
             continue
         if run["state"] == "stalled":

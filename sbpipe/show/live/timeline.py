@@ -75,6 +75,7 @@ class Timeline:
 
     def add_selection(self, selector: str, event: Event) -> None:
         """A `selection` event; of more selectors than fit, those that answered last are kept."""
+        # Taken out and put back: a dictionary keeps the order, so the first is the one silent for longest.
         selections = self.selections.pop(selector, deque(maxlen=4 * NUM_STEPS))
         selections.append(event)
         self.selections[selector] = selections
@@ -90,6 +91,7 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     selectors = {
         name: found for name, events in sorted(timeline.selections.items()) if (found := _moments(events))
     }
+    # The oldest step only says where the window begins; nothing of it is drawn.
     begin = steps[0].end if len(steps) > 1 else steps[0].begin
     end = _end(steps, selectors.values(), begin)
     bars = list(_bars("trainer", steps[1:] or steps, LOOP_STAGES, begin, end))

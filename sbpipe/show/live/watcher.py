@@ -1,7 +1,4 @@
-"""Looks at the followed runs again and again and keeps their states; pages ask it what changed.
-
-Knows no web server.
-"""
+"""Looks at the followed runs again and again and tells pages what changed. Knows no web server."""
 
 import itertools
 import threading
@@ -20,6 +17,7 @@ from sbpipe.show.live.series import Mark
 from sbpipe.show.live.state import RunState
 from sbpipe.show.live.status import head
 
+# A trainer writes its progress twice a second; new runs are rarer, and finding them walks folders.
 LOOK_EVERY_S = 0.5
 FIND_EVERY_S = 2.0
 STALLED_AFTER_S = 30.0
@@ -90,6 +88,7 @@ class Watcher:
             self._adopt(find(self._paths))
         is_more = False
         for name, followed in list(self._runs.items()):
+            # Outside the lock: pages must not wait for a disk.
             news = followed.follower.look()
             with self._lock:
                 if news.is_anew:
@@ -138,6 +137,7 @@ class Watcher:
                 "notes": [*line["notes"], self._found.failures[name]],
             }
         run = followed.follower.path
+        # Only of a stalled run: the kernel's table of locks is read for it.
         if line["state"] == "stalled" and (run / LOCK).exists() and not is_held(run):
             way_out = f"go on with: sbpipe run --run-dir {run} --resume"
             line["notes"] = [
@@ -167,6 +167,7 @@ def _run_news(name: str, followed: _Followed, sent: Sent) -> dict[str, Any]:
             sent.marks.pop(key, None)
             sent.parts.pop(key, None)
         told["is_anew"] = True
+    # Nothing has happened: spares the drawing of the timeline for every page.
     elif sent.num_events.get(name) == state.num_events:
         return told
     sent.lives[name], sent.num_events[name] = followed.life, state.num_events

@@ -1,6 +1,4 @@
-"""Where the wall time went, as a stacked bar per arm (the paper's Figures 1 and 10), from summary numbers.
-Knows no event.
-"""
+"""Where the wall time went, a stacked bar per arm (the paper's Figures 1 and 10), from summaries alone."""
 
 from statistics import mean
 from typing import Any
@@ -63,6 +61,7 @@ def breakdown_charts(group: ArmGroup) -> list[Chart]:
         if missing
         else ()
     )
+    # On one device nothing is free: what overlaps takes time from the other.
     shared = [
         arm.name
         for arm in group.arms
@@ -84,6 +83,7 @@ def breakdown_charts(group: ArmGroup) -> list[Chart]:
     ]
     per_candidate = {arm.name: _candidates(arm) for arm in group.arms if arm.name in means}
     counts = [count for count in per_candidate.values() if count]
+    # A bar of a run that considered twice as much says nothing beside one that did not.
     if len(counts) == len(means) > 1 and max(counts) > UNEVEN * min(counts):
         shares = {
             name: {part: 1e6 * seconds / per_candidate[name] for part, seconds in parts.items()}

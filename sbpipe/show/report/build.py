@@ -65,6 +65,7 @@ def _write(sources: Sources, out: Path, folder: Path | None, paths: Sequence[Pat
 def read_sources(paths: Sequence[Path]) -> Sources:
     """Read what each path holds: a study if it has a plan, else a run."""
     sources = Sources()
+    # A path given twice would be two arms that never differ.
     for path in dict.fromkeys(paths):
         if (path / PLAN).exists():
             sources.studies.append(read_study(path))
@@ -180,6 +181,7 @@ def _named_apart(sections: Sequence[Section]) -> list[Section]:
     """Sections and their charts under names that no other on the page has."""
     apart = []
     for k, section in enumerate(sections):
+        # Charts of two runs have the same names, and a name is an anchor in the page.
         name = f"{section.name}-{k + 1}"
         apart.append(
             replace(

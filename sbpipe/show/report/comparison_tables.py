@@ -105,6 +105,7 @@ def _time(at: dict[str, Any]) -> str:
     spread = "" if at["speedup_sd"] is None else f" ±{at['speedup_sd']:.2f}"
     speedup = "" if at["speedup_mean"] is None else f", {at['speedup_mean']:.2f}x{spread}"
     if speedup and at["pairs"] != at["reached"]:
+        # A seed that the baseline lacks has a time and no speed-up.
         speedup += f" of {at['pairs']} pairs"
     return f"{seconds_pm(at['time_mean'], at['time_sd'])}{speedup} ({reached})"
 

@@ -47,6 +47,7 @@ def band(curves: list[Series]) -> list[dict[str, float]]:
     """
     if not curves or any(not curve for curve in curves):
         return []
+    # Before that the mean would jump whenever one more curve begins.
     begin = max(curve[0][0] for curve in curves)
     places = sorted({x for curve in curves for x, _ in curve if begin <= x})
     rows = []
@@ -160,6 +161,7 @@ def _spec(
     layers = [
         _layer(
             means,
+            # Many bands on top of each other must not hide the lines.
             {"type": "area", "opacity": 0.18 if len(names) <= 4 else 0.08},
             {**shared, "y": {"field": "low", **y}, "y2": {"field": "high"}},
         ),

@@ -1,6 +1,4 @@
-"""The few words of Vega-Lite that every chart of a run says, and its two plain shapes: lines and bars.
-Pure functions; knows no run.
-"""
+"""The few words of Vega-Lite that every chart of a run needs, and two plain shapes: lines and bars. Pure."""
 
 from typing import Any
 
@@ -34,6 +32,7 @@ def lines(rows: list[Spec], x: Spec, y: Spec, *, mark: Spec | None = None, **enc
 
 def bars(rows: list[Spec], x: Spec, y: Spec, tooltip: list[Spec]) -> Spec:
     """A bar for each row, in the order of the rows."""
+    # Vega-Lite sorts words by the alphabet otherwise: 10 would stand before 2.
     places = {**x, "sort": None, "axis": {"labelAngle": 0}}
     encoding = {"x": places, "y": y, "tooltip": tooltip}
     return {**WIDE, "data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}

@@ -1,6 +1,4 @@
-"""Contact sheets of the examples a run found easiest, hardest and never kept (the paper's Figure 2), from
-`examples.npz`.
-"""
+"""Contact sheets of the easiest, the hardest and never kept examples of a run (the paper's Figure 2)."""
 
 import base64
 import io
@@ -44,6 +42,7 @@ def read_examples(folder: Path, notes: list[str]) -> Arrays:
         notes.append(f"{EXAMPLES} is not there (it is written when a run ends), so no examples are shown.")
         return {}
     try:
+        # Without pickle: others may have written the file.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -136,6 +135,7 @@ def data_uri(image: NDArray[np.uint8]) -> str:
     """One image (height, width, channels) as a PNG inside an address."""
     from PIL import Image
 
+    # Pillow knows one channel as two dimensions only.
     picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
     times = max(1, math.ceil(SIDE / max(picture.size)))
     if times > 1:

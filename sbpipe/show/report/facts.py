@@ -121,6 +121,7 @@ def _facts(run: Run) -> Table:
 
 def _settings(run: Run) -> Table:
     defaults = flatten(to_dict(Config()))
+    # By today's defaults; those of the version that ran are not in its files.
     changed = {key: value for key, value in flatten(run.config).items() if value != defaults.get(key)}
     rows = [[key, written(value), written(defaults.get(key, ""))] for key, value in changed.items()]
     return Table("Settings", ["setting", "value", "default"], rows, "Those that are not at their default.")

@@ -1,6 +1,4 @@
-"""The stages of a run on one clock, each in the lane of its thread: what timeline and trace are made from.
-Knows no picture.
-"""
+"""The stages of a run on one clock, a lane per thread: for timeline and trace. Knows no picture."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -57,6 +55,7 @@ def pairs_of(event: Event) -> list[tuple[str, float, float]]:
         (stage, start, seconds)
         for stage, flat in (event.get("spans") or {}).items()
         if stage not in PROCESSOR_TIME
+        # Not strict: a damaged event may have an odd number.
         for start, seconds in zip(flat[::2], flat[1::2], strict=False)
     ]
 

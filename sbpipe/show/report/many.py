@@ -23,6 +23,7 @@ def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
     charts: list[Chart] = []
     for index, group in enumerate(groups):
         whose = group.name or "runs"
+        # Two studies may have the same name, and a chart's name is a file and an anchor.
         mark = f"{index + 1}-{re.sub(r'[^a-z0-9]+', '-', whose.lower()).strip('-')}"
         charts += [
             replace(chart, name=f"{chart.name}-{mark}", title=f"{chart.title}: {whose}")

@@ -26,6 +26,7 @@ def charts_of_one(run: Run) -> list[Chart]:
 
 def sections_of_one(run: Run) -> list[Section]:
     """A run from its numbers to its settings; what is missing is said where it would be."""
+    # As a group of one, so that a single run is drawn by the code that compares several.
     group = group_runs([run])
     timeline = timeline_chart(run)
     missing = [] if timeline else ["The events hold no spans, so there is no timeline."]

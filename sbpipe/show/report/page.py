@@ -15,9 +15,7 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src "
     "data: blob:"
 )
-"""The browser itself refuses anything from outside; Vega compiles its expressions, which is what
-`unsafe-eval` is for.
-"""
+"""The browser itself refuses anything from outside; `unsafe-eval` because Vega compiles its expressions."""
 WIDE_COLUMNS = 4
 
 
@@ -35,6 +33,7 @@ def html_page(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'{MARK}\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            # Without one a browser asks for /favicon.ico, and the policy above makes that an error.
             '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>",
             f'<header>\n<h1>{escape(title)}</h1>\n<p class="quiet">{escape(lead)}</p>',

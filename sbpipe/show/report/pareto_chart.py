@@ -42,6 +42,7 @@ def pareto_chart(group: ArmGroup) -> Chart | None:
     flags = frontier([(point.time_s, point.error) for point in points])
     optimal = [point for point, is_optimal in zip(points, flags, strict=True) if is_optimal]
     beaten = [point for point, is_optimal in zip(points, flags, strict=True) if not is_optimal]
+    # Optimal points are few and all drawn; beaten ones only show where the others lie.
     drawn = thin(beaten, MOST)
     strategy_of = {arm: group.strategies.get(arm, arm) for arm in group.names}
     curves = [(strategy_of[arm.name], trial.curve) for arm in group.arms for trial in arm.finished]

@@ -1,6 +1,4 @@
-"""What charts of several arms share: colours of arms, legends, the axis of errors, the lines of targets.
-Knows no run.
-"""
+"""What charts of several arms share: colours, legends, the axis of errors, lines of targets. Knows no run."""
 
 from typing import Any
 
@@ -31,6 +29,7 @@ def legend(title: str, names: list[str], orient: str = "bottom") -> dict[str, An
         "columns": max(1, min(4, 84 // (longest + 4))),
         "labelLimit": 560,
         "titleLimit": 560,
+        # Vega drops entries after the thirtieth, and draws symbols as pale as the bands.
         "symbolLimit": 0,
         "symbolOpacity": 1,
     }
@@ -50,9 +49,8 @@ def error_axis(errors: list[float]) -> dict[str, Any]:
 
 
 def target_layers(group: ArmGroup) -> list[dict[str, Any]]:
-    """A horizontal line per target, told apart by its dashes: labels beside the lines would collide, for
-    targets may be close.
-    """
+    """A horizontal line per target, told apart by its dashes."""
+    # Labels beside the lines would collide: targets may be close.
     rows = [
         {"target": 100 * target.error, "label": f"{target.factor:g}× = {100 * target.error:.2f} %"}
         for target in group.targets

@@ -44,6 +44,7 @@ def place_of(arm: Arm, group: ArmGroup) -> GridPlace:
     others = [(other, str(arm.swept[other])) for other in keys if other != key]
     parts = [value if other == "mode" else f"{other}={value}" for other, value in others]
     labels = [other.label for other in group.arms]
+    # Modes are often both arm and swept value: said once.
     if labels.count(arm.label) > 1 and len(set(labels)) > 1:
         parts = [
             arm.label,
@@ -175,6 +176,7 @@ def _x_axis(key: str, xs: list[Any]) -> dict[str, Any]:
     is_wide = ordered[0] >= 0 and smallest > 0 and ordered[-1] >= 4 * smallest
     scale: dict[str, Any] = {"domain": [ordered[0], ordered[-1]], "zero": False, "nice": False, "padding": 12}
     if is_wide:
+        # A log axis has no place for 0, which may be swept too.
         scale |= {"type": "log", "base": 2} if ordered[0] > 0 else {"type": "symlog"}
     title = f"{key} (log2 scale)" if is_wide else key
     axis = {"values": ordered, "format": "~g", "title": title}

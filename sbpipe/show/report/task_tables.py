@@ -1,6 +1,4 @@
-"""A comparison over several tasks, arms by tasks: who ended where, and what selection did there. Words only;
-the numbers are those of each task's own analysis.
-"""
+"""A comparison as arms by tasks: final errors, and what selection did. Words only; computes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,4 @@
-"""The timeline of both roles: who did what, when, over some twenty typical steps. Knows neither pages nor
-files.
-"""
+"""The timeline of both roles: who did what, when, over some twenty typical steps. Knows no page."""
 
 import statistics
 from collections.abc import Sequence
@@ -33,11 +31,13 @@ MEANING = (
 
 def typical_window(begins: Sequence[float], count: int = SHOWN_STEPS) -> tuple[int, int]:
     """First and last step of a stretch of about the median length, after the warm-up, near the middle."""
+    # A short run is shown whole.
     if len(begins) <= count + 1:
         return 0, len(begins) - 1
     first = min(int(WARMUP_SHARE * len(begins)), len(begins) - 1 - count)
     lengths = {k: begins[k + count] - begins[k] for k in range(first, len(begins) - count)}
     median = statistics.median(lengths.values())
+    # Many windows are as good as the median one: of these, the one in the middle of the run.
     tolerance, middle = 0.02 * median, (len(begins) - count) / 2
     start = min(
         lengths,
@@ -74,6 +74,7 @@ def timeline_chart(run: Run) -> Chart | None:
 
 
 def _spec(spans: Sequence[StageSpan], begin: float, end: float, lanes: list[str]) -> Spec:
+    # A wheel alone scrolls the page: a chart that took it would trap the reader.
     wheel = "wheel![event.ctrlKey || event.altKey || event.metaKey]"
     zoom = {"type": "interval", "encodings": ["x"], "zoom": wheel}
     shown = {"domain": [0, _ms(end - begin)], "nice": False}

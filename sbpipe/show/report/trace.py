@@ -20,6 +20,7 @@ def write_trace(run: Run, path: Path, most: int = MOST_EVENTS) -> str | None:
     begin, end, note = begins[0], float("inf"), f"{len(begins):,} stages of the whole run"
     if len(begins) > most:
         first = (len(begins) - most) // 2
+        # The middle, because start and end of a run are not typical.
         begin, end = begins[first], begins[first + most]
         note = f"{most:,} of {len(begins):,} stages, from the middle of the run"
     events = [*_stages(run, begin, end), *_counters(run, begin, end)]
@@ -33,6 +34,7 @@ def _stages(run: Run, begin: float, end: float) -> Iterator[dict[str, Any]]:
     """Every stage as a complete event, each lane named where it first appears."""
     places: dict[str, tuple[int, int]] = {}
     for span in stage_spans(run, begin, end):
+        # It began before the part that is written, where its time would be negative.
         if span.begin < begin:
             continue
         if span.lane not in places:

@@ -1,5 +1,4 @@
-"""Copies runs to TensorBoard, Weights & Biases and MLflow. Reads the run directory like everybody else; a run
-never waits for it.
+"""Copies runs to TensorBoard, Weights & Biases and MLflow, from the run directory: a run never waits for it.
 
 To add a tracker: one class with the methods of `tracker.Tracker` in a file of its own, and its line in
 `TRACKERS`, whose keys are the names of the library, of the extra and of the setting.

@@ -66,6 +66,7 @@ class Copier:
         for outlet in self._outlets:
             outlet.start()
         while True:
+            # Asked before reading, so that what was written up to the stop is still copied.
             is_last = once or is_stopped.is_set()
             self._read()
             ending = self._ending(GONE_AFTER_S if once else time.monotonic() - self._last_news)
@@ -87,6 +88,7 @@ class Copier:
             outlet.take(events)
 
     def _ending(self, silent_s: float) -> str | None:
+        # Only then is the kernel's table of locks read, and not every second.
         may_be_over = self._turn.get("kind") in ("summary", "failed") or silent_s >= GONE_AFTER_S
         return (
             ending_of(self._turn, is_in_use=is_held(self._run.path), silent_s=silent_s)

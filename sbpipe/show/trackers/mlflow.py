@@ -27,15 +27,14 @@ _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "killed": "KILLED", "fai
 
 
 class MLflow:
-    """Settings are parameters; values are metrics with step and time; the summary's numbers are metrics named
-    `summary/...`.
-    """
+    """Settings are parameters, values are metrics with step and time, the summary's are `summary/...`."""
 
     name = "mlflow"
     purpose = "MLflow runs"
     remembers = True
 
     def __init__(self) -> None:
+        # Before the import, which already reads some of them.
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
@@ -87,6 +86,7 @@ class MLflow:
             wall_time,
         )
         self.flush()
+        # MLflow has one word for a run that was stopped and one that was killed.
         self._client.set_tag(self._run_id, "ending", ending)
         if ending in _STATUS:
             self._client.set_terminated(self._run_id, _STATUS[ending])

@@ -37,6 +37,7 @@ class Outlet:
                 values, step = scalars_of(event), event.get("step")
                 if values and isinstance(step, int) and self._bookmark.is_new(event["kind"], step):
                     self._tracker.scalars(values, step, float(event["t"]))
+            # Noted after it was sent: a kill in between copies a few points twice and loses none.
             self._tracker.flush()
             self._remember()
         except self._tracker.errors as error:
@@ -47,6 +48,7 @@ class Outlet:
         if self.has_given_up:
             return
         try:
+            # A run that was copied to its end before has its summary there already.
             is_new = bool(summary) and self._bookmark.is_new("summary", summary.get("steps", 0))
             self._tracker.finish(summary if is_new else {}, ending)
             self._remember()

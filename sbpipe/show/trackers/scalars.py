@@ -39,9 +39,7 @@ NAMES: dict[str, dict[str, str]] = {
 
 
 def scalars_of(event: Mapping[str, Any]) -> dict[str, float]:
-    """An event's numbers by their names; {} for an event without any. The stages of a step become
-    `time/STAGE_ms`.
-    """
+    """An event's numbers by their names, the stages of a step as `time/STAGE_ms`; {} if it has none."""
     names = NAMES.get(event.get("kind", ""), {})
     values = {name: float(event[field]) for field, name in names.items() if is_number(event.get(field))}
     spans = event.get("spans")

@@ -37,6 +37,7 @@ class TensorBoard:
     def start(self, run: Tracked) -> str:
         """Begin a new event file in place of what was there."""
         folder = run.path / FOLDER
+        # Files cannot be changed, and a resumed run repeats steps: both copies of one would be shown.
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = self._open(str(folder), flush_secs=_FLUSH_S)

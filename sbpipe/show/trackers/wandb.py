@@ -36,6 +36,7 @@ class WeightsAndBiases:
             resume="allow" if run.known_as else None,
             dir=str(run.path),
             config=dict(run.settings),
+            # It would copy our output too, which is not the run's.
             settings=self._wandb.Settings(console="off"),
         )
         self._run.define_metric(STEP, hidden=True)

@@ -28,10 +28,14 @@ def make_scores(
 ) -> ScoreFile:
     """The scores of the whole data set (unpruned), left in `out`, which the flag or setting `key` names."""
     config = replace(
-        config, data=replace(config.data, prune="", prune_share=0.0), view=replace(config.view, score="clean")
+        # Not augmented, so that a number belongs to the example and not to one view of it.
+        config,
+        data=replace(config.data, prune="", prune_share=0.0),
+        view=replace(config.view, score="clean"),
     )
     device = devices.resolve("train.device", devices.plan(config.train.device, config.selector.device)[0])
     devices.use(device)
+    # Each model loads the data for itself below, because views depend on its seed.
     with _loaded(config, config.seed, device) as data:
         fingerprint, num_examples = data.fingerprint, data.train.num_examples
     store = Store(out, kind, fingerprint, recipe_of(config, epochs), key=key)
@@ -44,6 +48,7 @@ def make_scores(
         meter.model = parts.index(part) + 1
         with _loaded(config, part.seed, device) as data:
             ratings[part.name] = _rating(kind, config, data, part, device, epochs, meter)
+        # At once: a stop costs the model at work and no other.
         store.keep(part, ratings[part.name])
     return store.finish(joined(parts, [ratings[part.name] for part in parts], num_examples), parts)
 

@@ -41,6 +41,7 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
+        # The file itself is made anew, but only over one of the same making.
         if self._out.exists():
             self._read(self._out)
 

@@ -84,10 +84,7 @@ def lower(what: str, ours: Runs, theirs: Runs, *, factor: float = 1.0) -> Findin
 
 
 def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: float = 1.0) -> Finding:
-    """Whether an error is reached within `factor` times the other's time, by the ratio of times.
-
-    A target that no run of ours reaches is lost.
-    """
+    """Whether an error is reached within `factor` times the other's time, by the ratio of times."""
     if error is None:
         return Finding(what, "no run of the baseline finished", f"{OPEN}: nothing was measured")
     own, other = times(ours, error), times(theirs, error)
@@ -95,6 +92,7 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: 
     counts = (
         f"error {100 * error:.2f}% reached by {len(own)} of {len(ours)} against {len(other)} of {len(theirs)}"
     )
+    # No pair is left to judge by, and the claim is lost all the same.
     if not own and other:
         return Finding(what, counts, FAILED if len(ours) > 1 else judged([-1.0] * len(ours)))
     speedups = [theirs_s / ours_s for ours_s, theirs_s in both]

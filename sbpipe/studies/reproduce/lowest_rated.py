@@ -92,6 +92,7 @@ def compared(
     seeds, found = range(len(cnn)), dict[str, list[float]]()
     for share in shares:
         found[key(ACROSS, share)] = [overlap(cnn[seed], resnet[seed], share) for seed in seeds]
+        # Seed 0 takes the last one: index -1.
         found[key(WITHIN, share)] = [overlap(cnn[seed], cnn[seed - 1], share) for seed in seeds]
         found[key(LEAST_USED, share)] = [overlap(kept[seed], cnn[seed], share) for seed in seeds]
     return found

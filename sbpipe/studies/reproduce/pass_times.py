@@ -13,6 +13,7 @@ from sbpipe.models.losses import build_loss
 
 BATCH_SIZE = 128
 _SHAPE = (3, 32, 32)
+# The first passes allocate memory and choose kernels.
 _WARM = 2
 
 

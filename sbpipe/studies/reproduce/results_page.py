@@ -97,6 +97,7 @@ def as_markdown(entry: Entry) -> str:
 
 def write(out: Path, new: Entry) -> None:
     """Leave the outcome among those that are there, in place of an earlier one of the same kind."""
+    # Each command runs some of the experiments; the page holds the last outcome of every one.
     entries = [entry for entry in read(out) if (entry.name, entry.is_quick) != (new.name, new.is_quick)] + [
         new
     ]

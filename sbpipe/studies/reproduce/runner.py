@@ -35,6 +35,7 @@ class Ran:
 
 def configs_folder(given: Path | None) -> Path:
     """Where the experiments' files are: as given, in configs/cpu from here, or beside this package."""
+    # The files are no part of the package: a checkout has them beside it, an installation does not.
     places = [given] if given is not None else [_CONFIGS, Path(__file__).parents[3] / _CONFIGS]
     for place in places:
         if place.is_dir():

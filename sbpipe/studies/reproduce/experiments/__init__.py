@@ -1,3 +1,1 @@
-"""The experiments, one file per family: which runs or measurements each needs, and a pure function from those
-to findings. Nothing here knows how runs are made.
-"""
+"""The experiments, one file per family: what each needs, and how results are judged. Must not make runs."""

@@ -1,7 +1,6 @@
 """Time to a target error: Table 1, Figure 17 (second schedule), section 5.4 (static rate), Figure 14.
 
-All four are claims on one file of comparisons, configs/cpu/speed.toml: a task is a data set under one
-schedule, so runs are shared.
+All four are claims on configs/cpu/speed.toml: a task is a data set under one schedule, so runs are shared.
 """
 
 from collections.abc import Sequence
