@@ -1,5 +1,6 @@
 """The pages: what they link to, name and promise exists."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -80,3 +81,28 @@ def test_how_to_contribute_is_short() -> None:
 def test_the_index_reaches_every_page() -> None:
     reached = {(INDEX.parent / target.partition("#")[0]).resolve() for target in links_of(INDEX)}
     assert set(PAGES) - {INDEX} <= reached
+
+
+def test_the_walk_of_a_candidate_names_real_functions_and_counts_them() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"^```walk\n(.*?)^```\n\n\*\*(\d+) functions in (\d+) files", page, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    rows = [line.split(None, 1) for line in found[1].splitlines()]
+    walked = [(file, name.strip()) for file, names in rows for name in names.split(",")]
+    assert [step for step in walked if step[1] not in functions_in(ROOT / "sbpipe" / step[0])] == []
+    assert (len(set(walked)), len({file for file, _ in walked})) == (int(found[2]), int(found[3]))
+
+
+def functions_in(file: Path) -> set[str]:
+    """The functions and methods of a file, by their qualified names."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    methods = {
+        f"{kind.name}.{method.name}"
+        for kind in body
+        if isinstance(kind, ast.ClassDef)
+        for method in kind.body
+        if isinstance(method, ast.FunctionDef)
+    }
+    return methods | {function.name for function in body if isinstance(function, ast.FunctionDef)}

@@ -10,7 +10,6 @@ from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.telemetry import Telemetry
-from sbpipe.trainer.serving.feed import Prepared
 from sbpipe.trainer.step import TrainStep
 
 
@@ -32,7 +31,13 @@ class Loop:
     def run(self, first_step: int) -> RunEnd:
         """Train until the end of the stream, the budget or a stop; how it ended."""
         step = first_step
-        while (prepared := self._receive()) is not None:
+        while True:
+            if not self.engine.has_batch:
+                self._look_back()
+            with self.spans.span("wait"):
+                prepared = self.engine.next_batch(self.is_stopped)
+            if prepared is None:
+                break
             if step == first_step:
                 self.telemetry.begin()
             batch = prepared.batch
@@ -52,14 +57,8 @@ class Loop:
         self._look_back()
         return RunEnd.STOPPED if prepared is None and self.is_stopped.is_set() else RunEnd.FINISHED
 
-    def _receive(self) -> Prepared | None:
-        """The next batch; if it is not there yet, the time is used to look at the last step's losses."""
-        if not self.engine.has_batch:
-            self._look_back()
-        with self.spans.span("wait"):
-            return self.engine.next_batch(self.is_stopped)
-
     def _look_back(self) -> None:
+        """Look at the last step's losses: there is time for it while the next batch is missing."""
         self.telemetry.flush()
         self.engine.settle()
 

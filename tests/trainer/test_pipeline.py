@@ -84,7 +84,8 @@ def test_a_run_by_seconds_ends_with_its_budget(run_path: Path) -> None:
     summary = train_inline(small(mode="inline", train__steps=0, train__seconds=1.0), run_path)
     rates = [event["rate"] for event in events_of(run_path, "step")]
     assert summary["train_s"] >= 1.0
-    assert rates == sorted(rates, reverse=True)  # decayed inside the budget
+    decay = rates[rates.index(max(rates)) :]  # after the warm-up, inside the budget
+    assert decay == sorted(decay, reverse=True)
 
 
 def test_selective_backprop_learns_the_embedded_data(run_path: Path) -> None:

@@ -93,13 +93,12 @@ class Steering:
     def observe(self, outcome: StepOutcome) -> None:
         """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes."""
         weights = Arrival(self._weights) if self._weights is not None else None
-        before, self._pending = self._pending, (outcome, weights)
-        if outcome.is_here or self._is_immediate:
-            before, self._pending = self._pending, None
-        if before is not None:
-            self._take(*before)
-
-    def _take(self, outcome: StepOutcome, weights: Arrival | None) -> None:
+        taken: tuple[StepOutcome, Arrival | None] | None = (outcome, weights)
+        if not (outcome.is_here or self._is_immediate):
+            taken, self._pending = self._pending, taken
+        if taken is None:
+            return
+        outcome, weights = taken
         batch = outcome.batch
         swing = self.health.count(outcome.class_counts)
         ess = effective_share(weights.wait().numpy()) if weights is not None else None

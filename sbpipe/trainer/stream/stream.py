@@ -97,42 +97,31 @@ class Stream:
         return None if is_early else self.versions.of_batch(self.num_assembled)
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
-        config = self._config
-        granted: list[tuple[Peer, Lease]] = []
+        depth, granted = self._config.sync.depth, list[tuple[Peer, Lease]]()
         # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
         # it finds work the moment it has answered the first.
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
         for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
-            others = max(1, len(idle) - len(granted))
-            kept, room = (
-                math.ceil(count / others)
-                for count in self._demand(is_urgent=self.is_waiting and peer in idle)
+            # While the loop waits, an idle selector does not wait for what slower ones have out.
+            out = [] if self.is_waiting and peer in idle else list(self.ledger.out.values())
+            needed = credit.kept_to_lease(
+                batch_size=self.batch_size,
+                depth=depth,
+                on_hand=self.on_hand,
+                expected=sum(grant.expected_kept for grant in out),
+                is_waiting=self.is_waiting,
             )
+            free = depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
+            others = max(1, len(idle) - len(granted))
+            kept, room = math.ceil(needed / others), math.ceil(free / others)
             if kept < 1 or room < 1:
                 break
             # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
-            most = min(room, kept + config.score_batch_size)
+            most = min(room, kept + self._config.score_batch_size)
             granted += self._lease(
                 peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False
             )
         return granted
-
-    def _demand(self, *, is_urgent: bool) -> tuple[int, int]:
-        """Kept examples to lease now, and how many there is room for.
-
-        It is urgent when the loop waits while a selector idles: what slower ones have out is then not waited
-        for.
-        """
-        depth = self._config.sync.depth
-        out = [] if is_urgent else list(self.ledger.out.values())
-        kept = credit.kept_to_lease(
-            batch_size=self.batch_size,
-            depth=depth,
-            on_hand=self.on_hand,
-            expected=sum(grant.expected_kept for grant in out),
-            is_waiting=self.is_waiting,
-        )
-        return kept, depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
 
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
@@ -179,47 +168,40 @@ class Stream:
         if grant is None:
             return "the lease is not out"
         lease = grant.lease
-        considered, kept = len(selection.scores), selection.kept
-        fault = self.versions.fault(lease, selection, self.steps_done, is_stale=versions is not None)
+        considered, kept, num_kept = len(selection.scores), selection.kept, len(selection.kept)
+        # The step that will train its last kept example, if everything on hand goes first.
+        last_step = self.num_assembled + max(0, len(self._assembler) + num_kept - 1) // self.batch_size
+        is_stale = versions is not None
+        fault = self.versions.fault(
+            lease, selection, steps_done=self.steps_done, last_step=last_step, is_stale=is_stale
+        )
         if fault:
             self.expire(selection.lease_id)
             return fault
-        bound = self._config.sync.max_staleness
-        # The step that will train its last kept example, if everything on hand goes first.
-        last_step = self.num_assembled + max(0, len(self._assembler) + len(kept) - 1) // self.batch_size
-        if bound and versions is None and last_step - selection.version > bound:
-            self.expire(selection.lease_id)
-            return (
-                f"would be trained {last_step - selection.version} steps after scoring, the bound is {bound}"
-            )
         before = self.ledger.num_considered
-        if self.ledger.select(selection.lease_id, considered, len(kept)) is None:
+        if self.ledger.select(selection.lease_id, considered, num_kept) is None:
             return "does not fit the lease"
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
             self.predicted.append(selection.predicted)
-        self.yielded.count(considered, len(kept), is_selected=not lease.keep_all)
-        if len(kept):
-            self._assembler.add(self._kept(lease, selection, example_ids, before, versions))
+        self.yielded.count(considered, num_kept, is_selected=not lease.keep_all)
+        fast_version = fast_version_of(lease, selection)
+        self._assembler.add(
+            Kept(
+                example_ids=example_ids[kept],
+                epochs=np.full(num_kept, lease.epoch),
+                scores=selection.scores[kept],
+                keep_probability=selection.keep_probability[kept],
+                version=np.full(num_kept, selection.version) if versions is None else versions,
+                fast_version=np.full(num_kept, fast_version) if versions is None else versions,
+                arrived_at_step=np.full(num_kept, self.steps_done),
+                lease_ids=np.full(num_kept, lease.lease_id),
+                ordinal=before + kept.astype(np.int64) + 1,
+            )
+        )
         self._assemble()
         return ""
-
-    def _kept(
-        self, lease: Lease, selection: Selection, example_ids: Ids, before: int, versions: Ids | None
-    ) -> Kept:
-        count = len(selection.kept)
-        return Kept(
-            example_ids=example_ids[selection.kept],
-            epochs=np.full(count, lease.epoch),
-            scores=selection.scores[selection.kept],
-            keep_probability=selection.keep_probability[selection.kept],
-            version=np.full(count, selection.version) if versions is None else versions,
-            fast_version=np.full(count, fast_version_of(lease, selection)) if versions is None else versions,
-            arrived_at_step=np.full(count, self.steps_done),
-            lease_ids=np.full(count, lease.lease_id),
-            ordinal=before + selection.kept.astype(np.int64) + 1,
-        )
 
     def expire(self, lease_id: int) -> None:
         """Take a lease back."""

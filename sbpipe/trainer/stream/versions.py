@@ -68,8 +68,13 @@ class Versions:
             return version, -1
         return version, max(version, self.fast_published) if is_at_hand else version
 
-    def fault(self, lease: Lease, selection: Selection, steps_done: int, *, is_stale: bool) -> str:
-        """Why an answer's versions are not what its lease asks for, or ""; stale scores may have any."""
+    def fault(
+        self, lease: Lease, selection: Selection, *, steps_done: int, last_step: int, is_stale: bool
+    ) -> str:
+        """Why an answer's versions are not what its lease asks for, or too old for `last_step`; else "".
+
+        `is_stale` scores are looked up, each with a version of its own, and were chosen by these.
+        """
         newest = lease.version if lease.exact else max(self.published, steps_done)
         if not lease.version <= selection.version <= newest:
             return f"scored with version {selection.version}, not {lease.version} to {newest}"
@@ -79,6 +84,9 @@ class Versions:
             return (
                 f"scored with fast parts of version {fast_version}, not {lease.fast_version} to {newest_fast}"
             )
+        bound, lateness = self._config.sync.max_staleness, last_step - selection.version
+        if bound and not is_stale and lateness > bound:
+            return f"would be trained {lateness} steps after scoring, the bound is {bound}"
         return ""
 
 
