@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.digests import CUT_AT, Settings, config_of, cut, resumed, trained, variants
+from support.digests import CUT_AT, config_of, cut, resumed, trained, variants
 from support.runs import events_of, train_over
 
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.link.faults import FaultyPort
 from sbpipe.selection import POLICIES
+
+pytestmark = pytest.mark.slow
 
 
 def can_leave_the_process(policy: str) -> bool:
