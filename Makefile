@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint browser clean
+.PHONY: demo test test-fast lint browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite --no-report
@@ -12,6 +12,10 @@ demo: $(VENV)/installed
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# For the inner loop: what starts no process and no browser and trains no longer than a moment.
+test-fast: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests

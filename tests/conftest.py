@@ -1,11 +1,16 @@
 """What every test stands on: one thread, so that bits repeat, and a data cache of its own."""
 
+import inspect
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from support import browser, runs
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -19,12 +24,54 @@ def one_thread_and_own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
+# Hypothesis gives an example 200 ms of its own accord, which a busy machine may exceed.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+STARTERS = (subprocess, runs._PROCESSES, browser.Browser)
+"""Through these, and nothing else, a test starts a process or a browser."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu run where there is an accelerator."""
-    if not torch.accelerator.is_available():
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+    """Tests marked gpu run where there is an accelerator; those that start a process are slow."""
+    has_accelerator = torch.accelerator.is_available()
+    for item in items:
+        if "gpu" in item.keywords and not has_accelerator:
+            item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+        if any(starts_a_process(function) for function in functions_of(item)):
+            item.add_marker(pytest.mark.slow)
+
+
+def functions_of(item: pytest.Item) -> list[FunctionType]:
+    """A test and its fixtures."""
+    assert isinstance(item, pytest.Function)
+    fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
+    return [function for function in (item.function, *fixtures) if isinstance(function, FunctionType)]
+
+
+def starts_a_process(function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
+    """Whether it names a starter, or a helper of the tests that does.
+
+    Found out here, so that nobody has to remember a marker; a test that is slow for another reason, such as a
+    long training, is marked by hand.
+    """
+    seen = {function} if seen is None else seen | {function}
+    values = [unwrap(function.__globals__.get(name)) for name in names_in(function.__code__)]
+    helpers = [value for value in values if isinstance(value, FunctionType) and value not in seen]
+    return any(value is starter for value in values for starter in STARTERS) or any(
+        starts_a_process(helper, seen) for helper in helpers if not helper.__module__.startswith("sbpipe")
+    )
+
+
+def unwrap(value: object) -> object:
+    """The function below a decorator."""
+    return inspect.unwrap(value) if isinstance(value, FunctionType) else value
+
+
+def names_in(code: CodeType) -> set[str]:
+    """All names that a function, and functions within it, look up."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*map(names_in, inner))
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ def row(precision: str, rate: float, **changes: float) -> Scored:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.slow
 def test_the_table_of_a_run_has_every_precision_and_what_programs_ask_for(
     run_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

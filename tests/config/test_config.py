@@ -164,6 +164,7 @@ def test_every_config_in_the_tree_loads(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.slow
 def test_every_config_in_the_tree_runs_a_step(path: Path, tmp_path: Path) -> None:
     tiny = {
         "data.name": "embedded",

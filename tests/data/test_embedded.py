@@ -176,6 +176,7 @@ def trained(data: Data, num_steps: int) -> nn.Module:
 
 
 @pytest.mark.usefixtures("_one_thread")
+@pytest.mark.slow
 def test_easy_examples_are_learned_quickly_and_hard_ones_are_not() -> None:
     data = load_data(DataConfig(examples=4000, test_examples=1000), ViewConfig(), seed=0, device=CPU)
     network = trained(data, num_steps=120)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.nets import needs_int8
 from support.runs import sbpipe, settings
 from torch import nn
 
@@ -67,7 +68,7 @@ def test_the_layout_is_a_function_of_the_model(
     assert layout_of(model) == layout
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
 def test_a_narrow_residual_net_trains_to_the_end(tmp_path: Path, precision: str) -> None:
     """Channels-last, this run ends in a corrupted heap on a CPU with AVX2 and not AVX-512."""
     narrow = {"model__name": "small_resnet", "model__options": {"depth": 8, "width": 4}}

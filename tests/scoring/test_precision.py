@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.nets import candidates, net, scorer_of
+from support.nets import candidates, needs_int8, net, scorer_of
 from support.runs import events_of, sbpipe, settings, small, train_inline
 
 from sbpipe.config import resolve
@@ -91,6 +91,7 @@ def test_auto_is_a_batch_size_and_the_trainer_plans_with_the_default() -> None:
     assert config.score_batch_size == 50
 
 
+@needs_int8
 def test_a_run_in_int8_trains_and_tells_how_well_its_scores_rank(run_path: Path) -> None:
     summary = train_inline(
         small(mode="inline", selector__precision="int8", model__options={"width": 8}), run_path

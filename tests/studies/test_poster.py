@@ -92,6 +92,7 @@ def test_a_seed_compares_its_own_ensembles_and_run_and_one_architecture_with_ano
     }
 
 
+@pytest.mark.slow
 def test_ratings_and_uses_are_of_the_same_examples(tmp_path: Path) -> None:
     given = {"data.examples": 64, "data.test_examples": 10, "train.batch_size": 16, "train.epochs": 2.0}
     extent = lowest.Extent(given, models=1, epochs=0.25)

@@ -1,14 +1,18 @@
 """Small nets of every family, their scorers, and candidates to score."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from sbpipe.config import LossConfig, ModelConfig
 from sbpipe.models import build_model
 from sbpipe.models.losses import build_loss
-from sbpipe.scoring import Scorer
+from sbpipe.scoring import Scorer, int8
 
+needs_int8 = pytest.mark.skipif(
+    not int8.is_available(), reason="integer kernels need oneDNN on an x86 CPU with AVX2 or later"
+)
 CPU = torch.device("cpu")
 PRECISIONS = ["fp32", "bf16", "fp16", "int8"]
 FAMILIES: dict[str, dict[str, float]] = {

@@ -16,6 +16,8 @@ from sbpipe.errors import ConfigError
 from sbpipe.link.faults import FaultyPort
 from sbpipe.selection import POLICIES
 
+pytestmark = pytest.mark.slow
+
 
 def can_leave_the_process(policy: str) -> bool:
     return not POLICIES[policy].traits.needs_trained_losses

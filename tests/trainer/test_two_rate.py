@@ -312,6 +312,7 @@ def test_a_run_of_one_rate_has_no_fast_numbers(run_path: Path) -> None:
     ] * 3
 
 
+@pytest.mark.slow
 def test_scores_agree_better_with_fresh_losses_at_two_rates(tmp_path: Path) -> None:
     changes = {
         "mode": "fixed-lag",
@@ -357,6 +358,7 @@ def test_a_run_of_two_rates_resumes_to_the_same_weights(
     assert again["weights.digest"] == whole["weights.digest"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_ramp_is_under_way_resumes_to_the_same_weights(tmp_path: Path) -> None:
     changes = {
         "mode": "fixed-lag",
