@@ -30,6 +30,7 @@ def cached_arrays(
         if fits(arrays):
             return arrays
     except BROKEN:
+        # Missing or damaged: it can be made again.
         pass
     arrays = make()
     try:

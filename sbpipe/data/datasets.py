@@ -119,6 +119,7 @@ class DatasetContent:
         )
 
     def _example(self, example_id: int) -> Example:
+        # Seed 0 whatever the run's: a fingerprint is of the data, not of the run.
         items = KeyedDataset(self.dataset, seed=0, name=self.name).items([(example_id, 0)])
         return Example(items.inputs[0], self.targets(items.targets, np.array([example_id]))[0])
 

@@ -124,6 +124,7 @@ def as_example(item: Any, name: str) -> Example:
 
 
 def _as_tensor(value: Any) -> torch.Tensor | None:
+    # A PIL image, known by its methods: PIL itself need not be installed.
     if hasattr(value, "getbands") and hasattr(value, "convert"):
         value = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"))
     if isinstance(value, (bool, int, float, np.number)) or (

@@ -72,6 +72,7 @@ class _Worker:
             target=_serve, args=(theirs, self._pipe, dataset), daemon=True, name=f"sbpipe-load-{dataset.name}"
         )
         self._process.start()
+        # The worker's end is open in the worker alone, so that its death closes the pipe.
         theirs.close()
 
     def ask(self, part: Wanted) -> None:

@@ -75,6 +75,7 @@ def refuse_ipc_in_use(given: str, address: Address) -> None:
                 "link.bind", given, f"{path}: it is not a socket", "Choose a path where nothing is"
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            # zmq writes Linux's abstract names with an @, the kernel with a zero byte.
             if probe.connect_ex(f"\0{path[1:]}" if path.startswith("@") else path) == 0:
                 raise bind_error(given, endpoint, errno.EADDRINUSE)
 

@@ -74,6 +74,7 @@ def read_connection(run_dir: Path) -> Connection:
     path = run_dir / FILE_NAME
     try:
         with path.open("rb") as file:
+            # What is longer is cut off here, and then refused as malformed.
             content = file.read(_MAX_FILE_BYTES)
     except FileNotFoundError:
         reason = f"{path} is not there (yet)"
@@ -99,6 +100,7 @@ def read_connection(run_dir: Path) -> Connection:
     except (ValueError, TypeError, RecursionError):
         raise malformed from None
     blank = asdict(Connection("", ""))
+    # The very type: True would pass for the pid 1.
     if any(type(value) is not type(blank[name]) for name, value in asdict(connection).items()):
         raise malformed
     return connection

@@ -225,6 +225,7 @@ def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
         raise BadFrame(
             "arrays", f"{shape.kind.__name__} came with {len(frames)} arrays, {len(present)} announced"
         )
+    # Arrays that are nil have no frame: they stay None.
     values.update(dict.fromkeys(shape.arrays))
     for name, frame in zip(present, frames, strict=True):
         _check_array(name, shape.arrays[name], header[name], frame)

@@ -108,6 +108,7 @@ class SelectorGate:
 
     @session.setter
     def session(self, session: bytes) -> None:
+        # Another trainer counts its messages from 0; the same one, welcoming twice, counts on.
         if session != self._session:
             self._session = session
             self._last = {False: -1, True: -1}

@@ -16,6 +16,7 @@ class Bell:
     """Wakes a thread that polls; rung many times before it looks, it wakes once. A ring is never lost."""
 
     def __init__(self) -> None:
+        # Not a zmq socket: those belong to one thread, and any thread may ring.
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)

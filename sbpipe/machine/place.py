@@ -31,5 +31,6 @@ def own_place() -> Place | None:
     text = os.environ.get(_VARIABLE, "")
     if not text:
         return None
+    # No further than that: a path may hold colons.
     rank, world, meeting = text.split(":", 2)
     return Place(int(rank), int(world), Path(meeting))

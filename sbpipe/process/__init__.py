@@ -49,13 +49,16 @@ def run_processes(
         *(["--resume"] if resume else []),
         *(["--overwrite"] if overwrite else []),
     ]
+    # Port 0: several runs may share this machine. connection.json tells the selectors what it became.
     command = role_command("trainer", *assignments(given), "--bind", "tcp://127.0.0.1:0", *where)
     try:
+        # Replicas find each other through a file, so that no port has to be free; it goes with the run.
         with tempfile.TemporaryDirectory(prefix="sbpipe-") as meeting:
             trainer, *replicas = _replicas(config, command, path / LOGS, Path(meeting) / "replicas")
             others = replicas or _selectors(config, path, num_selectors)
             return supervise(trainer, [*others, *_trackers(config, path)], path, Display())
     except ChildFailed:
+        # The trainer failed before it opened its run: there is nothing here but logs, which the error quotes.
         if is_new and not (path / CONFIG).exists():
             shutil.rmtree(path, ignore_errors=True)
         raise

@@ -185,6 +185,7 @@ def run_selector(
     config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
 ) -> RunEnd:
     """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second."""
+    # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
     devices.use(device)
     selector_id = new_selector_id()
@@ -209,6 +210,7 @@ def run_selector(
     finally:
         is_over.set()
         builder.close()
+        # A killed trainer cannot: what it left in this host's shared memory would stay until a reboot.
         sweep()
 
 

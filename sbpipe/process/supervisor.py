@@ -59,6 +59,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
             trainer.stop(signal.SIGKILL)
         finally:
             _end(trainer, others)
+            # A trainer that was killed could not remove its slots.
             sweep()
     if trainer.code != 0 and not is_stopping.count:
         raise ChildFailed(trainer)

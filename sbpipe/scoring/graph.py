@@ -80,6 +80,7 @@ def _fuse(
     if user is not None and _can_fold(module_of(graph, user)):
         last, norm = user, module_of(model, user)
         user = _only_user(last)
+    # Behind a pool a sum is not the convolution's any more: no kernel does both.
     if pool is None and user is not None and _is_sum(user):
         other = next(value for value in user.args if value is not last)
         last, user = user, _only_user(user)

@@ -193,6 +193,7 @@ class Scorer:
                 raise
             log.warning("the model's graph cannot be computed: %s", str(error).strip().splitlines()[0])
             return False
+        # Outputs that are not finite compare with nothing; scores made of them are counted as they come.
         return bool(difference.norm() <= tolerance * wanted.norm()) or not bool(torch.isfinite(wanted).all())
 
     def _compile(self, inputs: Tensor) -> None:

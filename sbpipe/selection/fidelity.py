@@ -10,12 +10,14 @@ def ranks(values: Floats) -> NDArray[np.float64]:
     """Ranks from 0, ties sharing their mean rank."""
     ordered, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
+    # Without ties the inverse is the ranks already.
     return (ends - (counts + 1) / 2.0)[inverse] if len(ordered) < len(values) else inverse.astype(np.float64)
 
 
 def spearman(scores: Floats, losses: Floats) -> float:
     """Rank correlation of the pairs that are finite on both sides; NaN when there is nothing to correlate."""
     finite = np.isfinite(scores) & np.isfinite(losses)
+    # Two pairs always correlate by 1 or -1.
     if finite.sum() < 3:
         return float("nan")
     a, b = ranks(scores[finite]), ranks(losses[finite])

@@ -167,6 +167,7 @@ class GaussianProcess:
         return self._known[example_ids]
 
     def _rank_latest(self) -> None:
+        # A fit stands until new scores come, so without one the latest epoch has scores not yet ranked.
         if self._latest >= 0 and self._fitted is None:
             self._ranked[self._latest] = rank(self._scores)
             if len(self._ranked) > SPAN:

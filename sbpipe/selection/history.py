@@ -53,6 +53,7 @@ def sliding_cdf(window: Floats, scores: Floats, capacity: int) -> Floats:
     """`cdf` of each score in a window of `capacity` that it has just entered."""
     series = np.concatenate([window, scores])
     below = np.empty(len(scores), np.intp)
+    # A block longer than the window would have to lose its own first scores again.
     block = min(BLOCK, capacity)
     for first in range(0, len(scores), block):
         now = len(window) + first
@@ -85,6 +86,7 @@ def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]
     return counts
 
 
+# Every pass asks for the same few shapes.
 @lru_cache(maxsize=16)
 def _first(num_others: int, num_block: int, shift: int) -> NDArray[np.bool_]:
     """Entry (j, i) says whether j is one of the first i + shift."""

@@ -63,6 +63,7 @@ class Selector:
             example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
             chunks.append(self._consider(lease, example_ids, lease.most - num_kept))
             num_kept += len(chunks[-1].decision.kept)
+            # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
             self.progress += 1
             if num_kept >= lease.enough:
                 break

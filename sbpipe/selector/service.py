@@ -64,6 +64,7 @@ class SelectorService:
         self._port, self._hello, self._link = port, hello, link
         self._build, self._moved = build, moved
         self._spans = spans
+        # Errors of the link thread come this way too, to be raised where the process ends.
         self._inbox: queue.Queue[messages.Welcome | Lease | messages.Goodbye | SbpipeError] = queue.Queue()
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
@@ -100,6 +101,7 @@ class SelectorService:
             self._port.post(messages.Goodbye(RunEnd.STOPPED))
             return RunEnd.STOPPED
         except BaseException as error:
+            # The trainer then grants its leases to others at once, not after a silence.
             self._port.post(messages.Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
             raise
         finally:

@@ -202,6 +202,7 @@ class PartPublisher:
         """Take the oldest slot that is neither the newest nor, unless it must be, held."""
         with self._lock:
             held = set() if must else {*self._holds.values()}
+            # Readers without an exact version are led to the newest: overwritten, they would have to wait.
             if self._slots.version(self._slots.newest) >= 0:
                 held.add(self._slots.newest)
             free = [k for k in range(self._slots.num_slots) if k not in held]
@@ -237,6 +238,7 @@ class _Stage:
     def __init__(self, manifest: Manifest, device: torch.device) -> None:
         self._flat = torch.empty(manifest.num_bytes, dtype=torch.uint8, device=device)
         self._views = tensors_in(self._flat, manifest)
+        # The slots are not pinned, and a copy from a device into such memory would block the loop.
         self._pinned = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=True)
         self._device = device
         self._stream = torch.Stream(device)

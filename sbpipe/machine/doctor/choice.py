@@ -41,6 +41,7 @@ def shared_memory() -> SharedMemory:
     try:
         Slots.create(1, num_slots=_NUM_SLOTS, name=f"doctor-{os.getpid()}").close()
     except OSError as error:
+        # Full is not broken: the size that still fits is told anyway.
         problem = "" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return SharedMemory(
         path, usage.total, usage.free, 0 if problem else largest_snapshot(usage.free), problem
