@@ -148,7 +148,7 @@ _SCORES = Kind("scores", ("trainer",), "with every `eval`: what selection did to
     _STEP,
     _CANDIDATES,
     Field("quantiles", "list", "percentiles 0 to 100 of the last `selection.history` scores; empty where "
-          "nobody scores"),
+          "the policy needs none"),
     Field("class_considered", "list", "candidates of each class since the last such event"),
     Field("class_kept", "list", "of these, kept"),
     Field("times_kept", "list", "how many examples were kept 0, 1, 2, ... times, of those considered"),
@@ -198,7 +198,7 @@ _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
     Kind("warning", ("trainer", "selector"), "something a user should act on; `sbpipe run` shows it", _TEXT),
     Kind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
-    Kind("resumed", ("trainer",), "the run goes on from a checkpoint", (_STEP,)),
+    Kind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
     Kind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
     Kind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
         Field(number.name, number.unit, number.meaning) for number in NUMBERS.values()

@@ -15,7 +15,7 @@ Everything sbpipe shows, in the terminal, on the live page, in reports and to tr
 files; nothing else is asked of a running process."""
 _EVENTS = """\
 One JSON object per line, appended and flushed line by line: a kill cuts at most the last line. A number that
-was not finite is `null`. After a resume the file goes on behind a `resumed` event; steps after the checkpoint
+was not finite is `null`. After a resume the file continues with a `resumed` event; steps after the checkpoint
 appear a second time, and the later ones count. Every event has:"""
 _STAGES = """\
 How a role spends its time. `work` counts as busy, `wait` as idle, `overhead` as neither; `apart` is left out
