@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sbpipe.runs.names.events import KINDS, STAMP, Field, Kind
+from sbpipe.runs.names.events import KINDS, STAMP, EventKind, Field
 from sbpipe.runs.names.files import FILES
 from sbpipe.runs.names.stages import STAGES
 from sbpipe.runs.names.summary import GROUPS, Number
@@ -49,7 +49,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: EventKind) -> str:
     title = f"### `{kind.name}` ({', '.join(kind.roles)})\n{kind.meaning[0].upper()}{kind.meaning[1:]}."
     if kind.name == "summary":
         return title  # its fields are the table at the end of the page
