@@ -196,7 +196,7 @@ _SELECTORS = (
 )  # fmt: skip
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
-    EventKind("warning", ("trainer", "selector"), "something a user should act on; `sbpipe run` shows it", _TEXT),
+    EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
     EventKind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
     EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
     EventKind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
