@@ -38,10 +38,8 @@ def measure() -> list[Row]:
 
 def a_selection() -> Selection:
     """The answer to a lease of 384 of which 128 were kept."""
-    kept = np.arange(0, 384, 3, dtype=np.int32)
-    return Selection(
-        1, 1, np.random.default_rng(0).random(384).astype(np.float32), kept, np.full(128, 0.5, np.float32)
-    )
+    scores = np.random.default_rng(0).random(384).astype(np.float32)
+    return Selection(1, 1, scores, np.arange(0, 384, 3, dtype=np.int32), np.full(384, 0.5, np.float32))
 
 
 def _measure_pair(

@@ -26,7 +26,7 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
     else:
         print(f"\nkilled before it could leave a summary\nrun directory: {path}")
     if summary.get("status", "killed") in ("stopped", "killed"):
-        print(f"go on with:    sbpipe run --run-dir {path} --resume")
+        print(f"resume with:   sbpipe run --run-dir {path} --resume")
 
 
 def make_report(path: Path) -> None:

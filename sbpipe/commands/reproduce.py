@@ -16,9 +16,9 @@ DESCRIPTION = """\
 Without names, lists the experiments: what each shows and claims, what it
 needs, about how long it takes. With names, runs them and prints for each part
 of the claim what was measured here, with n and spread, and whether it held.
-Claims that do not hold here are printed as such; the exit code is 0 all the
-same. Runs are resumable cells as of `sbpipe compare`: give the same command
-again to go on after a stop.
+Claims that do not hold here are printed as such, and the exit code is still 0.
+Runs are resumable cells as of `sbpipe compare`: give the same command again to
+resume after a stop.
 
   sbpipe reproduce                      the list
   sbpipe reproduce fig5 fig18 --quick   the embedded data only, a minute
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("runs/reproduce"),
         metavar="DIR",
-        help="where to write, or to go on (runs/reproduce)",
+        help="where to write, or to resume (runs/reproduce)",
     )
     parser.add_argument(
         "--configs", type=Path, metavar="DIR", help="where the comparisons' files are (configs/cpu)"
@@ -110,7 +110,7 @@ def _compare(
         print(f"{experiment.name}: {plan.name}, {len(plan.cells)} runs, into {places[task]}", flush=True)
         ran[task] = run_task(plan, places[task], resume_with=again, retry=args.retry)
         if ran[task].is_stopped:
-            print(f"stopped\ngo on with:  {again}")
+            print(f"stopped\nresume with:  {again}")
             return None, 130
     failed = [text for one in ran.values() for text in one.failed]
     for text in failed:

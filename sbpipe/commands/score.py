@@ -15,7 +15,7 @@ HELP = (
 DESCRIPTION = """\
 Trains models for a while and leaves one number per training example in a file.
 Each finished model is kept beside it, in FILE.parts/: give the same command
-again to go on after a stop, or with more --models to add to them. Nothing
+again to resume after a stop, or with more --models to add to them. Nothing
 runs beside it, so it computes on all cores unless train.threads is set.
 
   sbpipe score el2n --out el2n.npz                       then, to train on the harder 70 %:
@@ -42,7 +42,7 @@ KINDS = {
         "epochs that each is trained, its schedule included (2)",
     ),
     "irreducible": _Kind(
-        "the loss under a model that was trained on the other half: what nobody learns from others "
+        "the loss under a model that was trained on the other half: what no other example teaches "
         "(Mindermann et al. 2022)",
         "pairs of models, one for each half (1)",
         1,

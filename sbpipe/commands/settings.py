@@ -32,7 +32,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME",
-        help=f"who is kept: {_offer('selection.policy')}",
+        help=f"rule that selects: {_offer('selection.policy')}",
     )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="where to write (a new folder under runs/)"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --run-dir")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
 
 
@@ -92,5 +92,5 @@ def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str,
 
 def _resumed(args: argparse.Namespace, given: dict[str, Any]) -> Config:
     if args.run_dir is None:
-        raise ConfigError("--resume", True, "needs a run to go on with", "Name it with --run-dir")
+        raise ConfigError("--resume", True, "needs a run to continue", "Name it with --run-dir")
     return resumed(args.run_dir, given)

@@ -20,7 +20,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="N", help="how many seeds, or which ones: 3 or 0,1,2")
     add_assignments(parser, "a setting of all cells; may be repeated")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write, or to go on (a new folder under runs/)"
+        "--out", type=Path, metavar="DIR", help="where to write, or to resume (a new folder under runs/)"
     )
     parser.add_argument(
         "--jobs",

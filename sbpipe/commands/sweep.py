@@ -12,7 +12,7 @@ HELP = "a grid over any settings, by seeds, resumable; one results.csv and a rep
 DESCRIPTION = """\
 Runs every point of a grid with every seed, one after another, and leaves one
 results.csv, the tables and a report. Every cell is checked before the first
-one starts. Give the same command with the same --out to go on after a stop.
+one starts. Give the same command with the same --out to resume after a stop.
 
   sbpipe sweep --sync 1,2,4,8,16,32,64 --seeds 3
   sbpipe sweep --grid selection.keep=0.25,0.33,0.5 --set train.epochs=3

@@ -11,11 +11,11 @@ from sbpipe.config import flatten
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.runs.names.files import CONFIG
 
-HELP = "copy a run to TensorBoard, W&B or MLflow, while it goes on or afterwards"
+HELP = "copy a run to TensorBoard, W&B or MLflow, while it runs or afterwards"
 DESCRIPTION = """\
-Copy the numbers of a run to trackers. Follows a run that goes on until it ends; a
+Copy the numbers of a run to trackers. Follows a running run until it ends; a
 run that has ended is copied at once. Copying again adds what is new; remove
-RUN/trackers to copy all of it anew. `sbpipe run` does this by itself for trackers
+RUN/trackers to copy everything again. `sbpipe run` does this by itself for trackers
 that are switched on by settings, e.g. --set trackers.tensorboard=true.
 
   --tensorboard   files in RUN/tensorboard:  tensorboard --logdir RUN/tensorboard

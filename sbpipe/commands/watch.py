@@ -9,7 +9,7 @@ from sbpipe.errors import ConfigError, MissingExtra
 
 HELP = "a live page of running and finished runs"
 DESCRIPTION = """\
-Serves a page on this machine that follows runs as they go on: curves, the last
+Serves a page on this machine that follows runs as they train: curves, the last
 steps of both roles, selectors and warnings. It only reads the runs' files.
 
   sbpipe watch runs/                      every run in a folder, new ones too
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     bound = listener.listen(host, args.port)
     url = listener.url(host, bound.getsockname()[1])
     if not listener.is_loopback(host):
-        print(f"warning: whoever can reach {url} can read these runs: there is no password", flush=True)
+        print(f"warning: anyone who can reach {url} can read these runs: there is no password", flush=True)
     print(f"watching {', '.join(map(str, args.paths))}\n{url}   (Ctrl-C ends it)", flush=True)
     from sbpipe.show.live.server import serve
 

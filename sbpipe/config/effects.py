@@ -43,7 +43,7 @@ def _why_not_apart(config: Config) -> str:
 def of_pruning(config: Config) -> Notes:
     """A score file by which nobody is left out."""
     if config.data.prune and not config.data.prune_share:
-        yield "data.prune has no effect: data.prune_share = 0 leaves nobody out"
+        yield "data.prune has no effect: data.prune_share = 0 leaves no example out"
 
 
 def of_devices(config: Config) -> Notes:

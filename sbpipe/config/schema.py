@@ -198,7 +198,9 @@ class SelectionConfig:
         "scores beyond outlier_quantile of the recent ones: keep, clip (count as the quantile) or skip",
         choices=("keep", "clip", "skip"),
     )
-    outlier_quantile: float = setting(0.99, "outliers: from where on", above=0.0, high=1.0)
+    outlier_quantile: float = setting(
+        0.99, "outliers: quantile of the recent scores above which a score is one", above=0.0, high=1.0
+    )
     history_by: str = setting(
         "all",
         "what a score is ranked among: all scores, or those of its class (class balance)",
@@ -207,7 +209,7 @@ class SelectionConfig:
     ramp: bool = setting(True, "steady: choose uniformly at first, more sharply as the loss falls")
     reweight: bool = setting(
         True,
-        "steady: weight each trained example by what its fresh loss deserves over what its old score got",
+        "steady: weight each trained example by keep probability of its fresh loss / of its old score",
     )
     soften: float = setting(
         0.0,

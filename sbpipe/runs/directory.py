@@ -54,7 +54,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
     if path.is_dir() and any(entry.name not in _BEFORE_A_RUN for entry in path.iterdir()) and not resume:
         if not overwrite:
             raise RunDirError(
-                f"{path} is not empty. Use --resume to go on with the run there, --overwrite to replace it, "
+                f"{path} is not empty. Use --resume to continue the run there, --overwrite to replace it, "
                 "or another --run-dir"
             )
         if not is_run:

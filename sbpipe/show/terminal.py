@@ -154,7 +154,7 @@ ENDING = {
     "steps": "optimizer steps",
     "candidates_per_s": "candidates considered while training",
     "trainer.idle_ratio": "of its time without a batch; high: selecting is too slow",
-    "selector.busy_ratio": "of its time at work; near 100%: it cannot score more",
+    "selector.busy_ratio": "of its time busy; near 100%: it cannot score more",
     "keep_rate": "of the candidates were trained on",
     "staleness.mean": "that the weights moved on between scoring and training",
     "fidelity.spearman": "1 = scores rank like fresh losses, 0 = they say nothing",

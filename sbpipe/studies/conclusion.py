@@ -25,7 +25,7 @@ def conclude(outcome: Outcome, path: Path, *, resume_with: str, with_report: boo
     plan, num_cells = outcome.plan, len(outcome.plan.cells)
     if outcome.is_stopped:
         done = sum(result.is_finished for result in outcome.results)
-        said = f"\nstopped with {done} of {num_cells} cells done\ngo on with:  {resume_with}"
+        said = f"\nstopped with {done} of {num_cells} cells done\nresume with:  {resume_with}"
         return Conclusion(130, said)
     write_atomically(path / PAGE, page_of(outcome))
     tables = outcome.tables()

@@ -122,7 +122,7 @@ class Conductor:
             for run in self._running
         ]
         left_s = time_left_s(running, waiting, done_s, jobs=self._jobs, alone=self._alone)
-        what = self._running[0].cell.label if self._jobs == 1 else f"{len(running)} at work"
+        what = self._running[0].cell.label if self._jobs == 1 else f"{len(running)} running"
         line = study_line(len(self._results), len(self._plan.cells), what, left_s)
         self._display.lines(
             [line, *(cell_lines(self._running[0]) if self._jobs == 1 else map(cell_line, self._running))]

@@ -156,7 +156,7 @@ class StudyFolder:
             more = f", and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
             raise RunDirError(
                 f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "
-                "Give the same file and flags to go on there, or choose another --out"
+                "Give the same file and flags to resume there, or choose another --out"
             )
         # Finished ones only: no number of the others enters a mean.
         refuse_changed([(cell, self.run_path(cell)) for cell in plan.cells if self._is_finished(cell)])
@@ -174,7 +174,7 @@ def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None])
     while problem := _occupied(run_path, pid):
         if time.monotonic() > give_up:
             raise RunDirError(
-                f"{problem} since more than {_LEAVING_S:.0f} s. Stop it, then give the same command again"
+                f"{problem} for more than {_LEAVING_S:.0f} s. Stop it, then give the same command again"
             )
         if not has_said:
             say(f"waiting until an earlier attempt has stopped: {problem}")

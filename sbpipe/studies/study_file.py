@@ -188,6 +188,6 @@ def _steps_factor(value: Any, where: str) -> float | str | None:
     raise ConfigError(
         where,
         value,
-        "is no factor",
+        "is not a factor",
         f'Write a number above 0, or "{INVERSE_KEEP}" to train what selection would skip too',
     )

@@ -99,7 +99,7 @@ def test_a_plugin_that_does_not_exist_is_named(run_path: Path) -> None:
 
 def test_a_run_directory_in_use_is_refused_unless_told_otherwise(run_path: Path) -> None:
     train_inline(small(mode="inline", train__steps=1), run_path)
-    with pytest.raises(RunDirError, match="--resume to go on with the run there, --overwrite to replace it"):
+    with pytest.raises(RunDirError, match="--resume to continue the run there, --overwrite to replace it"):
         train_inline(small(mode="inline"), run_path)
 
 

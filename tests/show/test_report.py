@@ -241,7 +241,7 @@ def test_grey_examples_and_unknown_classes_can_be_shown(tmp_path: Path) -> None:
     arrays = read_examples(tmp_path, [])
     arrays["easiest_targets"][:] = -1
     arrays["easiest_scores"][:] = np.nan
-    assert captions_of("easiest", arrays)[1] == "true –\nsaid 1\nscore –"
+    assert captions_of("easiest", arrays)[1] == "true –\npredicted 1\nscore –"
     assert data_uri(arrays["easiest_images"][0]).startswith("data:image/png;base64,")
 
 

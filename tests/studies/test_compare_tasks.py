@@ -138,7 +138,7 @@ def test_the_seeds_of_a_flag_are_shared_out_to_tasks(tmp_path: Path) -> None:
         ('tasks = ["big"]', "tasks = 3", "arm 'odd' tasks = 3: is not a list of names"),
         ("train.steps = 10\n", "", "arm 'full' steps_factor = '1/keep': multiplies train.steps, which is not "
                                    "given.*task 'small'"),
-        ('"1/keep"', '"2/keep"', "arm 'full' steps_factor = '2/keep': is no factor"),
+        ('"1/keep"', '"2/keep"', "arm 'full' steps_factor = '2/keep': is not a factor"),
         ('steps_factor = "1/keep"', 'steps_factor = 2\ntrain.steps = 3', "arm 'full' steps_factor = 2.0: the "
                                                                          "arm sets train.steps too"),
         ("seeds = 2", "seeds = 4", "task 'small' seeds = 4: asks for more than the study's seeds, which are "

@@ -145,7 +145,7 @@ def test_scores_are_made_once_before_the_runs_and_for_this_data_set_alone(tmp_pa
     plan, scores = comparison(path), Scores("el2n", models=1, share=0.5)
     (fact,) = prepare(scores, plan, said.append)
     assert "el2n of 1 models" in fact
-    assert said[1].startswith("scores: there after ")
+    assert said[1].startswith("scores: made in ")
     part = out.with_name("one.npz.parts") / "model-0.npz"
     before, made = part.stat().st_mtime_ns, out.read_bytes()
     again = comparison(path)

@@ -194,7 +194,7 @@ def test_an_interrupt_stops_all_running_cells_which_count_as_not_begun(tmp_path:
     assert not cores[0] & cores[1]
     assert all(map(is_gone, pids))
     assert states_in(tmp_path) == {}
-    assert "--jobs 2" in said.rpartition("go on with:")[2]
+    assert "--jobs 2" in said.rpartition("resume with:")[2]
 
 
 @needs_two_cores

@@ -79,7 +79,7 @@ def test_an_interrupt_stops_the_running_cell_and_says_how_to_go_on(tmp_path: Pat
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
-    assert f"--out {out}" in said.rpartition("go on with:")[2]
+    assert f"--out {out}" in said.rpartition("resume with:")[2]
     assert not state.exists()
     with pytest.raises(ProcessLookupError, match="No such process"):
         os.kill(pid, 0)

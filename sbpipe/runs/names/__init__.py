@@ -4,7 +4,7 @@ Writers, readers, pictures, trackers and docs/events.md take names from here. Kn
 `python -m sbpipe.runs.names > docs/events.md` writes that page.
 """
 
-from sbpipe.runs.names.events import IN_SUMMARY, KINDS, LOOP, Field, Kind, field_of
+from sbpipe.runs.names.events import IN_SUMMARY, KINDS, LOOP, EventKind, Field, field_of
 from sbpipe.runs.names.stages import (
     LOOP_STAGES,
     SELECTOR_STAGES,
@@ -27,8 +27,8 @@ __all__ = [
     "STAGES",
     "STAGE_LABELS",
     "TROUBLE",
+    "EventKind",
     "Field",
-    "Kind",
     "Number",
     "Stage",
     "field_of",

@@ -19,7 +19,7 @@ class Field(NamedTuple):
     """What pictures call it, where it is drawn."""
 
 
-class Kind(NamedTuple):
+class EventKind(NamedTuple):
     """One kind of event."""
 
     name: str
@@ -67,7 +67,7 @@ _SPANS = Field(
 LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD)}
 """Whether the loop is stable, by field; null where one does not apply or is not yet known."""
 
-_START = Kind("start", ("trainer",), "a trainer's process begins", (
+_START = EventKind("start", ("trainer",), "a trainer's process begins", (
     Field("mode", "text", "how the roles are clocked"),
     Field("policy", "text", "`selection.policy`"),
     Field("keep", "share", "`selection.keep`"),
@@ -83,7 +83,7 @@ _START = Kind("start", ("trainer",), "a trainer's process begins", (
     Field("num_classes", "classes", "of the data"),
     Field("devices", "devices", "held by the run"),
 ))  # fmt: skip
-_PROGRESS = Kind("progress", ("trainer",), "twice a second: how the run stands", (
+_PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run stands", (
     Field("share", "share", "of the budget that is done", "done"),
     _STEP,
     _CANDIDATES,
@@ -103,7 +103,7 @@ _PROGRESS = Kind("progress", ("trainer",), "twice a second: how the run stands",
     _STRENGTH,
     _GUARD,
 ))  # fmt: skip
-_ONE_STEP = Kind("step", ("trainer",), "one optimizer step, written a step later", (
+_ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step later", (
     Field("step", "steps", "its number, counted from 0"),
     _CANDIDATES,
     Field("loss", "loss", "mean of the batch", "training loss"),
@@ -128,7 +128,7 @@ _ONE_STEP = Kind("step", ("trainer",), "one optimizer step, written a step later
     _GUARD,
     _SPANS,
 ))  # fmt: skip
-_EVAL = Kind("eval", ("trainer",), "the test error was measured", (
+_EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
     _STEP,
     _CANDIDATES,
     Field("trained", "examples", "backpropagated so far"),
@@ -144,11 +144,11 @@ _EVAL = Kind("eval", ("trainer",), "the test error was measured", (
     Field("confidence_accuracy", "list", "share classified rightly in each of 50 equal groups of test "
           "examples ordered by that confidence"),
 ))  # fmt: skip
-_SCORES = Kind("scores", ("trainer",), "with every `eval`: what selection did to the examples", (
+_SCORES = EventKind("scores", ("trainer",), "with every `eval`: what selection did to the examples", (
     _STEP,
     _CANDIDATES,
     Field("quantiles", "list", "percentiles 0 to 100 of the last `selection.history` scores; empty where "
-          "nobody scores"),
+          "the policy needs none"),
     Field("class_considered", "list", "candidates of each class since the last such event"),
     Field("class_kept", "list", "of these, kept"),
     Field("times_kept", "list", "how many examples were kept 0, 1, 2, ... times, of those considered"),
@@ -156,23 +156,23 @@ _SCORES = Kind("scores", ("trainer",), "with every `eval`: what selection did to
           "considered; null = not yet"),
 ))  # fmt: skip
 _SELECTORS = (
-    Kind("selector", ("trainer",), "a selector came or went", (
+    EventKind("selector", ("trainer",), "a selector came or went", (
         Field("selector", "text", "its id"),
         Field("state", "text", "`ready`, `rejected`, `lost` (died, hung or failed) or `left`"),
         Field("device", "text", "its device and precision, when it is ready"),
         Field("pulls_weights", "yes/no", "whether it gets weights over the wire, not in shared memory"),
         Field("reason", "text", "why it went"),
     )),
-    Kind("expired", ("trainer",), "leases taken back from a selector that was lost", (
+    EventKind("expired", ("trainer",), "leases taken back from a selector that was lost", (
         Field("selector", "text", "its id"),
         Field("leases", "leases", "how many"),
     )),
-    Kind("fenced", ("trainer",), "an answer refused", (
+    EventKind("fenced", ("trainer",), "an answer refused", (
         Field("selector", "text", "its id"),
         Field("lease", "number", "which lease"),
         Field("reason", "text", "why"),
     )),
-    Kind("built", ("selector",), "a selector is ready to answer leases", (
+    EventKind("built", ("selector",), "a selector is ready to answer leases", (
         Field("selector", "text", "its id"),
         Field("device", "text", "what it scores on"),
         Field("data", "text", "fingerprint of the data"),
@@ -181,14 +181,14 @@ _SELECTORS = (
         Field("precision", "text", "what it scores in"),
         Field("irreducible", "text", "digest of the irreducible losses; only with policy `rho`"),
     )),
-    Kind("selection", ("selector",), "one lease answered", (
+    EventKind("selection", ("selector",), "one lease answered", (
         Field("lease", "number", "which lease"),
         Field("version", "steps", "of the weights that scored it"),
         Field("candidates", "candidates", "considered"),
         Field("kept", "candidates", "kept"),
         _SPANS,
     )),
-    Kind("check", ("selector",), "some candidates scored in fp32 too", (
+    EventKind("check", ("selector",), "some candidates scored in fp32 too", (
         Field("version", "steps", "of the weights"),
         Field("precision", "text", "what it scores in"),
         Field("agreement", "correlation", "rank correlation of both scores"),
@@ -196,15 +196,15 @@ _SELECTORS = (
 )  # fmt: skip
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
-    Kind("warning", ("trainer", "selector"), "something a user should act on; `sbpipe run` shows it", _TEXT),
-    Kind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
-    Kind("resumed", ("trainer",), "the run goes on from a checkpoint", (_STEP,)),
-    Kind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
-    Kind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
+    EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
+    EventKind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
+    EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
+    EventKind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
+    EventKind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
         Field(number.name, number.unit, number.meaning) for number in NUMBERS.values()
     )),
 )  # fmt: skip
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, EventKind] = {
     kind.name: kind for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_OTHERS)
 }
 """Every kind of event, by its name."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sbpipe.runs.names.events import KINDS, STAMP, Field, Kind
+from sbpipe.runs.names.events import KINDS, STAMP, EventKind, Field
 from sbpipe.runs.names.files import FILES
 from sbpipe.runs.names.stages import STAGES
 from sbpipe.runs.names.summary import GROUPS, Number
@@ -15,7 +15,7 @@ Everything sbpipe shows, in the terminal, on the live page, in reports and to tr
 files; nothing else is asked of a running process."""
 _EVENTS = """\
 One JSON object per line, appended and flushed line by line: a kill cuts at most the last line. A number that
-was not finite is `null`. After a resume the file goes on behind a `resumed` event; steps after the checkpoint
+was not finite is `null`. After a resume the file continues with a `resumed` event; steps after the checkpoint
 appear a second time, and the later ones count. Every event has:"""
 _STAGES = """\
 How a role spends its time. `work` counts as busy, `wait` as idle, `overhead` as neither; `apart` is left out
@@ -49,7 +49,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: EventKind) -> str:
     title = f"### `{kind.name}` ({', '.join(kind.roles)})\n{kind.meaning[0].upper()}{kind.meaning[1:]}."
     if kind.name == "summary":
         return title  # its fields are the table at the end of the page

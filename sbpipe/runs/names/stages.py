@@ -32,7 +32,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("log", "trainer", "overhead", "log", "events written"),
     Stage("evaluate", "trainer", "apart", "evaluate", "test error measured"),
     Stage("checkpoint", "trainer", "apart", "checkpoint", "checkpoint written"),
-    Stage("receive", "trainer", "side", "receive", "selections taken in"),
+    Stage("receive", "trainer", "side", "receive", "selections received"),
     Stage("view", "trainer", "side", "load and augment", "examples loaded and augmented"),
     Stage("dispatch", "trainer", "processor", "dispatch", "the thread that talks to selectors"),
     Stage("idle", "selector", "wait", "idle", "no lease to answer"),
@@ -45,7 +45,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("refresh", "selector", "work", "refresh", "new weights folded, cast or quantised for scoring"),
     Stage("view", "selector", "work", "load and augment", "candidates loaded and augmented"),
     Stage("score", "selector", "work", "score", "forward pass of candidates"),
-    Stage("select", "selector", "work", "select", "keep probabilities, and who is kept"),
+    Stage("select", "selector", "work", "select", "keep probabilities, and which candidates are kept"),
     Stage("send", "selector", "overhead", "send", "a selection handed to the link"),
 )
 """Every stage, in the order in which pictures draw and list them."""

@@ -53,19 +53,19 @@ _TRAINER = (
     Number("trainer.dispatch_ms", "dispatch", "ms", "processor time of the dispatcher per step, side thread"),
     Number("trainer.log_ms", "logging", "ms", "mean writing of events per step"),
     *(
-        Number(f"trainer.{name}_s", f"trainer {name}", "s", f"in all: {_LOOP_MEANINGS[name]}")
+        Number(f"trainer.{name}_s", f"trainer {name}", "s", f"total: {_LOOP_MEANINGS[name]}")
         for name in LOOP_STAGES
     ),
 )
 _SELECTOR = (
     Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
     Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
-    Number("selector.busy_s", "selector busy", "s", "in all: view, score, select and apply"),
-    Number("selector.view_s", "selector view", "s", "in all: candidates loaded and augmented"),
-    Number("selector.score_s", "selector score", "s", "in all: forward pass of candidates"),
-    Number("selector.select_s", "selector select", "s", "in all: keep probabilities, and who is kept"),
+    Number("selector.busy_s", "selector busy", "s", "total: view, score, select and apply"),
+    Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),
+    Number("selector.score_s", "selector score", "s", "total: forward pass of candidates"),
+    Number("selector.select_s", "selector select", "s", "total: keep probabilities and choice"),
     Number(
-        "selector.apply_s", "selector apply", "s", "in all: new weights applied and made ready for scoring"
+        "selector.apply_s", "selector apply", "s", "total: new weights applied and made ready for scoring"
     ),
     Number("selector.scored", "scored", "candidates", "candidates that went through a selector's model"),
     Number("selector.lost", "selectors lost", "selectors", "selectors that died, hung or failed"),
@@ -130,8 +130,8 @@ GROUPS: dict[str, tuple[Number, ...]] = {
     "The trainer": _TRAINER,
     "The selectors, summed": _SELECTOR,
     "Selection": _SELECTION,
-    "Weights on their way": _WEIGHTS,
-    "Leases, and what went wrong and was put right": _LEASES,
+    "Weights transfer": _WEIGHTS,
+    "Leases and faults": _LEASES,
 }
 NUMBERS: dict[str, Number] = {number.name: number for group in GROUPS.values() for number in group}
 """Every number of the summary, by its name."""

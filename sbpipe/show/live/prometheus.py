@@ -44,7 +44,7 @@ def metrics_text(heads: Sequence[Mapping[str, Any]], now: float) -> str:
     ]
     lines += _family("sbpipe_last_event_age_seconds", "Seconds since the run's last event.", ages)
     up = [(_labels(run=run["name"]), int(run["state"] == "running")) for run in heads]
-    lines += _family("sbpipe_up", "1 while the run goes on, 0 when it waits, is stalled or has ended.", up)
+    lines += _family("sbpipe_up", "1 while the run trains, 0 when it waits, is stalled or has ended.", up)
     states = [
         (_labels(run=run["name"], state=state), int(run["state"] == state))
         for run in heads

@@ -55,8 +55,8 @@ CURVES = (
     ),
     Curves(
         "idle",
-        "Who waits",
-        "Share of the time so far that a role had nothing to do. High on one side: the other limits the run.",
+        "Idle time",
+        "Share of the time so far that a role had nothing to do. High for one: the other limits the run.",
         "progress",
         {"idle": "trainer", "selector_idle": "selector"},
         "idle time (%)",
@@ -194,7 +194,7 @@ def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
                 "legend": {"orient": "bottom", "columns": 2 if is_narrow else 8, "symbolType": "square"},
             },
             "tooltip": [
-                {"field": "lane", "title": "who"},
+                {"field": "lane", "title": "role"},
                 {"field": "stage", "title": "stage"},
                 {"field": "step", "title": "step"},
                 {"field": "milliseconds", "title": "lasted (ms)", "format": ".3~g"},

@@ -139,7 +139,7 @@ class Watcher:
         run = followed.follower.path
         # Only of a stalled run: the kernel's table of locks is read for it.
         if line["state"] == "stalled" and (run / LOCK).exists() and not is_held(run):
-            way_out = f"go on with: sbpipe run --run-dir {run} --resume"
+            way_out = f"resume with: sbpipe run --run-dir {run} --resume"
             line["notes"] = [
                 *line["notes"],
                 f"no trainer of this host works on it; if it was killed, {way_out}",

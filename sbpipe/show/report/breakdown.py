@@ -69,8 +69,8 @@ def breakdown_charts(group: ArmGroup) -> list[Chart]:
     ]
     if shared:
         notes += (
-            f"{', '.join(shared)}: one device, so what is hidden shared it with training or measuring and "
-            "slowed them.",
+            f"{', '.join(shared)}: one device, so hidden selecting shared it with training or evaluation "
+            "and slowed them.",
         )
     charts = [
         _chart(
@@ -164,9 +164,9 @@ def _chart(
     ]
     meaning = (
         f"{'Each bar is the mean time of an arm' if len(means) > 1 else 'The bar is the time of the run'}, "
-        "start-up included, cut into what the trainer was doing. Selecting counts as long as the trainer "
-        "waited for it, so that part is at most what is shown; the pale bar below is selecting beside "
-        "training, which cost no time."
+        "start-up included, split by what the trainer was doing. Time in which it waited while selectors "
+        "worked counts as selecting, so that part is an upper bound; the pale bar below is selecting that "
+        "overlapped with training and cost no time."
     )
     return Chart(name, title, meaning, _spec(rows, sums, list(means), unit), notes)
 

@@ -15,7 +15,7 @@ _PAIRED = (
     "seconds and speed-up over the baseline with the same seed, where every seed reached it; in "
     "brackets how many did"
 )
-_PARETO = "of all evaluations of all runs that no other one beats in time without losing in error"
+_PARETO = "of all evaluations that are Pareto-optimal: no other one was as early and as accurate"
 
 
 def comparison_tables(name: str, analysis: Analysis, cautions: Sequence[str] = ()) -> list[Table]:

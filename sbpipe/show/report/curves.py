@@ -100,7 +100,7 @@ def _meaning(group: ArmGroup, *, has_means: bool) -> str:
         said.append("Dashed runs did not finish.")
     if group.targets:
         said.append(
-            f"Level lines are multiples of the final error of {group.reference} ({group.reference_is})."
+            f"Horizontal lines are multiples of the final error of {group.reference} ({group.reference_is})."
         )
     return " ".join(said)
 

@@ -73,7 +73,7 @@ def _sheet(group: str, arrays: Arrays) -> Chart:
     return Chart(
         name=f"examples-{group.replace('_', '-')}",
         title=title,
-        meaning=f"{meaning} Under each: its class, what the network says at the end, its last score.",
+        meaning=f"{meaning} Under each: its class, the network's final prediction, its last score.",
         spec=_grid(rows),
     )
 
@@ -126,7 +126,7 @@ def captions_of(group: str, arrays: Arrays) -> list[str]:
     """Three short lines for each example of a group; a class of -1 is none."""
     fields = (arrays[f"{group}_{name}"] for name in ("targets", "predictions", "scores"))
     return [
-        f"true {_class(target)}\nsaid {_class(prediction)}\nscore {_short(score)}"
+        f"true {_class(target)}\npredicted {_class(prediction)}\nscore {_short(score)}"
         for target, prediction, score in zip(*fields, strict=True)
     ]
 

@@ -87,7 +87,7 @@ def warnings_in(run: Run) -> list[str]:
     trouble = [f"{NUMBERS[name].label}: {numbers[name]}" for name in TROUBLE if numbers.get(name)]
     resumes = [f"The run was resumed at step {event.get('step')}." for event in run.of("resumed")]
     said = [str(event.get("text")) for event in run.of("warning")]
-    return [*run.notes, *said, *resumes, *(["On the way: " + ", ".join(trouble) + "."] if trouble else [])]
+    return [*run.notes, *said, *resumes, *(["Faults: " + ", ".join(trouble) + "."] if trouble else [])]
 
 
 def fact_tables(run: Run) -> list[Table]:

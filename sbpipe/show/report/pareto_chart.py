@@ -53,11 +53,10 @@ def pareto_chart(group: ArmGroup) -> Chart | None:
         name="pareto",
         title="Time against error: which arm is best for which budget",
         meaning=(
-            "Each mark is one evaluation of one run: how wrong it was after how long. Filled marks on the "
-            "line are Pareto-optimal: no other "
-            "one was at most as wrong at most as late. Diamonds are ends of runs; circles are readings in "
-            "the middle of a run, "
-            "when its learning rate was still high: a run planned to end there would have done better."
+            "Each mark is one evaluation of one run: its test error after so long. Filled marks on the line "
+            "are Pareto-optimal: no other one was as early and as accurate. Diamonds are ends of runs; "
+            "circles are evaluations in the middle of a run, when its learning rate was still high: a run "
+            "planned to end there would have done better."
         ),
         spec=_spec(rows, list(dict.fromkeys(labels.values())), [point.error for point in points]),
         notes=(*thinning_note(len(beaten), len(drawn), "beaten points"), *group.notes),

@@ -63,4 +63,4 @@ class Outlet:
         self.has_given_up = True
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         later = f"`sbpipe track {self._run.path} --{self._tracker.name}` copies the rest later"
-        log.warning("%s gave up (%s). The run itself goes on; %s", self._tracker.name, reason, later)
+        log.warning("%s gave up (%s). The run itself continues; %s", self._tracker.name, reason, later)

@@ -13,7 +13,7 @@ _SEEDS = 2**31
 
 
 @dataclass(frozen=True)
-class Part:
+class Rater:
     """One model: its seed, what it is trained on, and what it rates."""
 
     name: str
@@ -22,36 +22,39 @@ class Part:
     rated_ids: Ids
 
 
-def ensemble(num_models: int, num_examples: int, seed: int) -> list[Part]:
+def ensemble(num_models: int, num_examples: int, seed: int) -> list[Rater]:
     """Models that are trained on everything and rate everything; each has seeds of its own."""
     everything = np.arange(num_examples)
     return [
-        Part(f"model-{number}", _seed(seed, "ensemble", number), everything, everything)
+        Rater(f"model-{number}", _seed(seed, "ensemble", number), everything, everything)
         for number in range(num_models)
     ]
 
 
-def crossed(num_models: int, num_examples: int, seed: int) -> list[Part]:
+def crossed(num_models: int, num_examples: int, seed: int) -> list[Rater]:
     """Pairs of models, each trained on one half and rating the other: no model rates what it has seen."""
     shuffled = Order(num_examples, _seed(seed, "halves", 0)).ids(0, 0, num_examples)
     one, other = np.sort(shuffled[: num_examples // 2]), np.sort(shuffled[num_examples // 2 :])
-    parts = []
+    raters = []
     for number in range(num_models):
         own = _seed(seed, "crossed", number)
-        parts += [Part(f"model-{number}-a", own, one, other), Part(f"model-{number}-b", own + 1, other, one)]
-    return parts
+        raters += [
+            Rater(f"model-{number}-a", own, one, other),
+            Rater(f"model-{number}-b", own + 1, other, one),
+        ]
+    return raters
 
 
-PLANS: dict[str, Callable[[int, int, int], list[Part]]] = {"el2n": ensemble, "irreducible": crossed}
+PLANS: dict[str, Callable[[int, int, int], list[Rater]]] = {"el2n": ensemble, "irreducible": crossed}
 """From the kind of scores to the models that make them."""
 
 
-def joined(parts: list[Part], ratings: list[Floats], num_examples: int) -> Floats:
+def joined(raters: list[Rater], ratings: list[Floats], num_examples: int) -> Floats:
     """The mean rating of each example, over the models that rated it."""
     total, times = np.zeros(num_examples), np.zeros(num_examples, np.int64)
-    for part, rating in zip(parts, ratings, strict=True):
-        total[part.rated_ids] += rating
-        times[part.rated_ids] += 1
+    for rater, rating in zip(raters, ratings, strict=True):
+        total[rater.rated_ids] += rating
+        times[rater.rated_ids] += 1
     return (total / times).astype(np.float32)
 
 

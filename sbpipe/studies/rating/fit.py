@@ -1,4 +1,4 @@
-"""One model trained on some examples, and what it makes of others. Knows no parts, files or kinds."""
+"""One model trained on some examples, and what it makes of others. Knows no raters, files or kinds."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -17,7 +17,7 @@ from sbpipe.data import Data, load_data
 from sbpipe.data.score_file import ScoreFile
 from sbpipe.machine import devices
 from sbpipe.records import Floats
-from sbpipe.studies.rating.ensembles import PLANS, Part, joined
+from sbpipe.studies.rating.ensembles import PLANS, Rater, joined
 from sbpipe.studies.rating.fit import fit, measure_of, num_steps, rate
 from sbpipe.studies.rating.meter import RATED, TRAINED, Meter, Tell
 from sbpipe.studies.rating.store import KEY, Store
@@ -40,17 +40,17 @@ def make_scores(
         fingerprint, num_examples = data.fingerprint, data.train.num_examples
     store = Store(out, kind, fingerprint, recipe_of(config, epochs), key=key)
     store.open()
-    parts = PLANS[kind](models, num_examples, config.seed)
-    ratings = {part.name: rating for part in parts if (rating := store.find(part)) is not None}
-    missing = [part for part in parts if part.name not in ratings]
-    meter = Meter(tell, models=len(parts), work=sum(_work(part, config, epochs) for part in missing))
-    for part in missing:
-        meter.model = parts.index(part) + 1
-        with _loaded(config, part.seed, device) as data:
-            ratings[part.name] = _rating(kind, config, data, part, device, epochs, meter)
+    raters = PLANS[kind](models, num_examples, config.seed)
+    ratings = {rater.name: rating for rater in raters if (rating := store.find(rater)) is not None}
+    missing = [rater for rater in raters if rater.name not in ratings]
+    meter = Meter(tell, models=len(raters), work=sum(_work(rater, config, epochs) for rater in missing))
+    for rater in missing:
+        meter.model = raters.index(rater) + 1
+        with _loaded(config, rater.seed, device) as data:
+            ratings[rater.name] = _rating(kind, config, data, rater, device, epochs, meter)
         # At once: a stop costs the model at work and no other.
-        store.keep(part, ratings[part.name])
-    return store.finish(joined(parts, [ratings[part.name] for part in parts], num_examples), parts)
+        store.keep(rater, ratings[rater.name])
+    return store.finish(joined(raters, [ratings[rater.name] for rater in raters], num_examples), raters)
 
 
 def recipe_of(config: Config, epochs: float) -> dict[str, Any]:
@@ -66,20 +66,26 @@ def recipe_of(config: Config, epochs: float) -> dict[str, Any]:
 
 
 def _rating(
-    kind: str, config: Config, data: Data, part: Part, device: torch.device, epochs: float, meter: Meter
+    kind: str, config: Config, data: Data, rater: Rater, device: torch.device, epochs: float, meter: Meter
 ) -> Floats:
     model = fit(
-        config, data, part.train_ids, device, seed=part.seed, epochs=epochs, tick=partial(meter.add, TRAINED)
+        config,
+        data,
+        rater.train_ids,
+        device,
+        seed=rater.seed,
+        epochs=epochs,
+        tick=partial(meter.add, TRAINED),
     )
     measure = measure_of(kind, config, data.num_classes)
     tick = partial(meter.add, RATED)
-    return rate(model, data, part.rated_ids, measure, batch_size=config.train.batch_size, tick=tick)
+    return rate(model, data, rater.rated_ids, measure, batch_size=config.train.batch_size, tick=tick)
 
 
-def _work(part: Part, config: Config, epochs: float) -> int:
+def _work(rater: Rater, config: Config, epochs: float) -> int:
     batch_size = config.train.batch_size
-    return TRAINED * num_steps(epochs, len(part.train_ids), batch_size) + RATED * -(
-        -len(part.rated_ids) // batch_size
+    return TRAINED * num_steps(epochs, len(rater.train_ids), batch_size) + RATED * -(
+        -len(rater.rated_ids) // batch_size
     )
 
 

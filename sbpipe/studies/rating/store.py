@@ -1,6 +1,6 @@
 """Where scores are left: the file asked for, and in `FILE.parts/` the ratings of each finished model.
 
-A part is a score file of the examples that its model rated. What was made in another way is refused, never
+A part is a score file of the examples that one model rated. What was made in another way is refused, never
 mixed in or replaced. It must not know how ratings are made.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from sbpipe.data.score_file import ScoreFile, read_scores, write_scores
 from sbpipe.errors import ConfigError
 from sbpipe.records import Floats
-from sbpipe.studies.rating.ensembles import Part
+from sbpipe.studies.rating.ensembles import Rater
 
 KEY = "--out"
 """What names the file unless told, for errors."""
@@ -45,26 +45,26 @@ class Store:
         if self._out.exists():
             self._read(self._out)
 
-    def find(self, part: Part) -> Floats | None:
+    def find(self, rater: Rater) -> Floats | None:
         """The ratings of a model that is done; None if it is not."""
-        path = self._path(part)
+        path = self._path(rater)
         if not path.exists():
             return None
         file = self._read(path)
-        if file.made.get("seed") != part.seed or len(file.scores) != len(part.rated_ids):
+        if file.made.get("seed") != rater.seed or len(file.scores) != len(rater.rated_ids):
             raise self._otherwise(path, "by another model than this command would train")
         return file.scores
 
-    def keep(self, part: Part, rating: Floats) -> None:
+    def keep(self, rater: Rater, rating: Floats) -> None:
         """Leave the ratings of a finished model."""
-        self._write(self._path(part), rating, {"seed": part.seed})
+        self._write(self._path(rater), rating, {"seed": rater.seed})
 
-    def finish(self, scores: Floats, parts: list[Part]) -> ScoreFile:
+    def finish(self, scores: Floats, raters: list[Rater]) -> ScoreFile:
         """Leave the scores."""
-        return self._write(self._out, scores, {"seeds": [part.seed for part in parts]})
+        return self._write(self._out, scores, {"seeds": [rater.seed for rater in raters]})
 
-    def _path(self, part: Part) -> Path:
-        return self._folder / f"{part.name}.npz"
+    def _path(self, rater: Rater) -> Path:
+        return self._folder / f"{rater.name}.npz"
 
     def _read(self, path: Path) -> ScoreFile:
         file = read_scores(path, key=self._key)

@@ -43,6 +43,6 @@ def prepare(scores: Scores, plan: Plan, say: Callable[[str], None]) -> list[str]
             tell=ProgressLine(scores.kind),
             key=KEY,
         )
-        say(f"scores: there after {duration(time.monotonic() - began)}")
+        say(f"scores: made in {duration(time.monotonic() - began)}")
         facts.append(f"pruned by {given}: {how}, which no arm's time includes")
     return facts
