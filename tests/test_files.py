@@ -18,7 +18,7 @@ def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_pa
     assert os.listdir(tmp_path) == ["summary.json"]
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("torch"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("torch"), KeyboardInterrupt("stopped")])
 def test_whatever_interrupts_a_write_the_old_file_stays_and_no_partial_one(
     tmp_path: Path, error: BaseException
 ) -> None:
