@@ -74,7 +74,7 @@ class SelectorStats:
     applied: int = 0
     """Snapshots loaded into the model."""
     overflowed: int = 0
-    """Batches that overflowed in a narrow precision and were scored again."""
+    """Scores that were not finite in a narrow precision; such candidates are never kept."""
     checks: int = 0
     """Comparisons of coarse scores with exact ones."""
     failed_checks: int = 0
