@@ -12,7 +12,6 @@ It must not know run directories, checkpoints, evaluation, optimizers or the loo
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,11 +29,10 @@ from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.serving.dispatch import Dispatcher
-from sbpipe.trainer.serving.feed import Examples, Feed, Prepared
+from sbpipe.trainer.serving.feed import Examples, Feed
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.steering.steering import Steering
-from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.stream import Stream
 from sbpipe.trainer.stream.versions import Versions
@@ -103,6 +101,10 @@ class Engine:
         self.census = Census(self.stream.table, job.classes, job.num_classes)
         self.steering = Steering(config, job.classes, events, trained)
         self._late: StepOutcome | None = None
+        self.next_batch = self._feed.next
+        """The next train batch with its inputs, given an event that stops the wait; None at the end."""
+        self.weigher = self.steering.weigher
+        """From a train batch to what weighs its fresh losses, example by example; None = all count alike."""
         self.stream.begin(self.steering.proposal)
 
     # --- beginning and end ------------------------------------------------------------------------
@@ -138,14 +140,6 @@ class Engine:
     def has_batch(self) -> bool:
         """Whether `next_batch` would return at once."""
         return not self._feed.is_empty
-
-    def next_batch(self, is_stopped: threading.Event) -> Prepared | None:
-        """The next train batch with its inputs; None at the end of the stream or when stopped."""
-        return self._feed.next(is_stopped)
-
-    def weigher(self, batch: TrainBatch) -> Weigh | None:
-        """From the fresh losses of a batch to the weight of each example; None = all count alike."""
-        return self.steering.weigher(batch)
 
     def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> StepOutcome:
         """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.

@@ -153,7 +153,8 @@ class PartPublisher:
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
                 self.num_skipped += 1
                 return False
-            index = self._begin_slot(must=must)
+            with self._lock:
+                index = self._slots.begin(() if must else self._holds.values())
             if index is None:
                 self.num_skipped += 1
                 return False
@@ -174,7 +175,8 @@ class PartPublisher:
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
         """Offer a snapshot kept in a checkpoint."""
-        index = self._begin_slot(must=True)
+        with self._lock:
+            index = self._slots.begin()
         assert index is not None, "a publish that must be finds a slot"
         self._slots.slot(index).copy_(flat)
         self._commit(index, version)
@@ -197,21 +199,6 @@ class PartPublisher:
         """The version published last and a copy of its flat bytes, for a checkpoint."""
         # A clone: the loop goes on publishing while the checkpoint is being written.
         return {"version": self.newest_version, "flat": self._slots.slot(self._slots.newest).clone()}
-
-    def _begin_slot(self, *, must: bool) -> int | None:
-        """Take the oldest slot that is neither the newest nor, unless it must be, held."""
-        with self._lock:
-            held = set() if must else {*self._holds.values()}
-            # Readers without an exact version are led to the newest: overwritten, they would have to wait.
-            if self._slots.version(self._slots.newest) >= 0:
-                held.add(self._slots.newest)
-            free = [k for k in range(self._slots.num_slots) if k not in held]
-            if not free:
-                return None
-            # A slot that was never written has version -1 and comes first.
-            index = min(free, key=self._slots.version)
-            self._slots.begin(index)
-            return index
 
     def hold(self, peer: str, version: int) -> int | None:
         """Keep a slot from being overwritten while a peer pulls it; one slot per peer."""

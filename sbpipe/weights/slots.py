@@ -15,7 +15,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -117,11 +117,21 @@ class Slots:
         """Index of the slot written last."""
         return int(self._header[_NEWEST])
 
-    def begin(self, index: int) -> None:
-        """Mark a slot as being written; it holds no version until it is whole again."""
+    def begin(self, held: Collection[int] = ()) -> int | None:
+        """Take the oldest slot that is neither the newest nor held, and mark it as being written.
+
+        It holds no version until it is whole again. None if there is no such slot.
+        """
+        newest = self.newest if self.version(self.newest) >= 0 else -1
+        free = [k for k in range(self.num_slots) if k != newest and k not in held]
+        if not free:
+            return None
+        # A slot that was never written has version -1 and comes first.
+        index = min(free, key=self.version)
         self._header[_FIRST + 2 * index] += 1
         self._header[_FIRST + 2 * index + 1] = -1
         self._barrier()
+        return index
 
     def commit(self, index: int, version: int) -> None:
         """Mark a slot as whole, and the newest."""

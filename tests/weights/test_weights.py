@@ -93,9 +93,10 @@ def test_a_reader_never_sees_a_torn_snapshot() -> None:
 
     def write() -> None:
         for version in itertools.count():
-            slots.begin(version % 3)
-            slots.slot(version % 3).fill_(version % 251)
-            slots.commit(version % 3, version)
+            index = slots.begin()
+            assert index is not None
+            slots.slot(index).fill_(version % 251)
+            slots.commit(index, version)
             if is_over.is_set():
                 return
 
@@ -113,7 +114,7 @@ def test_a_reader_never_sees_a_torn_snapshot() -> None:
 
 def test_a_slot_being_written_is_not_read() -> None:
     slots = Slots.create(64)
-    slots.begin(0)
+    assert slots.begin() == 0
     assert slots.read(0, lambda flat: None) is None
     assert slots.find(0, exact=True) is None
     slots.commit(0, 0)
@@ -192,7 +193,7 @@ def test_slots_in_shared_memory_are_seen_by_name_and_gone_after_close() -> None:
     slots = Slots.create(100, name="test-attach")
     assert slots.path is not None
     other = Slots.attach(slots.path.name)
-    slots.begin(1)
+    assert slots.begin(held=[0]) == 1
     slots.slot(1).fill_(7)
     slots.commit(1, 3)
     assert other.version(other.newest) == 3

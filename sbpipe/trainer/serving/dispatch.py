@@ -77,7 +77,7 @@ class Dispatcher:
     def loop_waits(self) -> None:
         """The loop has nothing to train on: whoever idles is given a lease now."""
         with self._changed:
-            self._stream.is_waiting = True
+            self._stream.wait()
         self._port.wake()
 
     def batch_started(self) -> None:
@@ -199,8 +199,7 @@ class Dispatcher:
                 self._reception.lose(peer.name, "does not take messages")
                 self._expire(peer.name)
             elif len(self._stream.ledger.leases_of(peer.name)) == 1:
-                # It was idle until now: the time before this lease is not time without progress.
-                peer.progressed_at = now
+                peer.begins(now)
         if not peers and not self._stream.is_finished:
             self._go_alone(now)
 

@@ -22,6 +22,10 @@ class Peer:
     answers: int = 0
     stats: SelectorStats = SelectorStats()
 
+    def begins(self, now: float) -> None:
+        """It was idle until now: the time before this lease is not time without progress."""
+        self.progressed_at = now
+
     def answered(self, stats: SelectorStats) -> None:
         """A selection came from it."""
         self.stats, self.answers = stats, self.answers + 1

@@ -26,6 +26,14 @@ class Guard:
         goal = 1.0 - max(_alarm(swing, CALM, WILD), _alarm(ess, ENOUGH, TOO_FEW))
         self.factor += (CLOSING if goal < self.factor else OPENING) * (goal - self.factor)
 
+    def state(self) -> float:
+        """For the checkpoint."""
+        return self.factor
+
+    def restore(self, state: float) -> None:
+        """Go on from a checkpoint."""
+        self.factor = state
+
 
 def _alarm(value: float | None, begins: float, full: float) -> float:
     """0 at `begins` and before it, 1 at `full` and beyond."""

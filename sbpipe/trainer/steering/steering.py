@@ -120,7 +120,7 @@ class Steering:
         """For the checkpoint."""
         return {
             "ramp": self._ramp.state() if self._ramp else None,
-            "guard": self._guard.factor if self._guard else None,
+            "guard": self._guard.state() if self._guard else None,
             "fresh": self._fresh.state() if self._fresh else None,
             "trained": self._trained.state() if self._trained else None,
             "health": self.health.state(),
@@ -131,7 +131,7 @@ class Steering:
         if self._ramp is not None:
             self._ramp.restore(state["ramp"])
         if self._guard is not None:
-            self._guard.factor = state["guard"]
+            self._guard.restore(state["guard"])
         if self._fresh is not None:
             self._fresh.restore(state["fresh"])
         if self._trained is not None:

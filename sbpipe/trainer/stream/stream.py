@@ -224,6 +224,10 @@ class Stream:
             self.ready.append(taken[0])
             self.num_assembled += 1
 
+    def wait(self) -> None:
+        """The loop has nothing to train on."""
+        self.is_waiting = True
+
     def start(self) -> None:
         """The loop has begun to train the next batch."""
         self.num_started += 1
