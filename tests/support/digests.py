@@ -7,6 +7,7 @@ change.
 
 import argparse
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Callable
@@ -172,6 +173,7 @@ def main() -> int:
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("file", type=Path)
     args = parser.parse_args()
+    logging.disable(logging.WARNING)  # settings without effect here are no news
     if args.action == "record":
         args.file.write_text(json.dumps({"machine": machine(), "digests": record()}, indent=1) + "\n")
         return 0
