@@ -15,7 +15,7 @@ from sbpipe.errors import RunDirError
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
 from sbpipe.models.losses import build_loss
-from sbpipe.runs.directory import CONFIG
+from sbpipe.runs.names.files import CHECKPOINTS, CONFIG
 from sbpipe.trainer.checkpoint import Checkpoints
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def from_run(path: Path) -> Subject:
         raise RunDirError(
             f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written"
         ) from None
-    state = Checkpoints(path / "checkpoints", keep=1).load_newest()
+    state = Checkpoints(path / CHECKPOINTS, keep=1).load_newest()
     if state is None:
         raise RunDirError(f"{path} has no checkpoint to take weights from. Run with checkpoint.every above 0")
     data = _load(config)

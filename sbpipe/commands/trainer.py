@@ -12,7 +12,7 @@ from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
-from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, default_path
+from sbpipe.runs.directory import LOGS, TRAINER_EVENTS, RunDir, default_path
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
@@ -77,8 +77,8 @@ class _Watcher:
     def open(self, run_dir: RunDir) -> None:
         if self.is_supervised:
             return
-        (run_dir.path / "logs").mkdir(exist_ok=True)
-        handler = logging.FileHandler(run_dir.path / "logs" / "trainer.log")
+        (run_dir.path / LOGS).mkdir(exist_ok=True)
+        handler = logging.FileHandler(run_dir.path / LOGS / "trainer.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(handler)
         self._thread = threading.Thread(

@@ -14,8 +14,8 @@ from typing import Any
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.link.addresses import Address, Endpoints, is_bare, parse
+from sbpipe.runs.names.files import CONNECTION
 
-FILE_NAME = "connection.json"
 _MAX_FILE_BYTES = 1 << 16
 _KEY = "link.connect"
 
@@ -51,7 +51,7 @@ def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection
 
 def write_connection(run_dir: Path, connection: Connection) -> Path:
     """Write it at once and whole, for this user only."""
-    path = run_dir / FILE_NAME
+    path = run_dir / CONNECTION
     try:
         write_atomically(path, json.dumps(asdict(connection), indent=2) + "\n", mode=0o600)
     except OSError as error:
@@ -66,12 +66,12 @@ def remove_connection(run_dir: Path, connection: Connection) -> None:
     # The run is over: a file that is gone or damaged is no error any more.
     with contextlib.suppress(ConfigError, OSError):
         if read_connection(run_dir) == connection:
-            (run_dir / FILE_NAME).unlink(missing_ok=True)
+            (run_dir / CONNECTION).unlink(missing_ok=True)
 
 
 def read_connection(run_dir: Path) -> Connection:
     """What the file says, checked."""
-    path = run_dir / FILE_NAME
+    path = run_dir / CONNECTION
     try:
         with path.open("rb") as file:
             # What is longer is cut off here, and then refused as malformed.

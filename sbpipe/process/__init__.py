@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import Config, flatten, to_dict, toml_value
-from sbpipe.link.connection import FILE_NAME as CONNECTION
 from sbpipe.machine.place import Place
 from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
 from sbpipe.process.supervisor import show_events, supervise
 from sbpipe.runs.directory import CONFIG, LOGS, refuse_if_in_use
+from sbpipe.runs.names.files import CONNECTION
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import check_installed, wanted
 

@@ -4,8 +4,7 @@ import subprocess
 from pathlib import Path
 
 from sbpipe.process.child import SAYS, role_command
-
-REPORT = "report.html"
+from sbpipe.runs.names.files import REPORT
 
 
 def report_apart(path: Path, *flags: str) -> str:

@@ -21,6 +21,7 @@ from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
@@ -109,7 +110,7 @@ def _run_replica(
     setup = prepare(config, devices.of_replica(config.train.device, place.rank))
     group = Group(place, setup.device, config.train.batch_size)
     if place.rank:
-        work(setup, group, path / "checkpoints" if resume else None)
+        work(setup, group, path / CHECKPOINTS if resume else None)
         return None
     run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
     run_dir.write_environment(

@@ -12,6 +12,7 @@ from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
@@ -35,7 +36,7 @@ class TrainerRun:
         config = setup.config
         self._setup, self._run_dir, self._engine, self._events = setup, run_dir, engine, events
         self._telemetry = Telemetry(events, setup.spans, engine, process_began=began)
-        self._checkpoints = Checkpoints(run_dir.path / "checkpoints", config.checkpoint.keep)
+        self._checkpoints = Checkpoints(run_dir.path / CHECKPOINTS, config.checkpoint.keep)
         self._accounts = Accounts(setup, self._telemetry, engine, self._checkpoints, events, began)
         self._loop = Loop(
             config, engine, setup.train_step, self._telemetry, setup.spans, self._evaluate, self._save
@@ -174,7 +175,7 @@ class TrainerRun:
         if step:
             # Also when stopped: this is what a resume goes on from, and what holds the final weights.
             self._save(step)
-            log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / "checkpoints")
+            log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / CHECKPOINTS)
         self._engine.stop(ending)
         summary = self._accounts.summary(ending, numbers)
         self._telemetry.progress(1.0 if ending is RunEnd.FINISHED else None, now=True)

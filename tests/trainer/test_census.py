@@ -8,8 +8,9 @@ from support.runs import events_of, small, train_inline
 
 from sbpipe.records import Selection, TrainBatch
 from sbpipe.runs import read_run
+from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.trainer.evaluation import are_classes, confidence_curves
-from sbpipe.trainer.record.census import FILE_NAME, Census, extremes
+from sbpipe.trainer.record.census import Census, extremes
 from sbpipe.trainer.record.telemetry import staleness_counts
 from sbpipe.trainer.record.thumbnails import thumbnails
 from sbpipe.trainer.stream.scores import ScoreTable
@@ -77,7 +78,7 @@ def test_staleness_is_split_into_age_and_queue() -> None:
 
 def test_a_run_leaves_its_examples_and_what_it_thinks_of_them(run_path: Path) -> None:
     train_inline(small(mode="inline", eval__every=0.2), run_path)
-    with np.load(run_path / FILE_NAME) as arrays:
+    with np.load(run_path / EXAMPLES) as arrays:
         assert arrays["times_kept"].sum() >= 12 * 16
         assert (np.diff(arrays["hardest_scores"]) <= 0).all()
         assert arrays["easiest_images"].shape == (24, 32, 32, 3)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from sbpipe.config import resolve
 from sbpipe.process.roles import run_inline
 from sbpipe.records import Floats
+from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.studies.rating import make_scores
 from sbpipe.studies.reproduce.experiments.overlap import ACROSS, LEAST_USED, WITHIN, key
-from sbpipe.trainer.record.census import FILE_NAME
 
 CNN = {"model.name": "small_cnn"}
 RESNET = {"model.name": "small_resnet", "model.options": {"depth": 8}}
@@ -115,7 +115,7 @@ def times_kept(extent: Extent, seed: int, folder: Path) -> NDArray[np.int32]:
         summary = run_inline(config, path, resume=False, overwrite=False, on_open=lambda _: None)
     if summary["status"] != "finished":  # a run takes Ctrl-C for its own end
         raise KeyboardInterrupt
-    with np.load(path / FILE_NAME) as examples:
+    with np.load(path / EXAMPLES) as examples:
         kept: NDArray[np.int32] = examples["times_kept"]
     return kept
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from sbpipe.files import atomic_file
 from sbpipe.records import Classes, Floats, Ids
+from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.trainer.stream.scores import ScoreTable
 
-FILE_NAME = "examples.npz"
 PANEL = 12
 """Examples followed one by one."""
 SHEET = 24
@@ -112,7 +112,7 @@ class Census:
             arrays |= {f"{name}_ids": ids, f"{name}_targets": targets, f"{name}_predictions": predictions}
             arrays |= {f"{name}_scores": scores[ids], f"{name}_kept": table.times_kept[ids]}
             arrays |= {f"{name}_images": images} if images is not None else {}
-        with atomic_file(folder / FILE_NAME) as file:
+        with atomic_file(folder / EXAMPLES) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
 

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from sbpipe.errors import SbpipeError
 from sbpipe.records import Ids
+from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.trainer.evaluation import answers
-from sbpipe.trainer.record.census import FILE_NAME, Census
+from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.setup import Setup
 
 log = logging.getLogger("sbpipe.trainer")
@@ -27,7 +28,7 @@ def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
     try:
         census.write(folder, show)
     except (OSError, RuntimeError, MemoryError, SbpipeError) as error:
-        log.warning("no %s for the report (%s)", FILE_NAME, error)
+        log.warning("no %s for the report (%s)", EXAMPLES, error)
 
 
 def thumbnails(inputs: NDArray[np.float32]) -> NDArray[np.uint8] | None:
