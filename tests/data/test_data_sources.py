@@ -182,7 +182,8 @@ def test_two_processes_agree_and_a_killed_one_takes_its_workers_along() -> None:
         "print(data.train.batch(t.np.arange(3), 0).targets, data.test.batch(t.np.arange(3), 0).targets, "
         "flush=True); input()"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    places = [ROOT, ROOT / "tests", Path(__file__).parent]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
