@@ -331,7 +331,7 @@ def test_a_full_disk_costs_checkpoints_and_events_but_not_the_run(tmp_path: Path
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "training goes on" in done.stderr
-        assert re.search(r"steps +30\n", done.stdout)
+        assert re.search(r"steps +30 ", done.stdout)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
