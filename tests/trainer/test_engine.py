@@ -1,4 +1,4 @@
-"""The engine serves any loop: one of a few lines ends with the weights of ours, also when it is cut in two."""
+"""The engine serves any loop: one of a few lines ends with the weights of ours, also when cut in two."""
 
 import threading
 from pathlib import Path
