@@ -44,12 +44,12 @@ class Child:
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
     upkeep: str = "vital"
-    process: subprocess.Popen[bytes] | None = None
-    num_restarts: int = 0
-    started_at: float = 0.0
-    restart_at: float = 0.0
-    is_given_up: bool = False
-    log_begins: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    num_restarts: int = field(default=0, init=False)
+    started_at: float = field(default=0.0, init=False)
+    restart_at: float = field(default=0.0, init=False)
+    is_given_up: bool = field(default=False, init=False)
+    log_begins: int = field(default=0, init=False)
     """Where this process's output begins in its log; before it is that of earlier ones."""
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from sbpipe.records import SelectorStats
@@ -17,10 +17,10 @@ class Peer:
     pulls_weights: bool = False
     needs_history: bool = True
     heard_at: float = 0.0
-    progress: int = -1
     progressed_at: float = 0.0
-    answers: int = 0
-    stats: SelectorStats = SelectorStats()
+    progress: int = field(default=-1, init=False)
+    answers: int = field(default=0, init=False)
+    stats: SelectorStats = field(default=SelectorStats(), init=False)
 
     def begins(self, now: float) -> None:
         """It was idle until now: the time before this lease is not time without progress."""
