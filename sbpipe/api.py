@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sbpipe import process as launch
 from sbpipe.config import resolve
+from sbpipe.process import run_processes
 from sbpipe.runs.directory import SUMMARY, claim, default_path, resumed
 
 
@@ -20,7 +20,7 @@ def train(
     """Run both roles to the end and return the numbers of `summary.json`.
 
     `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as
-    `sbpipe.errors` says, what goes wrong in a role as `launch.ChildFailed`, with the end of its log. With
+    `sbpipe.errors` says, what goes wrong in a role as `process.ChildFailed`, with the end of its log. With
     mode `inline` both roles run in this process, else as two supervised ones.
     """
     given = dict(settings or {})
@@ -32,5 +32,5 @@ def train(
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     # Checked here too, though the trainer does it again: from a child it would come as a log and a code.
     claim(path, resume=resume, overwrite=overwrite)
-    launch.run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
     return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

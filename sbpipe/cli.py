@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sbpipe import process as launch
 from sbpipe.commands import COMMANDS, add_commands
 from sbpipe.errors import DeviceError, SbpipeError
+from sbpipe.process import SAYS
 from sbpipe.version import __version__
 
 DESCRIPTION = """\
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = COMMANDS[args.command].run(args)
     except SbpipeError as error:
-        print(f"{launch.SAYS}{error}", file=sys.stderr)
+        print(f"{SAYS}{error}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130  # 128 + SIGINT

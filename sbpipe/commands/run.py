@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sbpipe import process as launch
 from sbpipe.commands import trainer
 from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
+from sbpipe.process import run_processes
 from sbpipe.runs.directory import claim, default_path
 from sbpipe.show.trackers import wanted
 
@@ -52,7 +52,7 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
         raise ConfigError(
             "--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process"
         )
-    is_finished = launch.run_processes(
+    is_finished = run_processes(
         config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
     )
     # From the file: the trainer was another process.

@@ -5,9 +5,9 @@ import logging
 import os
 import time
 
-from sbpipe import process as launch
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.machine import cores
+from sbpipe.process import SUPERVISED
 from sbpipe.show.terminal import Display, lone_selector_line
 
 HELP = "a selector; takes all other settings from its trainer"
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from sbpipe.records import RunEnd, SelectorStats
 
     display, begin = Display(), time.monotonic()
-    is_supervised = bool(os.environ.get(launch.SUPERVISED))
+    is_supervised = bool(os.environ.get(SUPERVISED))
 
     def show(stats: SelectorStats | None) -> None:
         display.lines([lone_selector_line(stats, time.monotonic() - begin)])

@@ -6,12 +6,12 @@ import os
 import threading
 from pathlib import Path
 
-from sbpipe import process as launch
 from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
+from sbpipe.process import SUPERVISED, show_events
 from sbpipe.runs.directory import LOGS, TRAINER_EVENTS, RunDir, default_path
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe.process import roles
 
-    if (names := wanted(config)) and not os.environ.get(launch.SUPERVISED):
+    if (names := wanted(config)) and not os.environ.get(SUPERVISED):
         flags = " ".join(f"--{name}" for name in names)
         logging.getLogger("sbpipe").warning(
             "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
         )
-    watcher = _Watcher(is_supervised=bool(os.environ.get(launch.SUPERVISED)))
+    watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
     role = (
         roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
     )
@@ -91,8 +91,8 @@ class _Watcher:
         # What a resumed run wrote before is not shown again.
         follower.new_events()
         while not self._is_over.wait(0.5):
-            launch.show_events(follower, display)
-        launch.show_events(follower, display)
+            show_events(follower, display)
+        show_events(follower, display)
 
     def close(self) -> None:
         self._is_over.set()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sbpipe import process as launch
+from sbpipe.process import SAYS, Child, assignments, role_command
 from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
 from sbpipe.runs.follower import Follower
 from sbpipe.studies.core_shares import on_cores
@@ -26,11 +26,9 @@ class CellRun:
     ) -> None:
         """`cores`: its share of the machine; None: all of it."""
         path = folder.run_path(cell)
-        command = launch.role_command(
-            "run", *launch.assignments(cell.settings), "--run-dir", str(path), "--no-report"
-        )
+        command = role_command("run", *assignments(cell.settings), "--run-dir", str(path), "--no-report")
         self._folder, self.cell, self._path, self.cores = folder, cell, path, cores
-        self._child = launch.Child("run", command, folder.log_path(cell))
+        self._child = Child("run", command, folder.log_path(cell))
         self._follower = Follower(path / TRAINER_EVENTS)
         self.state = State("running", time.time(), attempt, load=round(os.getloadavg()[0], 2))
         self.progress: dict[str, Any] | None = None
@@ -114,5 +112,5 @@ def last_word(log: os.PathLike[str], code: int) -> str:
     with open(log, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
     # A traceback's last line is a poor reason where the run has named one.
-    said = [line for line in lines if line.startswith(launch.SAYS)]
-    return (said or lines or [f"ended with code {code} and said nothing"])[-1].removeprefix(launch.SAYS)
+    said = [line for line in lines if line.startswith(SAYS)]
+    return (said or lines or [f"ended with code {code} and said nothing"])[-1].removeprefix(SAYS)

@@ -11,23 +11,14 @@ from sbpipe.data import Split
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
 
-CONFIDENCE_GROUPS = 50
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one pass over the test split found; `error` is top-1, None where targets are not classes.
-
-    `confidence` is the probability given to the true class at percentiles 0 to 100 of the test examples;
-    `confidence_accuracy` the share answered rightly in each of 50 equal groups of them, least confident
-    first.
-    """
+    """What one pass over the test split found; `error` is top-1, None where targets are not classes."""
 
     error: float | None
     loss: float
     class_errors: list[float] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    confidence_accuracy: list[float] = field(default_factory=list)
 
 
 @torch.inference_mode()
@@ -40,7 +31,6 @@ def evaluate(
     wrong, seen = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     loss_sum = 0.0
     is_classes = True
-    confidence, is_right = np.zeros(test.num_examples, np.float32), np.zeros(test.num_examples, np.bool_)
     for start in range(0, test.num_examples, batch_size):
         ids = np.arange(start, min(start + batch_size, test.num_examples))
         inputs, targets = test.batch(ids, 0)
@@ -51,16 +41,12 @@ def evaluate(
             answers, truth = outputs.argmax(1).cpu().numpy(), targets.cpu().numpy()
             seen += np.bincount(truth, minlength=num_classes)
             wrong += np.bincount(truth[answers != truth], minlength=num_classes)
-            is_right[ids] = answers == truth
-            confidence[ids] = outputs.float().softmax(1).gather(1, targets[:, None]).squeeze(1).cpu().numpy()
     model.train(was_training)
     if not is_classes:
         return Evaluation(None, loss_sum / test.num_examples)
     per_class = (wrong / np.maximum(seen, 1)).round(6).tolist()
     mean_loss = loss_sum / test.num_examples
-    return Evaluation(
-        float(wrong.sum() / seen.sum()), mean_loss, per_class, *confidence_curves(confidence, is_right)
-    )
+    return Evaluation(float(wrong.sum() / seen.sum()), mean_loss, per_class)
 
 
 def are_classes(outputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> bool:
@@ -85,14 +71,3 @@ def answers(
     is_classes = targets.ndim == 1 and not targets.is_floating_point()
     given = outputs.argmax(1).cpu().numpy() if outputs.ndim == 2 and is_classes else unknown
     return targets.cpu().numpy().astype(np.int64) if is_classes else unknown, given
-
-
-def confidence_curves(
-    confidence: NDArray[np.float32], is_right: NDArray[np.bool_]
-) -> tuple[list[float], list[float]]:
-    """Percentiles of target confidence, and accuracy in equal groups by it (the paper's Figures 8, 9)."""
-    groups = np.array_split(
-        is_right[np.argsort(confidence, kind="stable")], min(CONFIDENCE_GROUPS, len(confidence))
-    )
-    percentiles = np.percentile(confidence, np.arange(101)).round(5).tolist()
-    return percentiles, [round(float(group.mean()), 5) for group in groups]

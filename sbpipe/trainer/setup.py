@@ -20,8 +20,8 @@ from sbpipe.trainer.engine import Job
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
-from sbpipe.weights import manifest as layout
 from sbpipe.weights.leftovers import sweep
+from sbpipe.weights.manifest import build_manifest, fast_part
 from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.trainer")
@@ -67,7 +67,7 @@ class Setup:
         Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
         """
         num_slots = 3 + self.config.lag
-        fast = layout.fast_part(self.manifest) if self.config.fast_interval else None
+        fast = fast_part(self.manifest) if self.config.fast_interval else None
         fast_bytes = fast.num_bytes if fast is not None else 0
         num_bytes = self.manifest.num_bytes
         for name in sweep():
@@ -99,7 +99,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         model = build_model(
             config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
         )
-        manifest = layout.build_manifest(model, parts_of(model), config.sync.dtype)
+        manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss = build_loss(config.loss)
         model = model.to(device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)

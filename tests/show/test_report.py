@@ -18,7 +18,7 @@ from sbpipe.config import Config
 from sbpipe.errors import RunDirError
 from sbpipe.runs import Run, read_run
 from sbpipe.runs.names import NUMBERS, STAGES
-from sbpipe.show.charts import to_png, to_svg
+from sbpipe.show.charts import Chart, to_png, to_svg
 from sbpipe.show.charts.render import PICTURE_WIDTH
 from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.build import build_report, read_sources, sections_of, trace_paths
@@ -27,7 +27,7 @@ from sbpipe.show.report.facts import HEAD, fact_tables, lead_of_run, numbers_of,
 from sbpipe.show.report.kept import keep_rates, never_kept_share, times_kept
 from sbpipe.show.report.lanes import clock_shift, stage_spans
 from sbpipe.show.report.loss import MOST_POINTS, loss_chart
-from sbpipe.show.report.one import charts_of_one, sections_of_one
+from sbpipe.show.report.one import sections_of_one
 from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
 from sbpipe.show.report.table import Table
@@ -63,6 +63,11 @@ def write_study(path: Path) -> Path:
 
 
 # --- thinning -------------------------------------------------------------------------------------
+
+
+def charts_of_one(run: Run) -> list[Chart]:
+    """Every picture of a run that its files allow."""
+    return [chart for section in sections_of_one(run) for chart in section.charts]
 
 
 def test_thinning_keeps_the_ends_and_never_more_than_asked() -> None:
@@ -309,7 +314,7 @@ def test_a_cut_run_makes_a_report_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_report_leaves_page_figures_and_trace(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "small", steps=12, leave_out=("examples.npz", "scores", "confidence"))
+    path = write_run(tmp_path / "small", steps=12, leave_out=("examples.npz", "scores"))
     page = build_report([path], path / "report.html").read_text()
     assert (path / "trace.json").exists()
     for name in ("timeline", "loss", "error-over-time"):

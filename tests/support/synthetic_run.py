@@ -57,7 +57,7 @@ def write_examples(path: Path, *, count: int = 7, channels: int = 3) -> None:
         "times_considered": np.full(100, 6, np.int32),
         "times_kept": rng.integers(0, 6, 100).astype(np.int32),
     }
-    for group in ("easiest", "hardest", "most_kept", "never_kept"):
+    for group in ("easiest", "hardest", "never_kept"):
         arrays |= {
             f"{group}_ids": np.arange(count),
             f"{group}_images": rng.integers(0, 256, (count, 12, 12, channels), np.uint8),

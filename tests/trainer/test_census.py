@@ -1,4 +1,4 @@
-"""What a run tells of its examples, its confidence and its lag."""
+"""What a run tells of its examples."""
 
 from pathlib import Path
 
@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from support.runs import events_of, small, train_inline
 
-from sbpipe.records import Selection, TrainBatch
+from sbpipe.records import Selection
 from sbpipe.runs import read_run
 from sbpipe.runs.names.files import EXAMPLES
-from sbpipe.trainer.evaluation import are_classes, confidence_curves
+from sbpipe.trainer.evaluation import are_classes
 from sbpipe.trainer.record.census import Census, extremes
-from sbpipe.trainer.record.telemetry import staleness_counts
 from sbpipe.trainer.record.thumbnails import thumbnails
 from sbpipe.trainer.stream.scores import ScoreTable
 
@@ -35,20 +34,12 @@ def test_classes_are_counted_since_the_last_event() -> None:
     assert second["times_kept"] == [1, 3]
 
 
-def test_an_unscored_example_has_a_chance_and_no_score() -> None:
-    table = ScoreTable(2, 10)
-    considered(table, [0], [0], [float("nan")])
-    panel = Census(table, None, 0).take()["panel"]
-    assert panel == {"ids": [0, 1], "score": [None, None], "keep_probability": [0.5, None]}
-
-
 def test_extremes_are_the_ends_of_the_ranking() -> None:
     scores = np.array([3.0, np.nan, 1.0, 2.0], np.float32)
     found = extremes(scores, np.array([5, 5, 9, 0], np.int32), np.array([2, 4, 0, 0], np.int32))
     assert {name: ids.tolist() for name, ids in found.items()} == {
         "easiest": [2, 3, 0],
         "hardest": [0, 3, 2],
-        "most_kept": [1, 0],
         "never_kept": [2],
     }
 
@@ -58,22 +49,6 @@ def test_thumbnails_use_the_whole_range_and_other_inputs_have_none() -> None:
     assert images is not None
     assert images[0, :, :, 0].tolist() == [[0, 128], [191, 255]]
     assert thumbnails(np.zeros((4, 7), np.float32)) is None
-
-
-def test_confidence_curves_order_examples_by_confidence() -> None:
-    confidence = np.linspace(0, 1, 200, dtype=np.float32)[::-1].copy()
-    percentiles, accuracy = confidence_curves(confidence, confidence > 0.5)
-    assert percentiles == sorted(percentiles)
-    assert (percentiles[0], percentiles[50], percentiles[100]) == (0.0, 0.5, 1.0)
-    assert accuracy == [0.0] * 25 + [1.0] * 25
-
-
-def test_staleness_is_split_into_age_and_queue() -> None:
-    ones = np.ones(3, np.float32)
-    batch = TrainBatch(
-        7, np.arange(3), np.zeros(3, np.int64), ones, ones, np.array([4, 4, 6]), np.array([5, 5, 7]), 3
-    )
-    assert staleness_counts(batch) == [[1, 0, 1], [1, 2, 2]]
 
 
 def test_a_run_leaves_its_examples_and_what_it_thinks_of_them(run_path: Path) -> None:
@@ -86,7 +61,6 @@ def test_a_run_leaves_its_examples_and_what_it_thinks_of_them(run_path: Path) ->
     last = events_of(run_path, "scores")[-1]
     assert np.diff(last["quantiles"]).min() >= 0
     assert sum(last["times_kept"][1:]) > 0
-    assert len(events_of(run_path, "eval")[-1]["confidence"]) == 101
 
 
 def test_shares_of_classes_come_from_targets_where_nothing_else_tells() -> None:

@@ -18,7 +18,7 @@ from sbpipe.errors import ModelError, RunDirError, UserError
 from sbpipe.link.faults import FaultyPort
 from sbpipe.models import build_model
 from sbpipe.trainer.setup import prepare
-from sbpipe.weights import manifest as layout
+from sbpipe.weights.manifest import digest
 
 NAMES = [
     "wall_s",
@@ -143,7 +143,7 @@ def test_the_rehearsal_leaves_no_trace_in_weights_or_buffers() -> None:
     config = small()
     setup = prepare(config)
     fresh = build_model(config.model, num_classes=10, input_shape=(3, 32, 32), seed=config.seed)
-    assert layout.digest(setup.train_step.model) == layout.digest(fresh)
+    assert digest(setup.train_step.model) == digest(fresh)
 
 
 def test_mixed_precision_trains(run_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_finished_run_leaves_its_last_weights(run_path: Path) -> None:
     state = torch.load(run_path / "checkpoints" / "step-12.pt", weights_only=True)
     model = build_model(small().model, num_classes=10, input_shape=(3, 32, 32), seed=5)
     model.load_state_dict(state["model"])
-    assert layout.digest(model) == summary["weights.digest"]
+    assert digest(model) == summary["weights.digest"]
 
 
 def test_weights_that_are_not_finite_are_never_saved(run_path: Path) -> None:

@@ -24,7 +24,7 @@ from sbpipe.runs.spans import Spans
 from sbpipe.selector.puller import Puller
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
-from sbpipe.weights import manifest as layout
+from sbpipe.weights.manifest import FAST_PARTS, build_manifest, fast_part
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource
 from sbpipe.weights.slots import Slots
@@ -39,8 +39,8 @@ class Trained:
 
     def __init__(self, num_slots: int = 3) -> None:
         self.model = net()
-        self.manifest = layout.build_manifest(self.model, parts_of(self.model))
-        fast = layout.fast_part(self.manifest)
+        self.manifest = build_manifest(self.model, parts_of(self.model))
+        fast = fast_part(self.manifest)
         assert fast is not None
         self.slots = Slots.create(self.manifest.num_bytes, num_slots=num_slots, fast_bytes=fast.num_bytes)
         assert self.slots.fast is not None
@@ -57,15 +57,13 @@ class Trained:
 
 def replica_of() -> tuple[Replica, nn.Module]:
     model = net(1)
-    return Replica(model, layout.build_manifest(model, parts_of(model))), model
+    return Replica(model, build_manifest(model, parts_of(model))), model
 
 
 def held(model: nn.Module) -> tuple[set[float], set[float]]:
     """The numbers in the body and in the fast parts."""
     parts, state = parts_of(model), model.state_dict()
-    values = [
-        (parts[name] in layout.FAST_PARTS, set(tensor.flatten().tolist())) for name, tensor in state.items()
-    ]
+    values = [(parts[name] in FAST_PARTS, set(tensor.flatten().tolist())) for name, tensor in state.items()]
     body, fast = (
         set().union(*(found for is_fast, found in values if is_fast == kind)) for kind in (False, True)
     )
@@ -161,8 +159,8 @@ def test_a_reader_never_sees_torn_fast_parts() -> None:
 
 def test_a_model_without_fast_parts_or_without_a_body_has_nothing_to_publish_apart() -> None:
     for model in (nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2))):
-        assert layout.fast_part(layout.build_manifest(model, parts_of(model))) is None
-    assert layout.fast_part(Manifest((), 100, 0, "")) is None
+        assert fast_part(build_manifest(model, parts_of(model))) is None
+    assert fast_part(Manifest((), 100, 0, "")) is None
 
 
 @pytest.mark.parametrize(

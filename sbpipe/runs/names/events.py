@@ -115,8 +115,6 @@ _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step 
           "null where they come with the rest"),
     Field("age_mean", "steps", "part of the staleness before the selection arrived, mean"),
     Field("queue_mean", "steps", "part of the staleness after the selection arrived, mean"),
-    Field("staleness_counts", "list", "`[age, queue, n]`: n examples were `age` steps old when their "
-          "selection arrived and then waited `queue` steps"),
     Field("spearman", "correlation", "fidelity: rank correlation of the batch's scores with its fresh losses",
           "fidelity"),
     Field("score_error", "loss", "mean absolute difference of score and fresh loss"),
@@ -140,9 +138,6 @@ _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
           "test error"),
     Field("loss", "loss", "mean over the test set", "test loss"),
     Field("class_errors", "list", "the error of each class"),
-    Field("confidence", "list", "probability given to the true class at percentiles 0 to 100, ascending"),
-    Field("confidence_accuracy", "list", "share classified rightly in each of 50 equal groups of test "
-          "examples ordered by that confidence"),
 ))  # fmt: skip
 _SCORES = EventKind("scores", ("trainer",), "with every `eval`: what selection did to the examples", (
     _STEP,
@@ -152,8 +147,6 @@ _SCORES = EventKind("scores", ("trainer",), "with every `eval`: what selection d
     Field("class_considered", "list", "candidates of each class since the last such event"),
     Field("class_kept", "list", "of these, kept"),
     Field("times_kept", "list", "how many examples were kept 0, 1, 2, ... times, of those considered"),
-    Field("panel", "map", "`ids`, `score`, `keep_probability` of a fixed handful of examples when last "
-          "considered; null = not yet"),
 ))  # fmt: skip
 _SELECTORS = (
     EventKind("selector", ("trainer",), "a selector came or went", (

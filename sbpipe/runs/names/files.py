@@ -23,8 +23,8 @@ FILES: dict[str, str] = {
     ): "one file per selector process; in mode `inline` its events are the trainer's",
     SUMMARY: "the numbers of the run, flat, under stable dotted names",
     EXAMPLES: (
-        "per example: last score, times considered, times kept; thumbnails of the easiest, hardest, most "
-        "often and never kept"
+        "per example: last score, times considered, times kept; thumbnails of the easiest, hardest and "
+        "never kept"
     ),
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
     f"{CHECKPOINTS}/": "what a resume needs",

@@ -19,11 +19,6 @@ ESSENTIAL = ("timeline", "times-kept", "examples-hardest")
 """What the page of a study shows of one run of each arm."""
 
 
-def charts_of_one(run: Run) -> list[Chart]:
-    """Every picture of a run that its files allow."""
-    return [chart for section in sections_of_one(run) for chart in section.charts]
-
-
 def sections_of_one(run: Run) -> list[Section]:
     """A run from its numbers to its settings; what is missing is said where it would be."""
     # As a group of one, so that a single run is drawn by the code that compares several.

@@ -13,8 +13,6 @@ from sbpipe.records import Classes, Floats, Ids
 from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.trainer.stream.scores import ScoreTable
 
-PANEL = 12
-"""Examples followed one by one."""
 SHEET = 24
 """Examples shown in a contact sheet."""
 MOST_TIMES = 100
@@ -32,10 +30,6 @@ class Census:
         self._table = table
         self._classes = classes
         self.num_classes = num_classes
-        num_examples = len(table.scores)
-        self._panel: Ids = np.unique(
-            np.linspace(0, num_examples - 1, min(PANEL, num_examples)).astype(np.int64)
-        )
         self.count_from_here()
 
     def count_from_here(self) -> None:
@@ -65,15 +59,13 @@ class Census:
         """The fields of a `scores` event; classes are counted since the last one."""
         table = self._table
         kept, recent = table.times_kept.copy(), table.recent
-        considered = (
-            table.times_considered.copy()
-        )  # after `kept`: selections arrive meanwhile, and nobody is kept unconsidered
+        # After `kept`: selections arrive meanwhile, and nothing may be kept that was not considered.
+        considered = table.times_considered.copy()
         fields = {
             "quantiles": np.percentile(recent, np.arange(101)).round(6).tolist() if len(recent) else [],
             "class_considered": self._by_class(considered - self._considered_before),
             "class_kept": self._by_class(kept - self._kept_before),
             "times_kept": np.bincount(np.minimum(kept[considered > 0], MOST_TIMES)).tolist(),
-            "panel": self._of_panel(),
         }
         self._considered_before, self._kept_before = considered, kept
         return fields
@@ -84,19 +76,6 @@ class Census:
         return [
             int(count) for count in np.bincount(self._classes, weights=counts, minlength=self.num_classes)
         ]
-
-    def _of_panel(self) -> dict[str, list[float | None]]:
-        ids, table = self._panel, self._table
-        was_considered = table.times_considered[ids] > 0
-        scores, _ = table.lookup(ids)
-        return {
-            "ids": ids.tolist(),
-            "score": [float(score) if np.isfinite(score) else None for score in scores],
-            "keep_probability": [
-                float(chance) if known else None
-                for chance, known in zip(table.keep_probability[ids], was_considered, strict=True)
-            ],
-        }
 
     def write(self, folder: Path, show: Show) -> None:
         """Leave what is known of every example, with thumbnails of the extreme ones, whole or not at all."""
@@ -117,16 +96,14 @@ class Census:
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
-    """The ids of the examples with the lowest and highest scores, kept most often, and never kept."""
+    """The ids of the examples with the lowest and highest scores, and those never kept."""
     scored = np.flatnonzero(np.isfinite(scores))
     by_score = scored[np.argsort(scores[scored], kind="stable")]
     seen = np.flatnonzero(considered > 0)
-    by_kept = seen[np.argsort(-kept[seen], kind="stable")]
     never = seen[kept[seen] == 0]
     by_passed_over = never[np.argsort(-considered[never], kind="stable")]
     return {
         "easiest": by_score[:SHEET],
         "hardest": by_score[::-1][:SHEET],
-        "most_kept": by_kept[kept[by_kept] > 0][:SHEET],
         "never_kept": by_passed_over[:SHEET],
     }

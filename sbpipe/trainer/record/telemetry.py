@@ -83,11 +83,11 @@ class Telemetry:
         fast_staleness = staleness if batch.fast_version is None else batch.step - batch.fast_version
         self._tally.fast_sum += float(fast_staleness.sum())
         self._count_staleness(staleness, batch)
-        agreement = spearman(batch.scores, losses)
+        agreement, score_error = spearman(batch.scores, losses), mean_error(batch.scores, losses)
         if np.isfinite(agreement):
             self._tally.fidelity_sum += agreement
             self._tally.fidelity_count += 1
-            self._tally.error_sum += mean_error(batch.scores, losses)
+            self._tally.error_sum += score_error
         self._events.write(
             "step",
             step=batch.step,
@@ -100,9 +100,8 @@ class Telemetry:
             fast_staleness_mean=float(fast_staleness.mean()) if self._is_two_rate else None,
             age_mean=float((batch.arrived_at_step - batch.version).mean()),
             queue_mean=float((batch.step - batch.arrived_at_step).mean()),
-            staleness_counts=staleness_counts(batch),
             spearman=agreement,
-            score_error=mean_error(batch.scores, losses),
+            score_error=score_error,
             class_counts=outcome.class_counts,
             **health._asdict(),
             spans=spans,
@@ -258,10 +257,3 @@ class Telemetry:
         """Go on from a checkpoint; `startup_s` were spent before training by earlier processes of the run."""
         self._tally = Tally(**state)
         self._startup_before_s = startup_s
-
-
-def staleness_counts(batch: TrainBatch) -> list[list[int]]:
-    """How many examples of a batch had which age on arrival and which time in the queue: [age, queue, n]."""
-    pairs = np.stack([batch.arrived_at_step - batch.version, batch.step - batch.arrived_at_step], axis=1)
-    found, counts = np.unique(pairs, axis=0, return_counts=True)
-    return [[int(age), int(queue), int(n)] for (age, queue), n in zip(found, counts, strict=True)]
