@@ -39,6 +39,11 @@ def candidates_for(kept: int, keep_rate: float, chunk: int) -> int:
     return min(LONGEST, max(1, math.ceil(candidates / chunk)) * chunk)
 
 
+def set_for(kept: int, keep_rate: float) -> int:
+    """The length of a lease that is chosen from as a whole, and yields exactly `kept`."""
+    return min(LONGEST, max(kept, round(kept / max(keep_rate, 1e-3))))
+
+
 def clock_version(batch: int, *, lag: int, interval: int) -> int:
     """The version that scores train batch number `batch` under the logical clock."""
     return max(0, batch - lag) // interval * interval

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
+from sbpipe.selection.draws import share_of
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
@@ -128,11 +129,19 @@ class Stream:
     ) -> list[tuple[Peer, Lease]]:
         keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
         rate = 1.0 if keep_all else self.yielded.rate
-        candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
+        is_set = self._config.selection.traits.chooses_sets and not keep_all
+        if is_set:
+            rate = self._config.selection.keep_rate
+            candidates = credit.set_for(enough, rate)
+        else:
+            candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
         places = self.ledger.reach(candidates, change_at)
         if places is None:
             return []
         first, last = places
+        if is_set:
+            # An epoch's end cuts a set short: it yields its share, and no more.
+            enough = most = min(enough, share_of(rate, last - first))
         epoch, start = divmod(first, self.ledger.num_examples)
         history, history_classes = self.table.history if peer.takes_history() else (None, None)
         lease = Lease(
