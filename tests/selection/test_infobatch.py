@@ -56,10 +56,11 @@ def test_a_run_scores_nobody_and_learns_from_training(run_path: Path) -> None:
     summary = train_inline(config, run_path)
     assert summary["selector.scored"] == 0
     events = events_of(run_path, "selection")
-    first = sum(event["kept"] for event in events[: 160 // 16])
-    last = sum(event["kept"] for event in events[-6:]) / sum(event["candidates"] for event in events[-6:])
-    assert first == 160, "in the first epoch nothing is known of anybody"
-    assert 0.4 < last < 0.85
+    first, later = events[: 160 // 16], events[160 // 16 :]
+    assert sum(event["kept"] for event in first) == 160, "in the first epoch nothing is known of anybody"
+    # Of all later candidates: those of a few leases were too few to hold their rate on every processor.
+    share = sum(event["kept"] for event in later) / sum(event["candidates"] for event in later)
+    assert 0.4 < share < 0.85
 
 
 def test_what_is_known_survives_a_checkpoint() -> None:
