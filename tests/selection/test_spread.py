@@ -30,19 +30,13 @@ def slow_cover(rows: Floats, uniform: np.ndarray, strength: float) -> list[int]:
     kept: list[int] = []
     for number in uniform:
         left = [k for k in range(len(rows)) if k not in kept]
-        nearest = [
-            0.0
-            if k in kept
-            else min(float(((rows[k] - near) ** 2).sum()) for near in [np.zeros_like(rows[k]), *rows[kept]])
-            for k in range(len(rows))
-        ]
-        total = sum(nearest)
-        chances = [
-            strength * nearest[k] / total + (1.0 - strength) * (k in left) / len(left)
-            for k in range(len(rows))
-        ]
-        sums = np.cumsum(chances)
-        kept.append(int(np.flatnonzero(sums > number * sums[-1])[0]))
+        if number < 1.0 - strength:
+            kept.append(left[int(number / (1.0 - strength) * len(left))])
+            continue
+        near = [np.zeros_like(rows[0]), *rows[kept]]
+        nearest = [min(float(((row - other) ** 2).sum()) for other in near) for row in rows]
+        sums = np.cumsum([0.0 if k in kept else nearest[k] for k in range(len(rows))])
+        kept.append(int(np.flatnonzero(sums > (number - 1.0 + strength) / strength * sums[-1])[0]))
     return sorted(kept)
 
 

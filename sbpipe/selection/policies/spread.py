@@ -61,31 +61,32 @@ def cover(
     is_open, is_kept = is_open.copy(), np.zeros(len(residuals), bool)
     axes = np.ascontiguousarray(np.where(is_open[:, None], residuals, np.float32(0.0)).T)
     lengths: Floats = np.einsum("an,an->n", axes, axes)
-    distances = lengths.copy()
+    distances, fresh = lengths.copy(), np.empty_like(lengths)
     forced = np.flatnonzero(due)[:count]
     for number in range(min(count, int(is_open.sum()))):
         if number < len(forced):
             chosen = int(forced[number])
         else:
-            chances = _chances(distances, is_open, strength)
-            chosen = int(np.searchsorted(chances, uniform[number] * chances[-1], side="right"))
-            # The product may round up to the sum itself, which lies past the last one that has a chance.
-            chosen = min(chosen, int(np.searchsorted(chances, chances[-1])))
+            chosen = _drawn(distances, is_open, uniform[number], strength)
         is_kept[chosen], is_open[chosen] = True, False
-        closeness = np.einsum("an,a->n", axes, axes[:, chosen])
-        np.minimum(distances, lengths + lengths[chosen] - 2.0 * closeness, out=distances)
+        # |d_j - d_i|^2 = |d_j|^2 + |d_i|^2 - 2 d_j d_i
+        np.einsum("an,a->n", axes, -2.0 * axes[:, chosen], out=fresh)
+        fresh += lengths
+        fresh += lengths[chosen]
+        np.minimum(distances, fresh, out=distances)
         # Rounding may leave a hair below zero, and what is kept must not be drawn again.
         np.maximum(distances, 0.0, out=distances)
         distances[chosen] = 0.0
     return is_kept
 
 
-def _chances(distances: Floats, is_open: Mask, strength: float) -> NDArray[np.float64]:
-    """Running sums of the chances of the next draw."""
-    total = float(distances.sum(dtype=np.float64))
-    if not total > 0.0:
-        return np.cumsum(is_open, dtype=np.float64)
-    chances = distances * (strength / total)
-    if strength < 1.0:
-        chances = chances + is_open * ((1.0 - strength) / max(1, int(is_open.sum())))
-    return np.cumsum(chances, dtype=np.float64)
+def _drawn(distances: Floats, is_open: Mask, uniform: float, strength: float) -> int:
+    """One draw: uniform over what is left, or in proportion to the distances, by the same number."""
+    sums = np.cumsum(distances, dtype=np.float64)
+    blind = 1.0 if not sums[-1] > 0.0 else 1.0 - strength
+    if uniform < blind:
+        left = np.flatnonzero(is_open)
+        return int(left[min(int(uniform / blind * len(left)), len(left) - 1)])
+    # Below the sum itself, which rounding may reach, and past which nobody is.
+    share = min((uniform - blind) / (1.0 - blind) * sums[-1], np.nextafter(sums[-1], 0.0))
+    return int(np.searchsorted(sums, share, side="right"))
