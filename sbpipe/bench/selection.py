@@ -83,7 +83,7 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
     )
 
     def select() -> None:
-        probability = policy.keep_probability(scores, classes, strength=0.5)
+        probability = policy.keep_probability(scores, classes, keep=1 / 3, strength=0.5)
         considered, _ = choose(policy.draw(probability, coins(0, 0, example_ids)), 10**9)
         policy.consider(scores[:considered], classes[:considered])
 

@@ -31,11 +31,11 @@ class ScoreAdjustment(ABC):
         """What the policy sees in place of these scores, once there is a history."""
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """The policy's, of adjusted scores."""
         seen = self.adjust(scores, classes) if len(self._history.state()) else scores
-        return self._policy.keep_probability(seen, classes, strength=strength)
+        return self._policy.keep_probability(seen, classes, keep=keep, strength=strength)
 
     def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
         """As the policy draws."""

@@ -21,11 +21,11 @@ class Policy(Protocol):
     def __init__(self, config: SelectionConfig) -> None: ...
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """The chance of each of the next candidates, in order, to be kept. Changes nothing.
 
-        `classes` where the data set tells them; `strength` as the lease says.
+        `classes` where the data set tells them; `keep`, the target share, and `strength` as the lease says.
         """
         ...
 

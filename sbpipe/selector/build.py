@@ -105,7 +105,7 @@ def _judge_of(config: Config, data: Data, trained: TrainedLosses | None) -> Judg
     if chosen.traits.needs_irreducible:
         irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
     cache = ScoreCache(
-        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep
+        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep_rate
     )
 
     return Judge(

@@ -80,7 +80,7 @@ class Judge:
         classes = None if self._classes_of is None else self._classes_of(example_ids)
         # What travels are the losses, which the trainer compares with fresh ones.
         judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
-        probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
+        probability = self._policy.keep_probability(judged, classes, keep=lease.keep, strength=lease.strength)
         probability, is_kept = drawn(
             self._policy,
             probability,

@@ -116,10 +116,10 @@ def test_beyond_the_outlier_quantile_nothing_is_kept_where_outliers_are_skipped(
 
 def test_without_residuals_a_higher_score_is_kept_more_often_and_the_rate_is_kept() -> None:
     policy = Spread(SelectionConfig(policy="spread", keep=0.25))
-    probability = policy.keep_probability(np.array([0.01, 0.1, 1.0, 3.0] * 16, np.float32))
+    probability = policy.keep_probability(np.array([0.01, 0.1, 1.0, 3.0] * 16, np.float32), keep=0.25)
     assert (np.diff(probability[:4]) > 0).all()
     assert probability.sum() == pytest.approx(16.0, abs=1e-4)
-    even = policy.keep_probability(np.array([0.01, 0.1, 1.0, 3.0], np.float32), strength=0.0)
+    even = policy.keep_probability(np.array([0.01, 0.1, 1.0, 3.0], np.float32), keep=0.25, strength=0.0)
     assert np.allclose(even, 0.25)
 
 

@@ -36,7 +36,7 @@ class Spread(Random):
         return cover(residuals, count, uniform, strength=strength, due=due & is_open, is_open=is_open)
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """Without residuals (remembered scores): in proportion to how wrong cross entropy says the model is.
 
@@ -48,7 +48,7 @@ class Spread(Random):
         total = float(wrong.sum())
         weights = strength * wrong / total if total > 0 else np.zeros(len(scores))
         weights += (1.0 - strength if total > 0 else 1.0) / max(1, int(finite.sum()))
-        return inclusion(np.where(finite, weights, 0.0), self._keep * float(finite.sum()))
+        return inclusion(np.where(finite, weights, 0.0), keep * float(finite.sum()))
 
 
 def cover(

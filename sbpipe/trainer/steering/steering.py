@@ -44,9 +44,7 @@ class Steering:
         window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
         self._ramp = Ramp(2 * config.train.batch_size) if by_loss and selection.ramp else None
         self._guard = Guard() if self._is_steered and selection.guard else None
-        self._fresh = (
-            FreshWeights(keep=selection.keep, window=window) if by_loss and selection.reweight else None
-        )
+        self._fresh = FreshWeights(window=window) if by_loss and selection.reweight else None
         self._is_immediate = self._is_steered and config.is_clocked
         self._pending: tuple[StepOutcome, Arrival | None] | None = None
         self._weights: torch.Tensor | None = None
@@ -78,14 +76,14 @@ class Steering:
         def weigh(losses: torch.Tensor) -> torch.Tensor:
             keep_probability = _on_device(batch.keep_probability, losses.device)
             groups = None if classes is None else _on_device(classes, losses.device)
-            self._weights = fresh(losses, keep_probability, self.strength, groups)
+            self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
             return self._weights
 
         return weigh
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
         """keep / chance, cut off: in expectation the mean gradient of all (`infobatch`: 1 / chance)."""
-        numerator = np.float32(1.0 if self._trained is not None else self._config.selection.keep)
+        numerator = np.float32(1.0) if self._trained is not None else batch.target_keep.astype(np.float32)
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
