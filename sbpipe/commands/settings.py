@@ -34,7 +34,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"rule that selects: {_offer('selection.policy')}",
     )
-    parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
+    parser.add_argument("--keep", type=_share, metavar="SHARE", help="target share of candidates kept (auto)")
     parser.add_argument(
         "--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)"
     )
@@ -59,6 +59,11 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+
+
+def _share(text: str) -> float | str:
+    """A number, or the word that stands for one; the settings check both."""
+    return text if text in known_keys()["selection.keep"].metadata["words"] else float(text)
 
 
 def _offer(key: str) -> str:

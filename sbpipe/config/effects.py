@@ -69,8 +69,6 @@ def of_stretches(config: Config) -> Notes:
 def of_policies_without_scores(config: Config) -> Notes:
     """Options about scores, for a policy that does not look at them, or keeps everything."""
     own, traits = config.selection, config.selection.traits
-    if own.late != SelectionConfig.late and config.is_clocked:
-        yield f"selection.late = '{own.late}' has no effect: {config.mode} waits for selection by definition"
     if traits.keeps_all and own.keep != SelectionConfig.keep:
         yield f"selection.keep has no effect: policy '{own.policy}' keeps everything"
     if own.history_by != "all" and not traits.needs_scores:

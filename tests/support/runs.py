@@ -38,6 +38,8 @@ SMALL: dict[str, Any] = {
     "train.batch_size": 16,
     "train.steps": 12,
     "selection.ramp": False,  # so few steps would be over before it lets scores count
+    # So few steps would also be over before a selector is up. Tests of fills set their own.
+    "selection.late": "wait",
     "eval.every": 0.0,
     "checkpoint.every": 0,
     # A healthy selector that gets no core for some seconds must not count as lost: its leases would be

@@ -268,11 +268,12 @@ class Dispatcher:
         self.most_selectors = max(self.most_selectors, len(peers))
         if self._is_paused:
             return
+        idle = {peer.name for peer in peers if not self._stream.ledger.leases_of(peer.name)}
         for peer, lease in self._stream.grant(peers):
             if not self._port.send(peer.name, lease):
                 self._reception.lose(peer.name, "does not take messages")
                 self._expire(peer.name)
-            elif len(self._stream.ledger.leases_of(peer.name)) == 1:
+            elif peer.name in idle:
                 peer.begins(now)
         if not peers and not self._stream.is_finished:
             self._go_alone(now)

@@ -6,8 +6,8 @@ from statistics import fmean
 
 from sbpipe.records import SelectorStats
 
-SLOWNESS = 0.75
-"""Share of what was measured that stays at each answer: about the last four count."""
+SLOWNESS = 0.9
+"""Share of what was measured that stays at each answer: about the last ten count."""
 
 
 @dataclass
