@@ -36,7 +36,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=float, metavar="SHARE", help="target share of candidates kept (0.333)")
     parser.add_argument(
-        "--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)"
+        "--sync-interval",
+        type=_steps,
+        metavar="STEPS",
+        help="steps between two pushes of the weights, or auto",
     )
     parser.add_argument(
         "--precision", metavar="NAME", help=f"precision of scoring: {_offer('selector.precision')}"
@@ -59,6 +62,11 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+
+
+def _steps(text: str) -> int | str:
+    """A number of steps, or the word that stands for one."""
+    return text if text in known_keys()["sync.interval"].metadata["words"] else int(text)
 
 
 def _offer(key: str) -> str:

@@ -52,6 +52,10 @@ class Selector:
         """What the trainer wants to know of this selector, as running totals."""
         return self._forward.stats()
 
+    def tune(self) -> None:
+        """Measure a little of what is left to "auto"; called between two leases."""
+        self._batch_size = self._forward.tune() or self._batch_size
+
     def answer(self, lease: Lease) -> Selection:
         """Consider the lease's candidates in order until its range ends or enough are kept."""
         self._judge.restore(lease)

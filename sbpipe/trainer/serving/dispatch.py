@@ -45,7 +45,7 @@ class Dispatcher:
         self._roster = reception.roster
         self._events = events
         self._spans = spans
-        self._fallback = Fallback(config, stream.order, stream.table)
+        self._fallback = Fallback(config, stream.order, stream.table, stream.pace)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
@@ -168,7 +168,8 @@ class Dispatcher:
         if not self._reception.heard(name, now):
             return
         peer = self._roster.peers[name]
-        peer.answered(message.stats)
+        self._reception.told(peer, message.stats)
+        peer.answered(message.stats, now)
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if reason:

@@ -1,10 +1,13 @@
 """The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 
 from sbpipe.records import SelectorStats
+
+_TRIPS = 16
 
 
 @dataclass
@@ -21,14 +24,28 @@ class Peer:
     progress: int = field(default=-1, init=False)
     answers: int = field(default=0, init=False)
     stats: SelectorStats = field(default=SelectorStats(), init=False)
+    round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_TRIPS), init=False)
+    """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
+    _asked: tuple[float, float] | None = field(default=None, init=False)
+
+    @property
+    def description(self) -> str:
+        """Its device, and what it scores in as far as it has said so."""
+        return f"{self.device} {self.stats.precision}".strip()
 
     def begins(self, now: float) -> None:
         """It was idle until now: the time before this lease is not time without progress."""
         self.progressed_at = now
+        self._asked = (now, self.stats.busy_s)
 
-    def answered(self, stats: SelectorStats) -> None:
+    def answered(self, stats: SelectorStats, now: float) -> None:
         """A selection came from it."""
         self.stats, self.answers = stats, self.answers + 1
+        # Only of a lease that met it idle: another would count the time that it lay behind the one before.
+        if self._asked is not None:
+            asked_at, busy_s = self._asked
+            self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_s)))
+            self._asked = None
 
     def was_refused(self) -> None:
         """Its last answer does not count, but its history holds those scores: it needs the run's again."""

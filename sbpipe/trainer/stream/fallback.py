@@ -6,6 +6,7 @@ from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Ids, Lease, Selection
 from sbpipe.selection import build_policy, choose, drawn
+from sbpipe.trainer.pacing import Pace
 from sbpipe.trainer.stream.scores import ScoreTable
 
 PEER = "fallback"
@@ -14,8 +15,9 @@ PEER = "fallback"
 class Fallback:
     """`stale-scores` asks the policy about the last known scores; what has none is kept at the keep rate."""
 
-    def __init__(self, config: Config, order: Order, table: ScoreTable) -> None:
+    def __init__(self, config: Config, order: Order, table: ScoreTable, pace: Pace | None = None) -> None:
         self._config = config
+        self._pace = pace or Pace.of(config)
         self._order = order
         self._table = table
 
@@ -35,7 +37,7 @@ class Fallback:
         if self._config.selection.fallback == "uniform" or not policy.traits.needs_scores:
             blind[:] = True
         elif bound:
-            blind |= step + self._config.sync.depth - versions > bound
+            blind |= step + self._pace.depth - versions > bound
         probability[blind] = self._config.selection.keep_rate
         probability, is_kept = drawn(
             policy,
