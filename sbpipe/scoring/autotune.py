@@ -29,6 +29,8 @@ BATCH_SIZES = (16, 32, 64, 128, 256, 512)
 _NEAR_THE_BEST = 0.95
 _TASTE, _RANKED = 8, 64
 """Candidates of a first try, and those whose ranks are compared."""
+_RESTS = (64, 256, 1024)
+"""Leases until ranks that were not alike are compared again: those of the first weights say little."""
 _MOST_PASSES, _ENOUGH_S = 30, 0.1
 _LONGEST_PASS_S = 0.05
 """Of a pass in fp32 while precisions are compared; several of them are a piece."""
@@ -61,6 +63,13 @@ def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
     return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
 
 
+def worth_another_look(rows: Sequence[Measured], least: float) -> list[str]:
+    """The precisions that would be chosen but for their ranks: faster than what is, and all but alike."""
+    rate_of = {row.precision: row.examples_per_s for row in rows}
+    chosen = rate_of[ladder_of(rows, least)[-1]]
+    return [row.precision for row in rows if row.examples_per_s > chosen]
+
+
 def knee(rates: Iterable[tuple[int, float]]) -> int:
     """The smallest size whose rate is near the best; sizes come in rising order."""
     known = list(rates)
@@ -91,6 +100,12 @@ def _fastest_s(scores: Sequence[Score], inputs: Tensor, targets: Tensor) -> list
     return fastest
 
 
+def _take_weights(*scorers: Scorer) -> None:
+    """Nobody tells a trial of new weights, and ranks compare only where both have the same."""
+    for scorer in scorers:
+        scorer.refresh(anyway=True)
+
+
 class Tuning:
     """Measures piece by piece what is left to "auto", and makes the scorer use what it chose."""
 
@@ -103,6 +118,9 @@ class Tuning:
         """Candidates per pass, as chosen so far."""
         self._most = BATCH_SIZES[-1] if has_batch_size else max(batch_size, _TASTE)
         self._chunks: deque[tuple[Tensor, Tensor]] = deque()
+        self._rows: list[Measured] = []
+        self._size, self._taste = 0, 0.0
+        self._rest = 0
         self._pieces = self._all_pieces(has_precision, has_batch_size)
         self.is_over = False
 
@@ -114,9 +132,14 @@ class Tuning:
 
     def piece(self) -> None:
         """Measure a little more; nothing before there are candidates."""
-        if not self.is_over and self._chunks and next(self._pieces, self) is self:
+        if self._chunks and next(self._pieces, self) is self:
             self.is_over = True
             self._chunks.clear()
+
+    def is_due(self) -> bool:
+        """Whether there is a piece to measure now; asked once after every lease."""
+        self._rest -= self._rest > 0
+        return not self.is_over and not self._rest
 
     @property
     def _on_hand(self) -> int:
@@ -132,33 +155,43 @@ class Tuning:
             yield from self._choose_precision()
         if has_batch_size:
             yield from self._choose_batch_size()
+        for rest in _RESTS:
+            again = worth_another_look(self._rows, self._least) if self._rows else []
+            self._rest = rest if again else 0
+            yield
+            # A bad check may have made the scorer step back meanwhile: then what it has is the last word.
+            if not again or self._scorer.precision != ladder_of(self._rows, self._least)[-1]:
+                return
+            self._rows = [row for row in self._rows if row.precision not in again]
+            yield from self._compare(again)
 
     # --- precision --------------------------------------------------------------------------------
 
     def _choose_precision(self) -> Pieces:
-        """Use the fastest precision that ranks like fp32, slower ones kept to step back to."""
-        exact = self._scorer.score
-        taste = rate(exact, *self._some(_TASTE))
+        """Use the fastest precision that ranks like fp32."""
+        self._taste = rate(self._scorer.score, *self._some(_TASTE))
         # A pass that would take long is cut: what counts is which precision is faster.
-        size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * taste)))
+        self._size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * self._taste)))
         yield
-        base = Measured(self._scorer.precision, rate(exact, *self._some(size)), 1.0)
-        rows, trials = [base], dict[str, Scorer]()
-        for precision in supported(self._some(1)[0].device):
-            if precision == base.precision:
-                continue
+        self._rows = [Measured("fp32", rate(self._scorer.score, *self._some(self._size)), 1.0)]
+        yield from self._compare([name for name in supported(self._some(1)[0].device) if name != "fp32"])
+
+    def _compare(self, precisions: Sequence[str]) -> Pieces:
+        """Measure some precisions beside fp32, and use the best of all, slower ones kept to step back to."""
+        is_exact = self._scorer.precision == "fp32"
+        exact, trials = self._scorer if is_exact else self._scorer.trial("fp32"), dict[str, Scorer]()
+        for precision in precisions:
             yield
             trial = self._trial(precision)
-            if trial is None:
-                continue
-            trials[precision] = trial
-            yield
-            rows.append((yield from self._measure(trial, base, size, taste)))
-        ladder = ladder_of(rows, self._least)
+            if trial is not None:
+                trials[precision] = trial
+                yield
+                self._rows.append((yield from self._measure(trial, exact)))
+        ladder = ladder_of(self._rows, self._least)
         self._scorer.slower = ladder[:-1]
-        if ladder[-1] != base.precision:
+        if ladder[-1] in trials:
             self._scorer.adopt(trials[ladder[-1]])
-        measured = ", ".join(str(row) for row in rows)
+        measured = ", ".join(str(row) for row in self._rows)
         log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], measured)
 
     def _trial(self, precision: str) -> Scorer | None:
@@ -177,29 +210,26 @@ class Tuning:
         # If it fell back, it has said so.
         return trial if trial.precision == precision else None
 
-    def _measure(
-        self, trial: Scorer, base: Measured, size: int, taste: float
-    ) -> Generator[None, None, Measured]:
+    def _measure(self, trial: Scorer, exact: Scorer) -> Generator[None, None, Measured]:
         """Its speed and its ranks beside those of fp32, with the same weights."""
-        trial.refresh(anyway=True)
+        _take_weights(trial, exact)
         inputs, targets = self._some(_TASTE)
-        trial_taste = rate(trial.score, inputs, targets)
-        if trial_taste < 0.5 * taste:
+        taste = rate(trial.score, inputs, targets)
+        if taste < 0.5 * self._taste:
             # A precision that the device only imitates can be ten times as slow: it is given no more.
-            agreement = agreement_of(trial.score(inputs, targets), self._scorer.score(inputs, targets))
-            return Measured(trial.precision, trial_taste, agreement)
-        coarse, exact = list[Floats](), list[Floats]()
-        while sum(map(len, exact)) < _RANKED:
+            agreement = agreement_of(trial.score(inputs, targets), exact.score(inputs, targets))
+            return Measured(trial.precision, taste, agreement)
+        coarse, fine = list[Floats](), list[Floats]()
+        while sum(map(len, fine)) < _RANKED:
             yield
-            # Nobody tells a trial of new weights, and ranks compare only where both have the same.
-            trial.refresh(anyway=True)
-            inputs, targets = self._some(size)
-            exact.append(self._scorer.score(inputs, targets))
+            _take_weights(trial, exact)
+            inputs, targets = self._some(self._size)
+            fine.append(exact.score(inputs, targets))
             coarse.append(trial.score(inputs, targets))
-        agreement = agreement_of(np.concatenate(coarse), np.concatenate(exact))
+        agreement = agreement_of(np.concatenate(coarse), np.concatenate(fine))
         yield
-        base_s, trial_s = _fastest_s([self._scorer.score, trial.score], inputs, targets)
-        return Measured(trial.precision, base.examples_per_s * base_s / trial_s, agreement)
+        base_s, trial_s = _fastest_s([exact.score, trial.score], inputs, targets)
+        return Measured(trial.precision, self._rows[0].examples_per_s * base_s / trial_s, agreement)
 
     # --- batch size -------------------------------------------------------------------------------
 

@@ -64,8 +64,9 @@ class ForwardPass:
         """Measure a piece of what is left to "auto"; the batch size in use now, None when all is decided."""
         if self._tuning is None:
             return None
-        with self._spans.span("tune"):
-            self._tuning.piece()
+        if self._tuning.is_due():
+            with self._spans.span("tune"):
+                self._tuning.piece()
         batch_size = self._tuning.batch_size
         if self._tuning.is_over:
             self._tuning = None

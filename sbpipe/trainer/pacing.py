@@ -8,6 +8,7 @@ models.
 import logging
 import math
 import time
+from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,7 +28,7 @@ PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
 SELECTOR_SHARE = 0.95
 """The share of a step in which the selector should be done."""
 LONGEST_INTERVAL, GREATEST_DEPTH = 64, 8
-MARGIN = 1.25
+MARGIN = 1.5
 """How far beyond what is in use a need must be to change it: what is measured scatters."""
 
 
@@ -112,13 +113,12 @@ def _ms(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Totals at the beginning of a window."""
+    """Totals at the end of a step."""
 
     at: float
     apart_s: float
     publish_s: float
     num_published: int
-    score_s: float
 
 
 _APART = (*stages_of("trainer", "wait", "apart"), "publish", "publish_fast")
@@ -133,28 +133,30 @@ class Pacer:
         self._has_interval = sync.interval == "auto" and is_free
         self._has_depth = sync.depth == "auto" and not config.is_clocked
         self._bound = sync.max_staleness or LONGEST_INTERVAL + GREATEST_DEPTH
-        self._steps = 0
-        self._publish_s = 0.0
         self._mark: _Mark | None = None
+        self._scored_s = 0.0
+        self._step_times: list[float] = []
+        self._publish_times: deque[float] = deque(maxlen=WINDOW)
 
     def restore(self, used: dict[str, int]) -> None:
         """Go on with what a checkpoint had in use, where it is left to "auto"."""
         if self._has_interval:
-            self._pace.interval = used["interval"]
+            self._pace.interval = used.get("interval", self._pace.interval)
         if self._has_depth:
-            self._pace.depth = used["depth"]
+            self._pace.depth = used.get("depth", self._pace.depth)
 
     def step_done(self) -> None:
         """A step is done; every `WINDOW` of them, decide."""
         if not (self._has_interval or self._has_depth):
             return
-        if self._mark is None:
-            self._mark = self._now()
+        before, self._mark = self._mark, self._now()
+        if before is None:
+            self._scored_s = self._total_score_s()
             return
-        self._steps += 1
-        if self._steps % WINDOW == 0:
-            before, self._mark = self._mark, self._now()
-            self.decide(self._costs(before, self._mark))
+        self._note(before, self._mark)
+        if len(self._step_times) == WINDOW:
+            self.decide(self._costs())
+            self._step_times.clear()
 
     def decide(self, costs: Costs) -> None:
         """Revise what is left to "auto", within the bound on staleness: depth + interval - 1."""
@@ -184,25 +186,29 @@ class Pacer:
             apart_s=sum(total_s[name] for name in _APART),
             publish_s=total_s["publish"],
             num_published=self._spans.count["publish"],
-            score_s=self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s),
         )
 
-    def _costs(self, before: _Mark, now: _Mark) -> Costs:
-        """Of one window; of the stages that a window may not have, the last that was seen."""
-        if now.num_published > before.num_published:
-            self._publish_s = (now.publish_s - before.publish_s) / (now.num_published - before.num_published)
+    def _note(self, before: _Mark, now: _Mark) -> None:
         # By the clock and not by stages: on an accelerator these end before its work does.
-        step_s = (now.at - before.at - (now.apart_s - before.apart_s)) / WINDOW
-        roster, selectors = self._roster, max(1, len(self._roster.ready()))
-        trips = [trip for peer in roster.ready() for trip in peer.round_trips]
+        self._step_times.append(max(0.0, now.at - before.at - (now.apart_s - before.apart_s)))
+        if now.num_published > before.num_published:
+            self._publish_times.append(now.publish_s - before.publish_s)
+
+    def _total_score_s(self) -> float:
+        return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
+
+    def _costs(self) -> Costs:
+        """Of the last steps. Medians: one that had to wait for a core says nothing of the others."""
+        before, self._scored_s = self._scored_s, self._total_score_s()
+        ready, mean = self._roster.ready(), self._roster.mean
+        trips = [trip for peer in ready for trip in peer.round_trips]
         return Costs(
-            step_s=max(step_s, 0.0),
-            publish_s=self._publish_s,
-            apply_s=_seconds(roster.mean(lambda stats: stats.apply_ms))
-            + _seconds(roster.mean(lambda stats: stats.refresh_ms)),
-            transfer_s=_seconds(roster.mean(lambda stats: stats.transfer_ms)),
-            score_s=max(0.0, now.score_s - before.score_s) / WINDOW / selectors,
-            # The median: a lease that met the selector busy with something else says nothing of the way.
+            step_s=median(self._step_times),
+            publish_s=median(self._publish_times) if self._publish_times else 0.0,
+            apply_s=_seconds(mean(lambda stats: stats.apply_ms))
+            + _seconds(mean(lambda stats: stats.refresh_ms)),
+            transfer_s=_seconds(mean(lambda stats: stats.transfer_ms)),
+            score_s=max(0.0, self._scored_s - before) / WINDOW / max(1, len(ready)),
             round_trip_s=median(trips) if trips else 0.0,
         )
 

@@ -154,7 +154,7 @@ _SELECTORS = (
         Field("state", "text", "`ready`, `rejected`, `lost` (died, hung or failed) or `left`"),
         Field("device", "text", "its device and precision, when it is ready or scores in another one"),
         Field("pulls_weights", "yes/no", "whether it gets weights over the wire, not in shared memory"),
-        Field("reason", "text", "why it went"),
+        Field("reason", "text", "why it went, or what changed"),
     )),
     EventKind("expired", ("trainer",), "leases taken back from a selector that was lost", (
         Field("selector", "text", "its id"),

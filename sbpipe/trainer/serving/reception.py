@@ -63,21 +63,23 @@ class Reception:
         log.info("selector %s on %s is ready (%s)", name, ready.description, way)
         self._say_ready(ready)
 
-    def _say_ready(self, peer: Peer) -> None:
+    def _say_ready(self, peer: Peer, reason: str | None = None) -> None:
         self._events.write(
             "selector",
             selector=peer.name,
             state="ready",
             device=peer.description,
             pulls_weights=peer.pulls_weights,
+            reason=reason,
         )
 
     def told(self, peer: Peer, stats: SelectorStats) -> None:
         """A selector told of itself; one that scores in another precision from now on is ready anew."""
         before, peer.stats = peer.stats.precision, stats
         if peer.is_ready and before and stats.precision != before:
-            log.info("selector %s scores in %s from now on", peer.name, stats.precision)
-            self._say_ready(peer)
+            reason = f"scores in {stats.precision} from now on"
+            log.info("selector %s %s", peer.name, reason)
+            self._say_ready(peer, reason)
 
     def heard(self, name: str, now: float, progress: int | None = None) -> bool:
         """Note a sign of life; a peer that was given up on is told to say hello again."""
