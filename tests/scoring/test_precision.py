@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.nets import candidates, needs_int8, net, scorer_of
-from support.runs import events_of, sbpipe, settings, small, summary_of, train_inline
+from support.runs import events_of, sbpipe, settings, small, summary_of, train_inline, train_over_the_wire
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, DeviceError
@@ -203,6 +203,15 @@ def test_a_run_answers_its_first_leases_in_fp32_and_says_later_what_it_measured(
     assert told[-1].endswith(" " + chosen.partition(";")[0])
     assert summary_of(run_path)["device.selector"] == told[-1]
     assert summary_of(run_path)["selector.tune_s"] > 0
+
+
+def test_lockstep_left_to_auto_equals_one_process_bit_for_bit(tmp_path: Path) -> None:
+    given = {"selector__precision": "auto", "selector__batch_size": "auto", "sync__interval": "auto"}
+    wire = train_over_the_wire(small(mode="lockstep", sync__depth="auto", **given), tmp_path / "wire")
+    inline = train_inline(small(mode="inline", sync__depth="auto", **given), tmp_path / "inline")
+    assert wire["weights.digest"] == inline["weights.digest"]
+    assert wire["device.selector"].endswith(" fp32")
+    assert wire["selector.tune_s"] == 0
 
 
 def test_an_exact_run_has_nothing_to_check(run_path: Path) -> None:
