@@ -54,7 +54,10 @@ class Selector:
 
     def tune(self) -> None:
         """Measure a little of what is left to "auto"; called between two leases."""
-        self._batch_size = self._forward.tune() or self._batch_size
+        batch_size = self._forward.tune()
+        if batch_size is not None:
+            self._batch_size = batch_size
+            self.progress += 1
 
     def answer(self, lease: Lease) -> Selection:
         """Consider the lease's candidates in order until its range ends or enough are kept."""

@@ -109,7 +109,7 @@ def test_candidates_that_no_range_can_be_learned_from_leave_int8_out(
     tuning = tuning_of(scorer)
     for _ in range(200):
         tuning.offer(inputs, targets)
-        if not tuning.is_over and tuning.is_due():
+        if tuning.is_due():
             tuning.piece()
     assert scorer.precision == "fp32"
     assert "not int8: " in caplog.text

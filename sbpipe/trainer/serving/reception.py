@@ -76,7 +76,7 @@ class Reception:
     def told(self, peer: Peer, stats: SelectorStats) -> None:
         """A selector told of itself; one that scores in another precision from now on is ready anew."""
         before, peer.stats = peer.stats.precision, stats
-        if peer.is_ready and before and stats.precision != before:
+        if peer.is_ready and before and stats.precision not in ("", before):
             reason = f"scores in {stats.precision} from now on"
             log.info("selector %s %s", peer.name, reason)
             self._say_ready(peer, reason)
