@@ -213,6 +213,7 @@ BAD: list[tuple[messages.Message, str]] = [
     (selection(stats=SelectorStats(score_s=float("nan"))), "stats"),
     (selection(stats=SelectorStats(score_s=None)), "stats"),  # type: ignore[arg-type]
     (selection(stats=SelectorStats(scored=-1)), "stats"),
+    (selection(stats=SelectorStats(precision="x" * 33)), "stats"),
     (messages.Heartbeat(0, {"scored": 1}), "stats"),  # type: ignore[arg-type]
     (messages.Heartbeat(0, SelectorStats(agreement=float("nan"))), "stats"),
     (messages.Hello("a name", "host", 1, "cpu", "fp32", "0"), "selector_id"),
@@ -338,7 +339,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 3\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 4\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
@@ -367,8 +368,9 @@ totals, correlations = st.floats(0, limits.MAX_TOTAL_S), st.none() | st.floats(-
 stats = st.builds(
     SelectorStats,
     st.integers(-1, limits.MAX_COUNT),
+    short_texts,
     *[counts] * 5,
-    *[totals] * 6,
+    *[totals] * 7,
     *[st.none() | totals] * 3,
     *[correlations] * 2,
 )
