@@ -73,6 +73,8 @@ class SelectorStats:
 
     weights_version: int = -1
     """The weights it scores with; -1 before the first."""
+    precision: str = ""
+    """What it scores in now; "" = not told."""
     scored: int = 0
     """Candidates that went through the model."""
     applied: int = 0
@@ -91,6 +93,8 @@ class SelectorStats:
     """The policy."""
     apply_s: float = 0.0
     """Loading snapshots into the model, and what the scorer prepares anew for them."""
+    tune_s: float = 0.0
+    """Measuring what is left to "auto", between leases."""
     idle_s: float = 0.0
     """Waiting for a lease."""
     slowest_chunk_s: float = 0.0
@@ -109,7 +113,7 @@ class SelectorStats:
     @property
     def busy_s(self) -> float:
         """Seconds of work."""
-        return self.view_s + self.score_s + self.select_s + self.apply_s
+        return self.view_s + self.score_s + self.select_s + self.apply_s + self.tune_s
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Three runs of a small residual net, one after the other on the same cores: pipelined, the same with the whole
 weights synced every 8 steps, and in lockstep, where nothing overlaps. Its selector keeps up, but not by much
-(scoring three candidates costs four fifths of training on one), so the swings of the keep rate early in the
-run show as idle time.
+in fp32 (scoring three candidates costs four fifths of training on one), so the swings of the keep rate early
+in the run show as idle time.
 """
 
 import json

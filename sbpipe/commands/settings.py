@@ -36,7 +36,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=_share, metavar="SHARE", help="target share of candidates kept (auto)")
     parser.add_argument(
-        "--sync-interval", type=int, metavar="STEPS", help="steps between two pushes of the weights (1)"
+        "--sync-interval",
+        type=_steps,
+        metavar="STEPS",
+        help="steps between two pushes of the weights, or auto",
     )
     parser.add_argument(
         "--precision", metavar="NAME", help=f"precision of scoring: {_offer('selector.precision')}"
@@ -64,6 +67,11 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
 def _share(text: str) -> float | str:
     """A number, or the word that stands for one; the settings check both."""
     return text if text in known_keys()["selection.keep"].metadata["words"] else float(text)
+
+
+def _steps(text: str) -> int | str:
+    """A number of steps, or the word that stands for one."""
+    return text if text in known_keys()["sync.interval"].metadata["words"] else int(text)
 
 
 def _offer(key: str) -> str:

@@ -21,7 +21,7 @@ def warnings_of(config: Config) -> list[str]:
 def of_intervals(config: Config) -> Notes:
     """Publishing intervals and the lag, in modes that have none."""
     sync = config.sync
-    if sync.interval != 1 and config.mode not in ("pipelined", "fixed-lag"):
+    if sync.interval not in (1, "auto") and config.mode not in ("pipelined", "fixed-lag"):
         yield f"sync.interval = {sync.interval} has no effect: {config.mode} syncs after every step"
     # 0 asks for what happens anyway, and the default asks for nothing: only who set a number is told.
     if sync.fast_interval not in (0, SyncConfig.fast_interval) and not config.fast_interval:

@@ -20,8 +20,9 @@ def least_staleness(config: Config) -> int:
     if config.mode not in ("pipelined", "fixed-lag"):
         return 0
     # Scored that many batches ahead, with weights that may be interval - 1 steps older than the newest.
-    ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync.depth
-    return ahead + config.sync.interval - 1
+    # What is "auto" stays within the bound, and begins with these.
+    ahead = config.sync.lag if config.mode == "fixed-lag" else config.sync_depth
+    return ahead + config.sync_interval - 1
 
 
 # --- the clock and the wire -----------------------------------------------------------------------
@@ -84,18 +85,6 @@ def replicas_share_a_batch(config: Config) -> ConfigError | None:
     # The mean of their gradients is the batch's only where all shares are equal.
     reason = f"is not a multiple of train.replicas = {replicas}, so that the replicas' shares would differ"
     return ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
-
-
-def measured_is_allowed(config: Config) -> ConfigError | None:
-    """A selector may measure its own precision and batch size where its scores need not be bit-equal."""
-    keys = [key for key in ("precision", "batch_size") if getattr(config.selector, key) == "auto"]
-    if keys and config.mode == "lockstep":
-        reason = "lockstep promises bit-equal scores, and what a measurement chooses may differ"
-        return ConfigError(f"selector.{keys[0]}", "auto", reason, "Name one")
-    if keys and config.selector.compile:
-        reason = "with selector.compile each one would be compiled to be measured"
-        return ConfigError(f"selector.{keys[0]}", "auto", reason, "Name one")
-    return None
 
 
 # --- the policy and its options -------------------------------------------------------------------
@@ -171,5 +160,4 @@ RULES: tuple[Rule, ...] = (
     irreducible_losses_are_given,
     replicas_share_a_batch,
     lockstep_publishes_exactly,
-    measured_is_allowed,
 )

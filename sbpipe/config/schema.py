@@ -253,14 +253,26 @@ class SelectionConfig:
 class SyncConfig:
     """How far the selector may lag."""
 
-    interval: int = setting(1, "steps between two publishes of the weights", low=1)
+    interval: int | str = setting(
+        1,
+        "steps between two publishes of the weights; auto = as often as costs the trainer 1 % of its time "
+        "and the selector can follow (1 under a clock)",
+        low=1,
+        words=("auto",),
+    )
     fast_interval: int = setting(
         1,
         "steps between two publishes of the fast parts (normalisation, biases, classifier head); 0 = never "
         "apart from the whole",
         low=0,
     )
-    depth: int = setting(2, "pipelined: train batches leased and not yet trained", low=1)
+    depth: int | str = setting(
+        2,
+        "pipelined: train batches leased and not yet trained; auto = 2, more where a lease's way there and "
+        "back takes longer than a step",
+        low=1,
+        words=("auto",),
+    )
     max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
     lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
     dtype: str = setting(
@@ -275,8 +287,9 @@ class SelectorConfig:
 
     device: str = setting("auto", "the selector's device: auto, cpu, cuda:1, ...")
     precision: str = setting(
-        "fp32",
-        "precision of the scoring forward pass; auto = the fastest here that ranks like fp32",
+        "auto",
+        "precision of the scoring forward pass; auto = fp32 at first, then the fastest here that ranks like "
+        "it, measured between the first leases (fp32 for good under a clock or with selector.compile)",
         choices=("fp32", "bf16", "fp16", "int8", "auto"),
     )
     min_agreement: float = setting(
@@ -287,7 +300,8 @@ class SelectorConfig:
     )
     batch_size: int | str = setting(
         0,
-        "candidates per scoring forward pass; 0 = half the train batch size, auto = measured",
+        "candidates per scoring forward pass; 0 = half the train batch size, auto = that at first, then "
+        "measured as precision is",
         low=0,
         words=("auto",),
     )
@@ -385,6 +399,20 @@ class Config:
         return given if isinstance(given, int) and given else max(1, self.train.batch_size // 2)
 
     @property
+    def first_precision(self) -> str:
+        """What a selector scores its first leases in; under a clock, or compiled, all of them."""
+        return "fp32" if self.selector.precision == "auto" else self.selector.precision
+
+    @property
+    def may_measure(self) -> bool:
+        """Whether "auto" is decided by measuring in the course of the run.
+
+        Under a logical clock a run repeats bit for bit, and what a measurement chooses depends on timing.
+        With `selector.compile` each choice would have to be compiled to be measured.
+        """
+        return not self.is_clocked and not self.selector.compile
+
+    @property
     def is_clocked(self) -> bool:
         """Whether a logical clock, not arrival, decides which weights score which batch."""
         return self.mode != "pipelined"
@@ -420,15 +448,22 @@ class Config:
 
     @property
     def sync_interval(self) -> int:
-        """Steps between publishes; lockstep and inline sync every step by definition."""
-        return self.sync.interval if self.mode in ("pipelined", "fixed-lag") else 1
+        """Steps between publishes at the beginning; lockstep and inline sync every step by definition."""
+        given = self.sync.interval
+        return given if isinstance(given, int) and self.mode in ("pipelined", "fixed-lag") else 1
+
+    @property
+    def sync_depth(self) -> int:
+        """Train batches leased and not yet trained, at the beginning."""
+        return self.sync.depth if isinstance(self.sync.depth, int) else 2
 
     @property
     def fast_interval(self) -> int:
         """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
-        # With the whole as often, the fast parts would be sent twice.
-        is_idle = not self.selection.traits.needs_scores or self.sync.fast_interval >= self.sync_interval
-        return 0 if is_idle else self.sync.fast_interval
+        # With the whole as often, the fast parts would be sent twice. An interval that moves may grow.
+        may_grow = self.sync.interval == "auto" and not self.is_clocked
+        is_apart = may_grow or self.sync.fast_interval < self.sync_interval
+        return self.sync.fast_interval if is_apart and self.selection.traits.needs_scores else 0
 
 
 # From the annotations, so that a new section is known to parser, writer and manual at once.

@@ -125,6 +125,8 @@ def show_events(follower: Follower, display: Display, *, with_warnings: bool = F
             display.say(f"warning: {event['text']}")
         elif event.get("kind") == "selector" and event.get("selector") != "inline":
             display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
+        elif event.get("kind") == "auto":
+            display.say(f"{event['key']} = 'auto': {event['new']} instead of {event['old']}{_because(event)}")
 
 
 def _because(event: dict[str, object]) -> str:

@@ -1,13 +1,21 @@
-"""`auto`: the precision and batch size that score fastest here, measured on real candidates."""
+"""`auto`: the precision and batch size that score fastest here, measured between the first leases.
+
+A run begins in fp32, and is measured beside its first steps: on candidates of real leases, with weights that
+have arrived, in pieces of a tenth of a second or so, since a lease may wait for one. What is chosen is a pure
+function of what was measured (`ladder_of`, `knee`). It must not know leases, policies or sockets.
+"""
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sbpipe.errors import SbpipeError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
@@ -19,10 +27,21 @@ log = logging.getLogger("sbpipe.scoring")
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)
 # A lease ends with the pass that kept enough, so a short pass means less lag: worth a little speed.
 _NEAR_THE_BEST = 0.95
-_TASTE = 8
-_MOST_PASSES, _ENOUGH_S = 30, 0.3
+_TASTE, _RANKED = 8, 64
+"""Candidates of a first try, and those whose ranks are compared."""
+_RESTS = (64, 256, 1024)
+"""Leases until ranks that were not alike are compared again: those of the first weights say little."""
+_MOST_PASSES, _ENOUGH_S = 30, 0.1
+_LONGEST_PASS_S = 0.05
+"""Of a pass in fp32 while precisions are compared; several of them are a piece."""
+_LONGEST_SIZE_S = 0.15
+"""Of a pass while batch sizes are compared: where it takes longer, its overhead is long outweighed."""
 
 Score = Callable[[Tensor, Tensor], Floats]
+Pieces = Iterator[None]
+
+
+# --- what is chosen -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -37,35 +56,6 @@ class Measured:
         return f"{self.precision} {self.examples_per_s:,.0f}/s (ranks like fp32 to {self.agreement:.3f})"
 
 
-def choose_precision(scorer: Scorer, inputs: Tensor, targets: Tensor, least: float) -> list[Measured]:
-    """Use the fastest precision that ranks like fp32, slower ones kept to step back to; what was measured."""
-    rows: list[Measured] = []
-    exact, least_rate = None, 0.0
-    for precision in supported(inputs.device):
-        scorer.use(precision)
-        scorer.prepare(inputs[:_TASTE], targets[:_TASTE])
-        # It fell back, and has said so.
-        if scorer.precision != precision:
-            continue
-        # A precision that the device only imitates can be ten times as slow: it is not given the whole batch.
-        taste = rate(scorer.score, inputs[:_TASTE], targets[:_TASTE])
-        some = _TASTE if taste < least_rate else len(inputs)
-        scores = scorer.score(inputs[:some], targets[:some])
-        if exact is None:
-            exact, least_rate = scores, 0.5 * taste
-        agreement = agreement_of(scores, exact[:some])
-        rows.append(Measured(precision, rate(scorer.score, inputs[:some], targets[:some]), agreement))
-    ladder = ladder_of(rows, least)
-    scorer.slower = ladder[:-1]
-    scorer.use(ladder[-1])
-    log.info(
-        "selector.precision = 'auto': scoring in %s; measured %s",
-        ladder[-1],
-        ", ".join(str(row) for row in rows),
-    )
-    return rows
-
-
 def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
     """The precisions worth having, slowest (fp32, the first row) first: faster than it, and ranking alike."""
     base, *narrow = rows
@@ -73,25 +63,11 @@ def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
     return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
 
 
-def choose_batch_size(score: Score, inputs: Tensor, targets: Tensor) -> int:
-    """The smallest batch size that scores nearly as fast as the fastest."""
-    sizes = [size for size in BATCH_SIZES if size <= len(inputs)] or [len(inputs)]
-    chosen = knee(_rates(score, inputs, targets, sizes))
-    log.info("selector.batch_size = 'auto': %d candidates per forward pass", chosen)
-    return chosen
-
-
-def _rates(
-    score: Score, inputs: Tensor, targets: Tensor, sizes: Sequence[int]
-) -> Iterator[tuple[int, float]]:
-    """The rate at each size, up to the largest that there is memory for."""
-    for size in sizes:
-        try:
-            yield size, rate(score, inputs[:size], targets[:size])
-        except (RuntimeError, MemoryError) as error:
-            if size == sizes[0] or not is_out_of_memory(error):
-                raise
-            return
+def worth_another_look(rows: Sequence[Measured], least: float) -> list[str]:
+    """The precisions that would be chosen but for their ranks: faster than what is, and all but alike."""
+    rate_of = {row.precision: row.examples_per_s for row in rows}
+    chosen = rate_of[ladder_of(rows, least)[-1]]
+    return [row.precision for row in rows if row.examples_per_s > chosen]
 
 
 def knee(rates: Iterable[tuple[int, float]]) -> int:
@@ -101,16 +77,176 @@ def knee(rates: Iterable[tuple[int, float]]) -> int:
     return next(size for size, rate in known if rate >= _NEAR_THE_BEST * best)
 
 
+# --- how it is measured ---------------------------------------------------------------------------
+
+
 def rate(score: Score, inputs: Tensor, targets: Tensor) -> float:
     """Examples per second, the best of some passes after one that warms up."""
     score(inputs, targets)
-    fastest, give_up = torch.inf, time.perf_counter() + _ENOUGH_S
+    return len(inputs) / _fastest_s([score], inputs, targets)[0]
+
+
+def _fastest_s(scores: Sequence[Score], inputs: Tensor, targets: Tensor) -> list[float]:
+    """The fastest pass of each, in turn: what else the machine does meanwhile slows all of them."""
+    fastest, give_up = [float("inf")] * len(scores), time.perf_counter() + _ENOUGH_S
     for _ in range(_MOST_PASSES):
-        begin = time.perf_counter()
-        score(inputs, targets)
-        end = time.perf_counter()
-        # The best and not the mean: other work on the machine only ever makes a pass slower.
-        fastest = min(fastest, end - begin)
-        if end > give_up:
+        for k, score in enumerate(scores):
+            begin = time.perf_counter()
+            score(inputs, targets)
+            # The best and not the mean: other work on the machine only ever makes a pass slower.
+            fastest[k] = min(fastest[k], time.perf_counter() - begin)
+        if time.perf_counter() > give_up:
             break
-    return len(inputs) / fastest
+    return fastest
+
+
+def _take_weights(*scorers: Scorer) -> None:
+    """Nobody tells a trial of new weights, and ranks compare only where both have the same."""
+    for scorer in scorers:
+        scorer.refresh(anyway=True)
+
+
+class Tuning:
+    """Measures piece by piece what is left to "auto", and makes the scorer use what it chose."""
+
+    def __init__(
+        self, scorer: Scorer, batch_size: int, *, has_precision: bool, has_batch_size: bool, least: float
+    ) -> None:
+        """`least` is the rank correlation with fp32 that a precision must reach."""
+        self._scorer, self._least = scorer, least
+        self.batch_size = batch_size
+        """Candidates per pass, as chosen so far."""
+        self._most = BATCH_SIZES[-1] if has_batch_size else max(batch_size, _TASTE)
+        self._chunks: deque[tuple[Tensor, Tensor]] = deque()
+        self._rows: list[Measured] = []
+        self._size, self._taste = 0, 0.0
+        self._rest = 0
+        self._pieces = self._all_pieces(has_precision, has_batch_size)
+        self.is_over = False
+
+    def offer(self, inputs: Tensor, targets: Tensor) -> None:
+        """Candidates that a lease brought: what is measured with, the newest first."""
+        self._chunks.append((inputs, targets))
+        while self._on_hand - len(self._chunks[0][0]) >= self._most:
+            self._chunks.popleft()
+
+    def piece(self) -> None:
+        """Measure a little more; nothing before there are candidates."""
+        if self._chunks and next(self._pieces, self) is self:
+            self.is_over = True
+            self._chunks.clear()
+
+    def is_due(self) -> bool:
+        """Whether there is a piece to measure now; asked once after every lease."""
+        self._rest -= self._rest > 0
+        return not self.is_over and not self._rest
+
+    @property
+    def _on_hand(self) -> int:
+        return sum(len(inputs) for inputs, _ in self._chunks)
+
+    def _some(self, count: int) -> tuple[Tensor, Tensor]:
+        """The newest candidates, at most so many."""
+        inputs, targets = (torch.cat(parts) for parts in zip(*self._chunks, strict=True))
+        return inputs[-count:], targets[-count:]
+
+    def _all_pieces(self, has_precision: bool, has_batch_size: bool) -> Pieces:
+        if has_precision:
+            yield from self._choose_precision()
+        if has_batch_size:
+            yield from self._choose_batch_size()
+        for rest in _RESTS:
+            again = worth_another_look(self._rows, self._least) if self._rows else []
+            self._rest = rest if again else 0
+            yield
+            # A bad check may have made the scorer step back meanwhile: then what it has is the last word.
+            if not again or self._scorer.precision != ladder_of(self._rows, self._least)[-1]:
+                return
+            self._rows = [row for row in self._rows if row.precision not in again]
+            yield from self._compare(again)
+
+    # --- precision --------------------------------------------------------------------------------
+
+    def _choose_precision(self) -> Pieces:
+        """Use the fastest precision that ranks like fp32."""
+        self._taste = rate(self._scorer.score, *self._some(_TASTE))
+        # A pass that would take long is cut: what counts is which precision is faster.
+        self._size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * self._taste)))
+        yield
+        self._rows = [Measured("fp32", rate(self._scorer.score, *self._some(self._size)), 1.0)]
+        yield from self._compare([name for name in supported(self._some(1)[0].device) if name != "fp32"])
+
+    def _compare(self, precisions: Sequence[str]) -> Pieces:
+        """Measure some precisions beside fp32, and use the best of all, slower ones kept to step back to."""
+        is_exact = self._scorer.precision == "fp32"
+        exact, trials = self._scorer if is_exact else self._scorer.trial("fp32"), dict[str, Scorer]()
+        for precision in precisions:
+            yield
+            trial = self._trial(precision)
+            if trial is not None:
+                trials[precision] = trial
+                yield
+                self._rows.append((yield from self._measure(trial, exact)))
+        ladder = ladder_of(self._rows, self._least)
+        self._scorer.slower = ladder[:-1]
+        if ladder[-1] in trials:
+            self._scorer.adopt(trials[ladder[-1]])
+        measured = ", ".join(str(row) for row in self._rows)
+        log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], measured)
+
+    def _trial(self, precision: str) -> Scorer | None:
+        """A scorer at this precision; None where there is none, which must not end a run that goes well."""
+        try:
+            trial = self._scorer.trial(precision)
+            trial.prepare(*self._some(_TASTE))
+        except SbpipeError as error:
+            log.info("selector.precision = 'auto': not %s: %s", precision, error)
+            return None
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            log.info("selector.precision = 'auto': not %s: out of memory", precision)
+            return None
+        # If it fell back, it has said so.
+        return trial if trial.precision == precision else None
+
+    def _measure(self, trial: Scorer, exact: Scorer) -> Generator[None, None, Measured]:
+        """Its speed and its ranks beside those of fp32, with the same weights."""
+        _take_weights(trial, exact)
+        inputs, targets = self._some(_TASTE)
+        taste = rate(trial.score, inputs, targets)
+        if taste < 0.5 * self._taste:
+            # A precision that the device only imitates can be ten times as slow: it is given no more.
+            agreement = agreement_of(trial.score(inputs, targets), exact.score(inputs, targets))
+            return Measured(trial.precision, taste, agreement)
+        coarse, fine = list[Floats](), list[Floats]()
+        while sum(map(len, fine)) < _RANKED:
+            yield
+            _take_weights(trial, exact)
+            inputs, targets = self._some(self._size)
+            fine.append(exact.score(inputs, targets))
+            coarse.append(trial.score(inputs, targets))
+        agreement = agreement_of(np.concatenate(coarse), np.concatenate(fine))
+        yield
+        base_s, trial_s = _fastest_s([exact.score, trial.score], inputs, targets)
+        return Measured(trial.precision, self._rows[0].examples_per_s * base_s / trial_s, agreement)
+
+    # --- batch size -------------------------------------------------------------------------------
+
+    def _choose_batch_size(self) -> Pieces:
+        """The smallest batch size that scores nearly as fast as the fastest."""
+        rates: list[tuple[int, float]] = []
+        for size in BATCH_SIZES:
+            if rates and size / rates[-1][1] > _LONGEST_SIZE_S:
+                break
+            yield
+            while self._on_hand < size:
+                yield
+            try:
+                rates.append((size, rate(self._scorer.score, *self._some(size))))
+            except (RuntimeError, MemoryError) as error:
+                if not rates or not is_out_of_memory(error):
+                    raise
+                break
+        self.batch_size = knee(rates)
+        log.info("selector.batch_size = 'auto': %d candidates per forward pass", self.batch_size)

@@ -5,6 +5,7 @@ from it at the selector's precision. After new weights a few candidates are scor
 ranks agree is kept.
 """
 
+import copy
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -59,6 +60,7 @@ class Scorer:
         self._scale = scale
         self._compiles = compiled
         self._folds = True
+        self._is_compared = False
         self._padded_to = 0
         self._is_pending = False
         self._is_broken = False
@@ -80,6 +82,21 @@ class Scorer:
         self.precision, self._program = self._make(precision)
         self._is_pending = True
         self.refresh()
+
+    def trial(self, precision: str) -> "Scorer":
+        """Another scorer of the same model at another precision, to be measured beside this one."""
+        trial = copy.copy(self)
+        trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
+        trial.num_overflowed = 1  # nobody is warned of scores that nobody uses
+        trial.use(precision)
+        return trial
+
+    def adopt(self, trial: "Scorer") -> None:
+        """Score as a trial does from now on."""
+        self.agreement.forget()
+        self.precision, self._program = trial.precision, trial._program
+        # Weights may have come since the trial looked. The check that follows them widens the ranges of int8.
+        self.weights_arrived()
 
     def _make(self, precision: str) -> tuple[str, Program]:
         try:
@@ -114,15 +131,15 @@ class Scorer:
         self.agreement.weights_arrived()
 
     @torch.inference_mode()
-    def refresh(self) -> bool:
-        """Take weights that have arrived, if any did; whether some had."""
-        if not self._is_pending:
+    def refresh(self, *, anyway: bool = False) -> bool:
+        """Take weights that have arrived, if any did or `anyway`; whether it was done."""
+        if not self._is_pending and not anyway:
             return False
         self._is_broken = not self._program.refresh()
         self._is_pending = False
         return True
 
-    # --- before the first lease -------------------------------------------------------------------
+    # --- before the first lease, and before a trial -----------------------------------------------
 
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
@@ -168,7 +185,8 @@ class Scorer:
     def _compare(self, inputs: Tensor) -> None:
         """Compare with the model itself: a trace may miss what depends on more than its input."""
         wanted = self.model(self._laid_out(inputs)).float()
-        if self._folds:
+        if self._folds and not self._is_compared:
+            self._is_compared = True
             exact = self._program
             if self.precision != "fp32" or self._compiles:
                 exact = FloatProgram(self.model, "fp32")

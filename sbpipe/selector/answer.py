@@ -64,6 +64,13 @@ class Selector:
         """What the trainer wants to know of this selector, as running totals."""
         return self._forward.stats()
 
+    def tune(self) -> None:
+        """Measure a little of what is left to "auto"; called between two leases."""
+        batch_size = self._forward.tune()
+        if batch_size is not None:
+            self._batch_size = batch_size
+            self.progress += 1
+
     def answer(self, lease: Lease) -> Selection:
         """Choose among the lease's candidates: as a whole, or in order until enough are kept."""
         self._judge.restore(lease)

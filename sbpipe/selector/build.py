@@ -22,7 +22,8 @@ from sbpipe.records import Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, autotune
+from sbpipe.scoring import Scorer
+from sbpipe.scoring.autotune import Tuning
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
@@ -72,15 +73,13 @@ def assemble(
     manifest = build_manifest(model, parts_of(model), config.sync.dtype)
     scorer = _scorer_of(config, model, device)
     replica = Replica(scorer.model, manifest, scorer.weights_arrived)
-    forward = ForwardPass(data.score, scorer, replica, source, spans, events)
+    forward = ForwardPass(data.score, scorer, replica, source, spans, events, _tuning_of(config, scorer))
     judge = _judge_of(config, data, trained)
     order = Order(data.train.num_examples, config.seed)
     batch_size = config.score_batch_size
     if judge.needs_scores:
-        wanted = autotune.BATCH_SIZES[-1] if own.batch_size == "auto" else batch_size
-        # Real candidates, in the order of the first lease: ranges and speed are measured on them.
-        some = order.ids(0, 0, min(wanted, data.score.num_examples))
-        batch_size = forward.rehearse(some, batch_size, own)
+        # Real candidates, those of the first lease: ranges are measured on them.
+        forward.rehearse(order.ids(0, 0, min(batch_size, data.score.num_examples)))
     return Selector(order, batch_size, forward, judge, spans, events), manifest
 
 
@@ -89,13 +88,26 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
     return Scorer(
         model,
         build_score(config.loss, config.selection.score),
-        # "auto" is measured against fp32 once there is a batch to measure with.
-        precision="fp32" if own.precision == "auto" else own.precision,
+        precision=config.first_precision,
         device=device,
         scale=own.scale,
         compiled=own.compile,
         min_agreement=own.min_agreement,
         residual=build_residual(config.loss) if config.selection.traits.chooses_sets else None,
+    )
+
+
+def _tuning_of(config: Config, scorer: Scorer) -> Tuning | None:
+    """What measures the settings that are left to "auto"; None where nothing is, or may be."""
+    own = config.selector
+    if not config.may_measure or "auto" not in (own.precision, own.batch_size):
+        return None
+    return Tuning(
+        scorer,
+        config.score_batch_size,
+        has_precision=own.precision == "auto",
+        has_batch_size=own.batch_size == "auto",
+        least=own.min_agreement,
     )
 
 

@@ -8,12 +8,12 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.config import SelectorConfig
 from sbpipe.data import Split
 from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scored, Scorer, autotune
+from sbpipe.scoring import Scored, Scorer
+from sbpipe.scoring.autotune import Tuning
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -30,10 +30,13 @@ class ForwardPass:
         source: WeightsSource,
         spans: Spans,
         events: EventLog,
+        tuning: Tuning | None = None,
     ) -> None:
+        """`tuning` measures what is left to "auto"."""
         self._candidates, self._scorer = candidates, scorer
         self._replica, self._source = replica, source
         self._spans, self._events = spans, events
+        self._tuning = tuning
         self._num_scored = 0
         self._num_applied = 0
         self._slowest_s = 0.0
@@ -53,18 +56,20 @@ class ForwardPass:
         """What it scores in."""
         return self._scorer.precision
 
-    def rehearse(self, example_ids: Ids, batch_size: int, own: SelectorConfig) -> int:
-        """Score one batch with whatever weights there are, so that what cannot work shows now.
+    def rehearse(self, example_ids: Ids) -> None:
+        """Score one batch with whatever weights there are, so that what cannot work shows now."""
+        self._scorer.prepare(*self._candidates.batch(example_ids, 0))
 
-        What is left to be measured is chosen; returns the batch size to score in.
-        """
-        inputs, targets = self._candidates.batch(example_ids, 0)
-        some = (inputs[:batch_size], targets[:batch_size])
-        if own.precision == "auto":
-            autotune.choose_precision(self._scorer, *some, own.min_agreement)
-        self._scorer.prepare(*some)
-        if own.batch_size == "auto":
-            return autotune.choose_batch_size(self._scorer.score, inputs, targets)
+    def tune(self) -> int | None:
+        """Measure a piece of what is left to "auto"; the batch size in use now, None when all is decided."""
+        if self._tuning is None:
+            return None
+        if self._tuning.is_due():
+            with self._spans.span("tune"):
+                self._tuning.piece()
+        batch_size = self._tuning.batch_size
+        if self._tuning.is_over:
+            self._tuning = None
         return batch_size
 
     def refresh(self, lease: Lease) -> None:
@@ -93,6 +98,8 @@ class ForwardPass:
         num_checks, precision = self._scorer.agreement.num_checks, self.precision
         with self._spans.span("score"):
             scored = self._scorer.examine(inputs, targets)
+        if self._tuning is not None:
+            self._tuning.offer(inputs, targets)
         if self._scorer.agreement.num_checks > num_checks:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
@@ -111,6 +118,7 @@ class ForwardPass:
         spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
         return SelectorStats(
             weights_version=self.version,
+            precision=self.precision,
             scored=self._num_scored,
             applied=self._num_applied,
             overflowed=self._scorer.num_overflowed,
@@ -120,6 +128,7 @@ class ForwardPass:
             score_s=spans.total_s["score"],
             select_s=spans.total_s["select"],
             apply_s=sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh")),
+            tune_s=spans.total_s["tune"],
             idle_s=spans.total_s["idle"],
             slowest_chunk_s=self._slowest_s,
             apply_ms=spans.mean_ms("apply"),

@@ -124,6 +124,8 @@ class SelectorService:
             selection = self._built.selector.answer(message)
             with self._spans.span("send"):
                 self._port.post(selection)
+            # After the answer, so that the trainer has something to do meanwhile.
+            self._built.selector.tune()
 
     def _puller_of(self, built: Built) -> Puller | None:
         if built.pulled is None:

@@ -27,6 +27,7 @@ from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
+from sbpipe.trainer.pacing import Pacer, SyncPace
 from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.serving.dispatch import Dispatcher
 from sbpipe.trainer.serving.feed import Examples, Feed
@@ -36,7 +37,7 @@ from sbpipe.trainer.steering.steering import Steering
 from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.stream import Stream
 from sbpipe.trainer.stream.versions import Versions
-from sbpipe.weights.publisher import Cadence, Offered, Publisher
+from sbpipe.weights.publisher import Offered, Publisher
 from sbpipe.weights.slots import Slots
 
 QUIET_DEADLINE_S = 10.0
@@ -76,17 +77,21 @@ class Engine:
         config = job.config
         self._config, self._port, self._slots, self._spans = config, port, slots, spans
         self._needs_weights = config.selection.traits.needs_scores
+        self.sync = SyncPace.of(config)
+        """Interval and depth in use: the one place where they stand."""
         self.stream = Stream(
             config,
             job.num_examples,
             job.classes,
             irreducible=job.irreducible,
             has_fast_part=slots.fast is not None,
+            sync=self.sync,
         )
         self.publisher = Publisher(
-            job.model, job.manifest, slots, spans, cadence_of(config), _teller(self.stream.versions, port)
+            job.model, job.manifest, slots, spans, punctual_parts(config), _teller(self.stream.versions, port)
         )
         self.roster = _roster_of(config)
+        self._pacer = Pacer(config, self.sync, spans, self.roster, events)
         self._reception = Reception(
             port=port,
             roster=self.roster,
@@ -166,9 +171,10 @@ class Engine:
     def finish_step(self, step: int) -> None:
         """`step` optimizer steps are done: publish what is due, and let the next leases be granted."""
         if self._needs_weights:
-            self.publisher.publish_due(step)
+            self.publisher.publish_due(step, self.sync.intervals)
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
+        self._pacer.step_done()
         self._dispatcher.step_done(self.steering.proposal)
 
     @contextlib.contextmanager
@@ -193,12 +199,14 @@ class Engine:
             "stream": self._dispatcher.state(QUIET_DEADLINE_S),
             "steering": self.steering.state(),
             "published": self.publisher.state(step) if is_kept else {},
+            "sync": vars(self.sync).copy(),
         }
 
     def restore(self, state: dict[str, Any], step: int) -> None:
         """Go on from a checkpoint of this step, in place of `begin`; the model has its weights already."""
         self.stream.restore(state["stream"])
         self._dispatcher.restored()
+        self._pacer.restore(state.get("sync", {}))
         self.census.count_from_here()
         self.steering.restore(state["steering"])
         self.publisher.restore(state["published"], step)
@@ -221,13 +229,11 @@ class Engine:
         return self._dispatcher.most_selectors
 
 
-def cadence_of(config: Config) -> dict[Part, Cadence]:
-    """How often each part of the weights goes out; under a clock a version must be there in its time."""
-    must = config.is_clocked or bool(config.sync.max_staleness)
-    cadence = {Part.WHOLE: Cadence(config.sync_interval, must)}
-    if config.fast_interval:
-        cadence[Part.FAST] = Cadence(config.fast_interval, config.is_clocked)
-    return cadence
+def punctual_parts(config: Config) -> list[Part]:
+    """Parts of the weights that must be there in their time: under a clock, or a bound on staleness."""
+    if config.is_clocked:
+        return list(Part)
+    return [Part.WHOLE] if config.sync.max_staleness else []
 
 
 def _teller(versions: Versions, port: Port) -> Offered:

@@ -1,12 +1,11 @@
 """The trainer's side: a snapshot at a step boundary, costing the loop one copy. Knows no socket, no selector.
 
-`Publisher` is what everybody uses: the whole weights and, where it goes apart, the fast part. Its cadence
-says what is due when; a new version is told through `offered`, perhaps from another thread.
+`Publisher` is what everybody uses: the whole weights and, where it goes apart, the fast part. Its owner says
+how often each is due; a new version is told through `offered`, perhaps from another thread.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,14 +20,6 @@ Offered = Callable[[Part, int, bool], None]
 """Told which part, which version, and whether the loop has gone on since it was asked for."""
 
 
-@dataclass(frozen=True)
-class Cadence:
-    """When a part is published: every `interval` steps; if it `must` be, a puller loses its slot to it."""
-
-    interval: int
-    must: bool
-
-
 class Publisher:
     """The whole weights and, where it goes apart, the fast part: one thing to publish, serve and save."""
 
@@ -38,10 +29,11 @@ class Publisher:
         manifest: Manifest,
         slots: Slots,
         spans: Spans,
-        cadence: Mapping[Part, Cadence],
+        must: Collection[Part],
         offered: Offered,
     ) -> None:
-        self._cadence = cadence
+        """Of parts that `must` be there in their time, a publish takes the slot of a puller."""
+        self._must = must
         layouts = {Part.WHOLE: (manifest, slots)}
         fast = fast_part(manifest)
         if slots.fast is not None and fast is not None:
@@ -69,11 +61,11 @@ class Publisher:
         for publisher in self._parts.values():
             publisher.publish(version, must=True)
 
-    def publish_due(self, step: int) -> None:
-        """Offer what is due after this step."""
-        for part, cadence in self._cadence.items():
-            if part in self._parts and step % cadence.interval == 0:
-                self._parts[part].publish(step, must=cadence.must)
+    def publish_due(self, step: int, intervals: Mapping[Part, int]) -> None:
+        """Offer the parts that are due after this step; one without an interval never is."""
+        for part, publisher in self._parts.items():
+            if part in intervals and step % intervals[part] == 0:
+                publisher.publish(step, must=part in self._must)
 
     def release(self, peer: str) -> None:
         """Let go of what a peer held."""

@@ -216,6 +216,7 @@ BAD: list[tuple[messages.Message, str]] = [
     (selection(stats=SelectorStats(score_s=float("nan"))), "stats"),
     (selection(stats=SelectorStats(score_s=None)), "stats"),  # type: ignore[arg-type]
     (selection(stats=SelectorStats(scored=-1)), "stats"),
+    (selection(stats=SelectorStats(precision="x" * 33)), "stats"),
     (messages.Heartbeat(0, {"scored": 1}), "stats"),  # type: ignore[arg-type]
     (messages.Heartbeat(0, SelectorStats(agreement=float("nan"))), "stats"),
     (messages.Hello("a name", "host", 1, "cpu", "fp32", "0"), "selector_id"),
@@ -370,8 +371,9 @@ totals, correlations = st.floats(0, limits.MAX_TOTAL_S), st.none() | st.floats(-
 stats = st.builds(
     SelectorStats,
     st.integers(-1, limits.MAX_COUNT),
+    short_texts,
     *[counts] * 5,
-    *[totals] * 6,
+    *[totals] * 7,
     *[st.none() | totals] * 3,
     *[correlations] * 2,
 )

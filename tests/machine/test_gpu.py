@@ -5,10 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.nets import candidates, net
 from support.runs import sbpipe, settings, small, summary_of, train_inline
 
+from sbpipe.config import LossConfig
 from sbpipe.data import load_data
 from sbpipe.errors import DeviceError
+from sbpipe.models.losses import build_loss
+from sbpipe.scoring import Scorer
+from sbpipe.scoring.agreement import agreement_of
+from sbpipe.scoring.autotune import Tuning
 
 pytestmark = pytest.mark.gpu
 
@@ -51,10 +57,20 @@ def test_a_narrow_selector_on_the_accelerator_agrees_with_fresh_losses(
     assert train_inline(config, run_path)["fidelity.spearman"] > 0.3
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "auto"])
-def test_a_narrow_or_measured_precision_on_the_accelerator_ranks_like_fp32(
-    precision: str, run_path: Path
-) -> None:
+def test_auto_measures_on_the_accelerator_and_adopts_what_ranks_like_fp32() -> None:
+    inputs, targets = (tensor.to(accelerator()) for tensor in candidates(64))
+    scorer = Scorer(net(), build_loss(LossConfig()), precision="fp32", device=accelerator())
+    exact = scorer.score(inputs, targets)
+    tuning = Tuning(scorer, 64, has_precision=True, has_batch_size=False, least=0.95)
+    for _ in range(100):
+        tuning.offer(inputs, targets)
+        if tuning.is_due():
+            tuning.piece()
+    assert agreement_of(scorer.score(inputs, targets), exact) > 0.95
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_narrow_precision_on_the_accelerator_ranks_like_fp32(precision: str, run_path: Path) -> None:
     config = small(
         mode="inline", train__device=str(accelerator()), selector__precision=precision, train__steps=60
     )

@@ -155,12 +155,12 @@ _SCORES = EventKind("scores", ("trainer",), "with every `eval`: what selection d
     Field("times_kept", "list", "how many examples were kept 0, 1, 2, ... times, of those considered"),
 ))  # fmt: skip
 _SELECTORS = (
-    EventKind("selector", ("trainer",), "a selector came or went", (
+    EventKind("selector", ("trainer",), "a selector came, changed its precision, or went", (
         Field("selector", "text", "its id"),
         Field("state", "text", "`ready`, `rejected`, `lost` (died, hung or failed) or `left`"),
-        Field("device", "text", "its device and precision, when it is ready"),
+        Field("device", "text", "its device and precision, when it is ready or scores in another one"),
         Field("pulls_weights", "yes/no", "whether it gets weights over the wire, not in shared memory"),
-        Field("reason", "text", "why it went"),
+        Field("reason", "text", "why it went, or what changed"),
     )),
     EventKind("expired", ("trainer",), "leases taken back from a selector that was lost", (
         Field("selector", "text", "its id"),
@@ -177,7 +177,7 @@ _SELECTORS = (
         Field("data", "text", "fingerprint of the data"),
         Field("model", "text", "digest of the model's layout"),
         Field("weights", "text", "`shared` memory, or `pulled` over the wire"),
-        Field("precision", "text", "what it scores in"),
+        Field("precision", "text", "what it scores its first leases in"),
         Field("irreducible", "text", "digest of the irreducible losses; only with policy `rho`"),
     )),
     EventKind("selection", ("selector",), "one lease answered", (
@@ -211,6 +211,12 @@ _PACE = (
         Field("reason", "text", "whether the speed or a bound of the policy decides"),
     )),
 )  # fmt: skip
+_AUTO = EventKind("auto", ("trainer",), "a setting that is `auto` was decided anew", (
+    Field("key", "text", "the setting: `sync.interval` or `sync.depth`"),
+    Field("old", "number", "what was in use"),
+    Field("new", "number", "what is in use from now on"),
+    Field("reason", "text", "what was measured"),
+))  # fmt: skip
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
     EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
@@ -222,7 +228,8 @@ _OTHERS = (
     )),
 )  # fmt: skip
 KINDS: dict[str, EventKind] = {
-    kind.name: kind for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_PACE, *_OTHERS)
+    kind.name: kind
+    for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_PACE, _AUTO, *_OTHERS)
 }
 """Every kind of event, by its name."""
 IN_SUMMARY = {

@@ -54,6 +54,13 @@ STAGES: tuple[Stage, ...] = (
     Stage("view", "selector", "work", "load and augment", "candidates loaded and augmented"),
     Stage("score", "selector", "work", "score", "forward pass of candidates"),
     Stage("select", "selector", "work", "select", "keep probabilities, and which candidates are kept"),
+    Stage(
+        "tune",
+        "selector",
+        "work",
+        "measure",
+        "a piece of what is left to `auto` measured, between two leases",
+    ),
     Stage("send", "selector", "overhead", "send", "a selection handed to the link"),
 )
 """Every stage, in the order in which pictures draw and list them."""

@@ -68,10 +68,11 @@ _TRAINER = (
 _SELECTOR = (
     Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
     Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
-    Number("selector.busy_s", "selector busy", "s", "total: view, score, select and apply"),
+    Number("selector.busy_s", "selector busy", "s", "total: view, score, select, apply and measure"),
     Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),
     Number("selector.score_s", "selector score", "s", "total: forward pass of candidates"),
     Number("selector.select_s", "selector select", "s", "total: keep probabilities and choice"),
+    Number("selector.tune_s", "selector measure", "s", "total: what is left to `auto` measured"),
     Number(
         "selector.apply_s", "selector apply", "s", "total: new weights applied and made ready for scoring"
     ),

@@ -33,6 +33,7 @@ STAGE_COLOURS = {
     "wait_view": "#e58a95",
     "score": "#2a9d76",
     "select": "#57b894",
+    "tune": "#a3d9c3",
     "send": "#e0802f",
     "apply": "#8a6fd1",
     "apply_fast": "#b3a1e3",

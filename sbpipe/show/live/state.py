@@ -48,6 +48,7 @@ class RunState:
             "selector": self._on_selector,
             "built": self._on_built,
             "selection": self._on_selection,
+            "auto": self._on_auto,
             "warning": lambda event: self._warn(event, event.get("text")),
             "failed": self._on_failed,
             "summary": self._on_summary,
@@ -85,6 +86,10 @@ class RunState:
             # The event does not say how many there were at the checkpoint.
             self.latest["candidates"] = None
         self._warn(event, f"resumed at step {step:.0f}" if step is not None else "resumed", level="note")
+
+    def _on_auto(self, event: Event) -> None:
+        text = f"{event.get('key')} = 'auto': {event.get('new')} from now on ({event.get('reason')})"
+        self._warn(event, text, level="note")
 
     def _on_failed(self, event: Event) -> None:
         self.ending = "failed"

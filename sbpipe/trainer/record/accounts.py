@@ -24,6 +24,7 @@ _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
     "selector.score_s": lambda stats: stats.score_s,
     "selector.select_s": lambda stats: stats.select_s,
     "selector.apply_s": lambda stats: stats.apply_s,
+    "selector.tune_s": lambda stats: stats.tune_s,
 }
 
 
@@ -83,7 +84,7 @@ class Accounts:
             if config.is_one_process
             else 1 + max(1, self.engine.most_selectors),
             "device.trainer": devices.describe(self.setup.device),
-            "device.selector": ", ".join(sorted({peer.device for peer in selectors})),
+            "device.selector": ", ".join(sorted({peer.description for peer in selectors})),
             **(
                 _of_replicas(config.train.replicas, self.setup.device)
                 if config.mode == "data-parallel"

@@ -48,7 +48,7 @@ class Dispatcher:
         self._roster = reception.roster
         self._events = events
         self._spans = spans
-        self._fallback = Fallback(config, stream.order, stream.table)
+        self._fallback = Fallback(config, stream.order, stream.table, stream.sync)
         self._filling = Filling(events)
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
@@ -241,7 +241,8 @@ class Dispatcher:
         if not self._reception.heard(name, now):
             return
         peer = self._roster.peers[name]
-        peer.answered(message.stats, len(message.scores))
+        self._reception.told(peer, message.stats)
+        peer.answered(message.stats, now, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if reason:

@@ -1,5 +1,6 @@
 """The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -8,6 +9,7 @@ from sbpipe.records import SelectorStats
 
 SLOWNESS = 0.9
 """Share of what was measured that stays at each answer: about the last ten count."""
+_TRIPS = 16
 
 
 @dataclass
@@ -28,15 +30,29 @@ class Peer:
     """Candidates per second of work, of late; None before its second answer."""
     _rated: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _busy_s: float = field(default=0.0, init=False)
+    round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_TRIPS), init=False)
+    """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
+    _asked: tuple[float, float] | None = field(default=None, init=False)
+
+    @property
+    def description(self) -> str:
+        """Its device, and what it scores in as far as it has said so."""
+        return f"{self.device} {self.stats.precision}".strip()
 
     def begins(self, now: float) -> None:
         """It was idle until now: the time before this lease is not time without progress."""
         self.progressed_at = now
+        self._asked = (now, self.stats.busy_s)
 
-    def answered(self, stats: SelectorStats, considered: int = 0) -> None:
+    def answered(self, stats: SelectorStats, now: float, considered: int = 0) -> None:
         """A selection of so many candidates came from it."""
         self.stats, self.answers = stats, self.answers + 1
         busy_s, self._busy_s = stats.busy_s - self._busy_s, stats.busy_s
+        # Only of a lease that met it idle: another would count the time that it lay behind the one before.
+        if self._asked is not None:
+            asked_at, busy_before_s = self._asked
+            self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_before_s)))
+            self._asked = None
         # The first answer holds what only first ones take: pages, caches, kernels.
         if self.answers < 2 or not busy_s > 0.0:
             return

@@ -20,7 +20,7 @@ from sbpipe.link.messages import (
     Welcome,
 )
 from sbpipe.link.ports import Port
-from sbpipe.records import Part, RunEnd
+from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
@@ -51,16 +51,35 @@ class Reception:
         self._events = events
         self.num_admitted = 0
 
-    def admit(self, name: str, device: str, now: float, *, pulls_weights: bool = False) -> None:
+    def admit(
+        self, name: str, device: str, now: float, *, pulls_weights: bool = False, precision: str = ""
+    ) -> None:
         """A selector may be granted leases from now on."""
         ready = Peer(name, device, True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now)
+        ready.stats = SelectorStats(precision=precision)
         self.roster.add(ready)
         self.num_admitted += 1
         way = "pulls weights" if pulls_weights else "shares memory"
-        log.info("selector %s on %s is ready (%s)", name, device, way)
+        log.info("selector %s on %s is ready (%s)", name, ready.description, way)
+        self._say_ready(ready)
+
+    def _say_ready(self, peer: Peer, reason: str | None = None) -> None:
         self._events.write(
-            "selector", selector=name, state="ready", device=device, pulls_weights=pulls_weights
+            "selector",
+            selector=peer.name,
+            state="ready",
+            device=peer.description,
+            pulls_weights=peer.pulls_weights,
+            reason=reason,
         )
+
+    def told(self, peer: Peer, stats: SelectorStats) -> None:
+        """A selector told of itself; one that scores in another precision from now on is ready anew."""
+        before, peer.stats = peer.stats.precision, stats
+        if peer.is_ready and before and stats.precision not in ("", before):
+            reason = f"scores in {stats.precision} from now on"
+            log.info("selector %s %s", peer.name, reason)
+            self._say_ready(peer, reason)
 
     def heard(self, name: str, now: float, progress: int | None = None) -> bool:
         """Note a sign of life; a peer that was given up on is told to say hello again."""
@@ -88,7 +107,7 @@ class Reception:
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
             if isinstance(message, Heartbeat) and message.stats is not None:
-                peer.stats = message.stats
+                self.told(peer, message.stats)
             if isinstance(message, Ready):
                 self._compare(peer, message, now)
         return ""
@@ -108,8 +127,9 @@ class Reception:
             self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
             return
         if not peer.is_ready:
-            device = f"{peer.device} {ready.precision}"
-            self.admit(peer.name, device, now, pulls_weights=ready.pulls_weights)
+            self.admit(
+                peer.name, peer.device, now, pulls_weights=ready.pulls_weights, precision=ready.precision
+            )
         if ready.pulls_weights and not self._is_clocked:
             # Under a clock an exact lease names what to pull, which need not be the newest.
             for part in self._publisher:

@@ -9,6 +9,7 @@ from sbpipe.data import Order
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.selection import build_policy, choose, drawn
 from sbpipe.selection.draws import Mask
+from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.stream.scores import ScoreTable
 
 PEER = "fallback"
@@ -21,8 +22,9 @@ ENOUGH_KNOWN = 0.9
 class Fallback:
     """`stale-scores` asks the policy about the last known scores; what has none is kept at the keep rate."""
 
-    def __init__(self, config: Config, order: Order, table: ScoreTable) -> None:
+    def __init__(self, config: Config, order: Order, table: ScoreTable, sync: SyncPace | None = None) -> None:
         self._config = config
+        self._sync = sync or SyncPace.of(config)
         self._order = order
         self._table = table
 
@@ -81,6 +83,6 @@ class Fallback:
         if config.selection.fallback == "uniform" or not config.selection.traits.needs_scores:
             return np.zeros(len(scores), bool)
         bound = config.sync.max_staleness
-        is_old = step + config.sync.depth - versions > bound if bound else False
+        is_old = step + self._sync.depth - versions > bound if bound else False
         is_known: Mask = np.isfinite(scores) & ~np.asarray(is_old)
         return is_known

@@ -17,6 +17,7 @@ from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
 from sbpipe.selection.draws import share_of
+from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
@@ -41,8 +42,11 @@ class Stream:
         *,
         irreducible: Floats | None = None,
         has_fast_part: bool = True,
+        sync: SyncPace | None = None,
     ) -> None:
+        """`pace` is what the owner may change while the run goes on."""
         self._config = config
+        self.sync = sync or SyncPace.of(config)
         self.batch_size = config.train.batch_size
         limit = (
             None
@@ -63,7 +67,7 @@ class Stream:
         self.num_assembled = 0
         self.num_started = 0
         self.steps_done = 0
-        self.versions = Versions(config, has_fast_part=has_fast_part)
+        self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
         self._strengths = {0: 1.0}
         """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
         self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
@@ -115,7 +119,7 @@ class Stream:
         return None if is_early else self.versions.of_batch(self.num_assembled)
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
-        depth, granted = self._config.sync.depth, list[tuple[Peer, Lease]]()
+        depth, granted = self.sync.depth, list[tuple[Peer, Lease]]()
         # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
         # it finds work the moment it has answered the first.
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]

@@ -8,6 +8,7 @@ whole, which brings fast parts of its own.
 
 from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection
+from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.credit import clock_version
 
@@ -15,8 +16,8 @@ from sbpipe.trainer.stream.credit import clock_version
 class Versions:
     """What was published last, of the whole and of the fast parts (-1 = nothing yet)."""
 
-    def __init__(self, config: Config, *, has_fast_part: bool = True) -> None:
-        self._config = config
+    def __init__(self, config: Config, pace: SyncPace, *, has_fast_part: bool = True) -> None:
+        self._config, self._pace = config, pace
         self.fast_interval = config.fast_interval if has_fast_part else 0
         """Steps between publishes of the fast parts; 0 = never apart from the whole."""
         self.offered = dict.fromkeys(Part, -1)
@@ -46,7 +47,7 @@ class Versions:
         None while they are not out yet.
         """
         config = self._config
-        version = clock_version(batch, lag=config.lag, interval=config.sync_interval)
+        version = clock_version(batch, lag=config.lag, interval=self._pace.interval)
         if version > self.published:
             return None
         if not self.fast_interval:
@@ -62,7 +63,7 @@ class Versions:
         # newest would make the selector wait for it instead of scoring with what has arrived.
         is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
-        oldest = max(0, steps_done + self._config.sync.depth - bound) if bound else 0
+        oldest = max(0, steps_done + self._pace.depth - bound) if bound else 0
         version = self.published if is_at_hand else oldest
         if not self.fast_interval:
             return version, -1

@@ -1,0 +1,221 @@
+"""How often weights go out and how far ahead is leased: what is in use now, and what "auto" makes of it.
+
+Decisions are pure functions of measured seconds (`interval_needed`, `depth_needed`, `revised`). `SyncPace` is
+the one place that holds what is in use; `Pacer` measures over some steps and decides. It must not know
+sockets or models.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+from sbpipe.config import Config
+from sbpipe.records import Part
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.names import stages_of
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.peers import Roster
+
+log = logging.getLogger("sbpipe.trainer")
+
+WINDOW = 20
+"""Steps between two decisions."""
+PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
+"""The share of a step that publishing may take, and of the selector's time that applying may at least."""
+SELECTOR_SHARE = 0.95
+"""The share of a step in which the selector should be done."""
+LONGEST_INTERVAL, GREATEST_DEPTH = 64, 8
+MARGIN = 1.5
+"""How far beyond what is in use a need must be to change it: what is measured scatters."""
+
+
+@dataclass
+class SyncPace:
+    """What is in use. The loop's thread writes it, others read: each number by itself is always valid."""
+
+    interval: int
+    """Steps between two publishes of the whole weights."""
+    depth: int
+    """Train batches leased and not yet trained."""
+    fast_interval: int = 0
+    """Steps between two publishes of the fast parts; 0 = never apart from the whole."""
+
+    @classmethod
+    def of(cls, config: Config) -> "SyncPace":
+        """What a run begins with."""
+        return cls(config.sync_interval, config.sync_depth, config.fast_interval)
+
+    @property
+    def intervals(self) -> dict[Part, int]:
+        """How often each part of the weights goes out."""
+        # The whole brings a fast part of its own: as often as it, that would be sent twice.
+        is_apart = 0 < self.fast_interval < self.interval
+        return {Part.WHOLE: self.interval} | ({Part.FAST: self.fast_interval} if is_apart else {})
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measured means, in seconds."""
+
+    step_s: float
+    """A train step, without waiting and publishing."""
+    publish_s: float = 0.0
+    """A publish, as the loop sees it."""
+    apply_s: float = 0.0
+    """A selector puts new weights to use."""
+    transfer_s: float = 0.0
+    """A snapshot's way over the wire."""
+    score_s: float = 0.0
+    """What the selectors score for one step takes one of them."""
+    round_trip_s: float = 0.0
+    """A lease's way there and its answer's way back, without the work in between."""
+
+
+# --- what is decided ------------------------------------------------------------------------------
+
+
+def interval_needed(costs: Costs) -> dict[str, float]:
+    """The interval that each limit asks for, by its reason; the greatest counts."""
+    step_s = max(costs.step_s, 1e-9)
+    # Where scoring alone takes the whole step, applying still gets a small share of the selector's time.
+    spare_s = max(SELECTOR_SHARE * step_s - costs.score_s, APPLY_SHARE * max(step_s, costs.score_s))
+    arrive_s = costs.transfer_s + costs.apply_s
+    return {
+        f"a publish takes {_ms(costs.publish_s)} of a step of {_ms(step_s)}": costs.publish_s
+        / (PUBLISH_SHARE * step_s),
+        f"weights need {_ms(arrive_s)} to arrive, a step {_ms(step_s)}": arrive_s / step_s,
+        f"applying takes {_ms(costs.apply_s)}, and a step leaves {_ms(spare_s)} for it": costs.apply_s
+        / spare_s,
+    }
+
+
+def depth_needed(costs: Costs) -> float:
+    """The steps that pass while a lease and its answer travel; one batch more is leased."""
+    return costs.round_trip_s / max(costs.step_s, 1e-9)
+
+
+def revised(current: int, needed: float, most: int) -> int:
+    """The number to use from now on: what is needed, rounded up, unless what is in use is near enough."""
+    if current * 0.5 < needed <= current * MARGIN:
+        return min(current, most)
+    return min(max(1, math.ceil(needed)), most)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+# --- measuring and deciding -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Totals at the end of a step."""
+
+    at: float
+    apart_s: float
+    publish_s: float
+    num_published: int
+
+
+_APART = (*stages_of("trainer", "wait", "apart"), "publish", "publish_fast")
+
+
+class Pacer:
+    """Revises the pace of a pipelined run every so many steps, where it is left to "auto"."""
+
+    def __init__(
+        self, config: Config, pace: SyncPace, spans: Spans, roster: Roster, events: EventLog
+    ) -> None:
+        self._pace, self._spans, self._roster, self._events = pace, spans, roster, events
+        sync, is_free = config.sync, not config.is_clocked and config.selection.traits.needs_scores
+        self._has_interval = sync.interval == "auto" and is_free
+        self._has_depth = sync.depth == "auto" and not config.is_clocked
+        self._bound = sync.max_staleness or LONGEST_INTERVAL + GREATEST_DEPTH
+        self._mark: _Mark | None = None
+        self._scored_s = 0.0
+        self._step_times: list[float] = []
+        self._publish_times: deque[float] = deque(maxlen=WINDOW)
+
+    def restore(self, used: dict[str, int]) -> None:
+        """Go on with what a checkpoint had in use, where it is left to "auto"."""
+        if self._has_interval:
+            self._pace.interval = used.get("interval", self._pace.interval)
+        if self._has_depth:
+            self._pace.depth = used.get("depth", self._pace.depth)
+
+    def step_done(self) -> None:
+        """A step is done; every `WINDOW` of them, decide."""
+        if not (self._has_interval or self._has_depth):
+            return
+        before, self._mark = self._mark, self._now()
+        if before is None:
+            self._scored_s = self._total_score_s()
+            return
+        self._note(before, self._mark)
+        if len(self._step_times) == WINDOW:
+            self.decide(self._costs())
+            self._step_times.clear()
+
+    def decide(self, costs: Costs) -> None:
+        """Revise what is left to "auto", within the bound on staleness: depth + interval - 1."""
+        pace = self._pace
+        if self._has_interval:
+            reason, needed = max(interval_needed(costs).items(), key=lambda item: item[1])
+            most = max(1, min(LONGEST_INTERVAL, self._bound - pace.depth + 1))
+            self._use("interval", revised(pace.interval, needed, most), reason)
+        if self._has_depth:
+            reason = f"a lease and its answer travel {_ms(costs.round_trip_s)}, a step {_ms(costs.step_s)}"
+            most = max(2, min(GREATEST_DEPTH, self._bound - pace.interval + 1))
+            # Two at least: one is trained while the next is scored.
+            self._use("depth", 1 + revised(pace.depth - 1, depth_needed(costs), most - 1), reason)
+
+    def _use(self, name: str, new: int, reason: str) -> None:
+        old = getattr(self._pace, name)
+        if new == old:
+            return
+        setattr(self._pace, name, new)
+        log.info("sync.%s = 'auto': %d instead of %d: %s", name, new, old, reason)
+        self._events.write("auto", key=f"sync.{name}", old=old, new=new, reason=reason)
+
+    def _now(self) -> _Mark:
+        total_s = self._spans.total_s
+        return _Mark(
+            at=time.perf_counter(),
+            apart_s=sum(total_s[name] for name in _APART),
+            publish_s=total_s["publish"],
+            num_published=self._spans.count["publish"],
+        )
+
+    def _note(self, before: _Mark, now: _Mark) -> None:
+        # By the clock and not by stages: on an accelerator these end before its work does.
+        self._step_times.append(max(0.0, now.at - before.at - (now.apart_s - before.apart_s)))
+        if now.num_published > before.num_published:
+            self._publish_times.append(now.publish_s - before.publish_s)
+
+    def _total_score_s(self) -> float:
+        return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
+
+    def _costs(self) -> Costs:
+        """Of the last steps. Medians: one that had to wait for a core says nothing of the others."""
+        before, self._scored_s = self._scored_s, self._total_score_s()
+        ready, mean = self._roster.ready(), self._roster.mean
+        trips = [trip for peer in ready for trip in peer.round_trips]
+        publishes = sorted(self._publish_times)
+        return Costs(
+            step_s=median(self._step_times),
+            # The lower quartile: a publish wakes the dispatcher's thread, which often takes the core at once.
+            publish_s=publishes[len(publishes) // 4] if publishes else 0.0,
+            apply_s=_seconds(mean(lambda stats: stats.apply_ms))
+            + _seconds(mean(lambda stats: stats.refresh_ms)),
+            transfer_s=_seconds(mean(lambda stats: stats.transfer_ms)),
+            score_s=max(0.0, self._scored_s - before) / WINDOW / max(1, len(ready)),
+            round_trip_s=median(trips) if trips else 0.0,
+        )
+
+
+def _seconds(milliseconds: float | None) -> float:
+    return 1e-3 * (milliseconds or 0.0)

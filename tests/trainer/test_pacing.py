@@ -1,0 +1,142 @@
+"""How often weights go out and how far ahead is leased: decided from numbers, within bounds, and kept."""
+
+from pathlib import Path
+
+import pytest
+from support.runs import events_of, small, train_over
+
+from sbpipe.config import resolve
+from sbpipe.records import Part, SelectorStats
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer import pacing
+from sbpipe.trainer.pacing import WINDOW, Costs, Pacer, SyncPace, depth_needed, interval_needed, revised
+from sbpipe.trainer.serving.peers import Peer, Roster
+
+
+def needed(**costs: float) -> float:
+    return max(interval_needed(Costs(**costs)).values())
+
+
+def test_publishing_may_take_a_hundredth_of_the_time() -> None:
+    assert needed(step_s=0.1, publish_s=0.001) == pytest.approx(1.0)
+    assert needed(step_s=0.1, publish_s=0.008) == pytest.approx(8.0)
+
+
+def test_weights_go_out_no_more_often_than_they_arrive() -> None:
+    assert needed(step_s=0.1, transfer_s=0.3, apply_s=0.05) == pytest.approx(3.5)
+
+
+def test_applying_fits_into_what_scoring_leaves_of_a_step() -> None:
+    assert needed(step_s=0.1, apply_s=0.04, score_s=0.075) == pytest.approx(2.0)
+
+
+def test_a_selector_without_time_to_spare_applies_in_a_twentieth_of_its_time() -> None:
+    assert needed(step_s=0.1, apply_s=0.04, score_s=0.4) == pytest.approx(2.0)
+
+
+def test_more_is_leased_where_the_way_takes_longer_than_a_step() -> None:
+    assert depth_needed(Costs(step_s=0.1, round_trip_s=0.24)) == pytest.approx(2.4)
+
+
+@pytest.mark.parametrize(
+    ("current", "need", "new"),
+    [
+        (1, 0.2, 1),
+        (1, 1.4, 1),
+        (1, 1.6, 2),
+        (8, 5.0, 8),
+        (8, 11.0, 8),
+        (8, 13.0, 13),
+        (8, 3.5, 4),
+        (8, 0.0, 1),
+    ],
+)
+def test_what_is_in_use_stays_while_it_is_near_enough(current: int, need: float, new: int) -> None:
+    assert revised(current, need, 64) == new
+    assert revised(new, need, 64) == new, "a decision does not undo itself"
+
+
+def test_nothing_exceeds_its_bound() -> None:
+    assert revised(1, 1e9, 64) == 64
+    assert revised(8, 8.0, 3) == 3
+
+
+def pacer_of(events: EventLog, **given: object) -> tuple[Pacer, SyncPace]:
+    config = resolve({key.replace("__", "."): value for key, value in given.items()})
+    pace = SyncPace.of(config)
+    return Pacer(config, pace, Spans(), Roster(lost_after_s=1.0, hung_after_s=1.0), events), pace
+
+
+SLOW_WIRE = Costs(step_s=0.01, transfer_s=0.2, round_trip_s=0.05)
+
+
+def test_a_decision_is_an_event_with_its_reason(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events-trainer.jsonl", "trainer")
+    pacer, pace = pacer_of(log, sync__interval="auto", sync__depth="auto")
+    assert (pace.interval, pace.depth) == (1, 2)
+    pacer.decide(SLOW_WIRE)
+    pacer.decide(SLOW_WIRE)
+    log.close()
+    assert (pace.interval, pace.depth) == (20, 6)
+    told = [(event["key"], event["old"], event["new"]) for event in events_of(tmp_path, "auto")]
+    assert told == [("sync.interval", 1, 20), ("sync.depth", 2, 6)]
+    assert "weights need 200 ms to arrive" in events_of(tmp_path, "auto")[0]["reason"]
+
+
+def test_a_bound_on_staleness_holds_for_what_is_chosen() -> None:
+    pacer, pace = pacer_of(
+        EventLog(None, "trainer"), sync__interval="auto", sync__depth="auto", sync__max_staleness=5
+    )
+    pacer.decide(SLOW_WIRE)
+    assert pace.interval + pace.depth - 1 <= 5
+    assert pace.interval > 1
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "fixed-lag", "inline"])
+def test_under_a_clock_auto_is_one_and_two(mode: str) -> None:
+    pacer, pace = pacer_of(EventLog(None, "trainer"), mode=mode, sync__interval="auto", sync__depth="auto")
+    pacer.decide(SLOW_WIRE)
+    assert (pace.interval, pace.depth, pace.intervals) == (1, 2, {Part.WHOLE: 1})
+
+
+def test_a_number_that_was_given_stays() -> None:
+    pacer, pace = pacer_of(EventLog(None, "trainer"), sync__interval=4, sync__depth=3)
+    pacer.decide(SLOW_WIRE)
+    assert (pace.interval, pace.depth) == (4, 3)
+
+
+def test_the_fast_part_goes_apart_only_while_the_whole_goes_out_less_often() -> None:
+    pace = SyncPace.of(resolve({"sync.interval": "auto"}))
+    assert pace.intervals == {Part.WHOLE: 1}
+    pace.interval = 8
+    assert pace.intervals == {Part.WHOLE: 8, Part.FAST: 1}
+
+
+def test_the_way_of_a_lease_is_measured_without_the_work_in_between() -> None:
+    peer = Peer("a", "cpu")
+    peer.begins(10.0)
+    peer.answered(SelectorStats(score_s=0.5, tune_s=0.1), 11.0)
+    peer.answered(SelectorStats(score_s=0.9), 12.0)  # it lay behind the first: its way is not known
+    assert list(peer.round_trips) == pytest.approx([0.4])
+
+
+def test_a_run_publishes_less_often_from_the_decision_on(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "PUBLISH_SHARE", 1e-9)  # whatever a publish takes, it is too much
+    config = small(sync__interval="auto", train__steps=3 * WINDOW, sync__max_staleness=9)
+    summary = train_over(config, run_path)
+    (event,) = events_of(run_path, "auto")
+    assert (event["key"], event["old"], event["new"]) == ("sync.interval", 1, 8)
+    assert WINDOW < summary["sync.published"] < 3 * WINDOW
+    assert summary["sync.fast_published"] > 0
+    assert summary["staleness.max"] <= 9
+
+
+def test_a_resumed_run_goes_on_at_the_pace_it_had() -> None:
+    pacer, pace = pacer_of(EventLog(None, "trainer"), sync__interval="auto", sync__depth=3)
+    pacer.restore({"interval": 8, "depth": 5})
+    assert (pace.interval, pace.depth) == (8, 3)
+    pacer.restore({})  # a checkpoint from before there was a pace
+    assert pace.interval == 8
