@@ -18,6 +18,7 @@ from sbpipe.commands import (
     track,
     trainer,
     watch,
+    worth,
 )
 
 # In the order in which `--help` lists them.
@@ -28,6 +29,7 @@ COMMANDS: dict[str, ModuleType] = {
     "score": score,
     "sweep": sweep,
     "compare": compare,
+    "worth": worth,
     "reproduce": reproduce,
     "report": report,
     "watch": watch,
