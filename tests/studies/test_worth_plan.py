@@ -20,6 +20,7 @@ from sbpipe.studies.result import Result
 from sbpipe.studies.results_file import write_results
 from sbpipe.studies.worth_plan import budgets_flag, plan_worth
 
+READY_MADE = sorted((Path(__file__).parents[2] / "configs" / "worth").glob("*.toml"))
 RUN = 'mode = "fixed-lag"\n[train]\nsteps = 100\nbatch_size = 16\n[selection]\npolicy = "sb"\nkeep = 0.25\n'
 STUDY = """
 seeds = 2
@@ -143,3 +144,9 @@ def test_files_tables_and_picture_tell_the_same_worth(tmp_path: Path, text: str)
 def test_a_study_of_which_nothing_has_finished_has_tables_too(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert "not known yet" in page_of(Outcome(plan, [], analyse(plan, [])))
+
+
+@pytest.mark.parametrize("path", READY_MADE, ids=lambda path: path.stem)
+def test_every_ready_made_study_of_worth_can_be_planned(path: Path) -> None:
+    plan = plan_worth(path, settings={}, arms=[], budgets=None, seeds=None, count_examples=not_asked)
+    assert plan.baseline in plan.arms

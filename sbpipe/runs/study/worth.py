@@ -121,8 +121,7 @@ def analyse_worth(arms: Sequence[Arm], budget_names: Collection[str]) -> dict[st
     )
     budgets = [Budget(updates_of(arm) or 0.0, arm.errors_by_seed) for arm in of_random if arm.errors]
     curve = monotone([mean_of(list(budget.errors.values())) or 0.0 for budget in budgets])
-    run_sd = _run_sd([arm.errors for arm in arms])
-    flat_from = _flat_from(budgets, curve, run_sd)
+    flat_from = _flat_from(budgets, curve)
     points = [
         {"arm": arm.name, "updates": budget.updates, "n": len(arm.finished), "failed": arm.num_failed}
         | spread_of("error", arm.errors)
@@ -130,7 +129,7 @@ def analyse_worth(arms: Sequence[Arm], budget_names: Collection[str]) -> dict[st
         for arm, budget, at in zip(of_random, budgets, curve, strict=True)
     ]
     policies = {arm.name: _policy(arm, budgets, flat_from) for arm in arms if arm.name not in budget_names}
-    return {"curve": points, "run_sd": run_sd, "flat_from": flat_from, "policies": policies}
+    return {"curve": points, "flat_from": flat_from, "policies": policies}
 
 
 def updates_of(arm: Arm) -> float | None:
@@ -159,19 +158,19 @@ def _policy(arm: Arm, budgets: Sequence[Budget], flat_from: float | None) -> dic
     }
 
 
-def _run_sd(errors_by_arm: Sequence[Sequence[float]]) -> float | None:
-    """How far single runs of one arm lie apart, pooled over arms."""
-    variances = [sd**2 for errors in errors_by_arm if (sd := sd_of(errors)) is not None]
-    mean = mean_of(variances)
-    return None if mean is None else math.sqrt(mean)
+def _run_sd(budgets: Sequence[Budget]) -> float:
+    """How far single runs of one budget lie apart, pooled over budgets; 0 where no budget tells."""
+    spreads = [sd_of(list(budget.errors.values())) for budget in budgets]
+    return math.sqrt(mean_of([sd**2 for sd in spreads if sd is not None]) or 0.0)
 
 
-def _flat_from(budgets: Sequence[Budget], curve: Sequence[float], run_sd: float | None) -> float | None:
+def _flat_from(budgets: Sequence[Budget], curve: Sequence[float]) -> float | None:
     """Updates from which random falls by less than one run's spread in all; None if it still falls."""
-    if run_sd is None or len(curve) < 2:
-        return None
-    flat = next(k for k, error in enumerate(curve) if error - curve[-1] < run_sd or k == len(curve) - 1)
-    return None if flat == len(curve) - 1 else budgets[flat].updates
+    # The spread of these budgets alone: short runs differ by more, and say nothing of the floor.
+    for k in range(len(curve) - 1):
+        if curve[k] - curve[-1] < _run_sd(budgets[k:]):
+            return budgets[k].updates
+    return None
 
 
 def stated_worth(policy: Mapping[str, Any]) -> str:
