@@ -8,6 +8,7 @@ from sbpipe.commands import (
     compare,
     doctor,
     keys,
+    plan,
     report,
     reproduce,
     run,
@@ -24,6 +25,7 @@ from sbpipe.commands import (
 # In the order in which `--help` lists them.
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
+    "plan": plan,
     "trainer": trainer,
     "selector": selector,
     "score": score,
