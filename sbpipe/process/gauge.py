@@ -50,7 +50,14 @@ def measure_both(settings: Mapping[str, Any], seconds: float) -> dict[str, dict[
 def _start(side: str, settings: Mapping[str, Any], seconds: float, log: IO[str]) -> "subprocess.Popen[str]":
     command = role_command("plan", *assignments(settings), "--side", side, "--seconds", str(seconds))
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        bufsize=1,
+        # As the roles of a run: a busy machine shares its cores between sessions first.
+        start_new_session=True,
     )
 
 

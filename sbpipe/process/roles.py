@@ -1,4 +1,4 @@
-"""What a process becomes: trainer, selector, or both. Wires the rooms together; the only place that may."""
+"""What a process becomes: trainer, selector, or both. Wires the rooms together; besides `gauging`, the only place that may."""
 
 import logging
 import signal
