@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Rates = NDArray[np.float64]
+"""Keep rates; of double precision, as exponents are made of them."""
 Classes = NDArray[np.integer]
 
 
@@ -36,7 +38,8 @@ class Lease:
     newer one; `fast_version` is the same for the fast parts alone, where they are published apart (-1 = they
     are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
     selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
-    says how sharply to choose: 0 = uniformly; policies that know no strength ignore it.
+    says how sharply to choose: 0 = uniformly; policies that know no strength ignore it. `keep` is the share
+    of the candidates that the policy shall keep of this lease: it may move from lease to lease.
     """
 
     lease_id: int
@@ -52,6 +55,7 @@ class Lease:
     history: Floats | None = None
     history_classes: NDArray[np.int32] | None = None
     fast_version: int = -1
+    keep: float = 1.0
 
     @property
     def num_candidates(self) -> int:
@@ -133,7 +137,8 @@ class TrainBatch:
 
     `version` is, per example, the weights version that scored it, `fast_version` that of the fast parts (None
     = the same) and `arrived_at_step` the step the trainer was at when the selection arrived; `candidates`
-    counts the run's candidates considered up to and including this batch.
+    counts the run's candidates considered up to and including this batch. `target_keep` is the keep rate that
+    its lease aimed at; `is_fill` says which examples came from the line without a selector's word.
     """
 
     step: int
@@ -144,6 +149,8 @@ class TrainBatch:
     version: Ids
     arrived_at_step: Ids
     candidates: int
+    target_keep: Rates
+    is_fill: NDArray[np.bool_]
     fast_version: Ids | None = None
 
 

@@ -9,18 +9,29 @@ from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig, SelectionConfig
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
-from sbpipe.selection import POLICIES, ScoreCache, build_policy, choose, coins
+from sbpipe.models.residuals import MOST_AXES
+from sbpipe.selection import (
+    POLICIES,
+    Policy,
+    ScoreCache,
+    SetPolicy,
+    build_policy,
+    choose,
+    coins,
+    set_coins,
+)
 
-_MOST_SHARE = 0.01
+_MOST_SHARE = 0.02
 """Of a ResNet-18 forward pass of the same candidates: what selection may cost."""
 
 
 def measure() -> list[Row]:
     """Candidates per second through all of selection, and what the slowest costs beside a forward pass."""
-    scored = [name for name, policy in POLICIES.items() if policy.traits.needs_scores]
+    scored = [name for name, policy in POLICIES.items() if _ranks_scores(policy)]
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in scored),
+        *(_set_row("spread", axes) for axes in (10, MOST_AXES)),
         *(
             _row(f"{name} by class (10)", SelectionConfig(policy=name, history_by="class"))
             for name in ("steady", "topk")
@@ -34,6 +45,23 @@ def measure() -> list[Row]:
         *rows,
         Row("selection", f"{slowest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
     ]
+
+
+def _ranks_scores(policy: type[Policy]) -> bool:
+    return policy.traits.needs_scores and not policy.traits.chooses_sets
+
+
+def _set_row(name: str, axes: int) -> Row:
+    """A quarter of 512 candidates chosen as a set."""
+    policy, rng = build_policy(SelectionConfig(policy=name, keep=0.25)), np.random.default_rng(0)
+    assert isinstance(policy, SetPolicy)
+    scores, residuals = np.ones(512, np.float32), rng.normal(size=(512, axes)).astype(np.float32)
+    uniform, due = set_coins(0, 0, 0, 128), np.zeros(512, bool)
+    with one_core():
+        rate = len(scores) / seconds_per_call(
+            lambda: policy.choose_set(scores, residuals, 128, uniform, strength=1.0, due=due)
+        )
+    return Row("selection", f"{name}, 128 of 512, residuals of {axes}", rate, "candidates/s")
 
 
 def _forward_rate() -> float:
@@ -55,7 +83,7 @@ def _row(what: str, config: SelectionConfig, at_least: float | None = None) -> R
     )
 
     def select() -> None:
-        probability = policy.keep_probability(scores, classes, strength=0.5)
+        probability = policy.keep_probability(scores, classes, keep=1 / 3, strength=0.5)
         considered, _ = choose(policy.draw(probability, coins(0, 0, example_ids)), 10**9)
         policy.consider(scores[:considered], classes[:considered])
 

@@ -69,6 +69,8 @@ def of_stretches(config: Config) -> Notes:
 def of_policies_without_scores(config: Config) -> Notes:
     """Options about scores, for a policy that does not look at them, or keeps everything."""
     own, traits = config.selection, config.selection.traits
+    if own.late != SelectionConfig.late and config.is_clocked:
+        yield f"selection.late = '{own.late}' has no effect: {config.mode} waits for selection by definition"
     if traits.keeps_all and own.keep != SelectionConfig.keep:
         yield f"selection.keep has no effect: policy '{own.policy}' keeps everything"
     if own.history_by != "all" and not traits.needs_scores:
@@ -108,10 +110,16 @@ def of_one_policy(config: Config) -> Notes:
     own, traits = config.selection, config.selection.traits
     if own.irreducible and not traits.needs_irreducible:
         yield "selection.irreducible has no effect: it belongs to policy 'rho'"
-    for key in () if traits.is_steered else ("ramp", "reweight", "soften", "guard"):
+    idle = () if traits.sharpens_by_loss else ("ramp", "reweight", "soften")
+    for key in idle if traits.is_steered else (*idle, "guard"):
         value = getattr(own, key)
         if value != getattr(SelectionConfig, key):
-            yield f"selection.{key} = {value} has no effect: it belongs to policy 'steady'"
+            owner = "'steady' and 'spread'" if key == "guard" else "'steady'"
+            yield f"selection.{key} = {value} has no effect: it belongs to policy {owner}"
+    for key in ("history_by",) if traits.chooses_sets else ():
+        value = getattr(own, key)
+        if value != getattr(SelectionConfig, key):
+            yield f"selection.{key} = '{value}' has no effect: policy '{own.policy}' has no history"
 
 
 # In the order in which a user is told.

@@ -5,7 +5,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from sbpipe.config.rules import check_together
 from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
@@ -122,7 +122,9 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
 
 def kind_of(known: dataclasses.Field[Any]) -> Any:
     """The type of a key's values, without what words may stand in their place or what a list is of."""
-    return int if known.metadata["words"] else get_origin(known.type) or known.type
+    if known.metadata["words"]:
+        return next(kind for kind in get_args(known.type) if kind is not str)
+    return get_origin(known.type) or known.type
 
 
 def range_of(limits: Mapping[str, Any]) -> str:

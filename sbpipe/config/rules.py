@@ -126,7 +126,7 @@ def weights_are_given_once(config: Config) -> ConfigError | None:
             f"policy '{own.policy}' gives the others no chance at all",
             "Use policy 'rank', or 0",
         )
-    elif traits.is_steered and own.reweight:
+    elif traits.sharpens_by_loss and own.reweight:
         reason = f"policy '{own.policy}' weighs by fresh losses already (selection.reweight)"
         way_out = "Set selection.reweight = false, or unbiased to 0"
     elif own.unbiased < 1.0:

@@ -173,8 +173,14 @@ class SelectionConfig:
         choices=("loss", "gradient"),
     )
     irreducible: str = setting("", "rho: file of irreducible losses, made by `sbpipe score irreducible`")
-    keep: float = setting(
-        1 / 3, "target share of candidates kept; the exponent of the cdf is 1/keep - 1", above=0.0, high=1.0
+    keep: float | str = setting(
+        "auto",
+        "target share of candidates kept; the exponent of the cdf is 1/keep - 1. auto: pipelined, with a "
+        "policy that names bounds, as many candidates per step as the selectors can score in a step's time; "
+        "else 1/3",
+        words=("auto",),
+        above=0.0,
+        high=1.0,
     )
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(
@@ -224,9 +230,15 @@ class SelectionConfig:
         high=1.0,
     )
     guard: bool = setting(True, "steady: choose less sharply while the loop swings")
+    late: str = setting(
+        "fill",
+        "pipelined: a train batch that is not whole when the loop needs it is filled from the line, or "
+        "waited for",
+        choices=("fill", "wait"),
+    )
     fallback: str = setting(
         "stale-scores",
-        "who selects when no selector is left",
+        "who selects when no selector is left; the first two also say how a batch is filled",
         choices=("stale-scores", "uniform", "wait", "fail"),
     )
 
@@ -237,8 +249,10 @@ class SelectionConfig:
 
     @property
     def keep_rate(self) -> float:
-        """The share of candidates that the policy is meant to keep."""
-        return 1.0 if self.traits.keeps_all else self.keep
+        """The share of candidates that the policy is meant to keep; of "auto", the one it starts from."""
+        if self.traits.keeps_all:
+            return 1.0
+        return self.traits.keep_start if isinstance(self.keep, str) else self.keep
 
 
 @dataclass(frozen=True)
@@ -380,6 +394,18 @@ class Config:
     def is_clocked(self) -> bool:
         """Whether a logical clock, not arrival, decides which weights score which batch."""
         return self.mode != "pipelined"
+
+    @property
+    def fills(self) -> bool:
+        """Whether a batch that is late is filled: under a logical clock nothing is ever late."""
+        return self.selection.late == "fill" and not self.is_clocked
+
+    @property
+    def keep_bounds(self) -> tuple[float, float] | None:
+        """Between what the keep rate follows the selectors' speed; None = it stays where it is."""
+        # Under a clock a run must repeat bit for bit, and speed does not.
+        is_auto = self.selection.keep == "auto" and not self.is_clocked
+        return self.selection.traits.keep_bounds if is_auto else None
 
     @property
     def is_one_process(self) -> bool:

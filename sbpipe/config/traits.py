@@ -23,9 +23,17 @@ class Traits:
     has_own_weights: bool = False
     """Whether its kept examples weigh 1 / chance by definition."""
     is_steered: bool = False
-    """Whether the trainer sets its strength (ramp, guard) and weighs its choice by fresh losses."""
+    """Whether the trainer sets its strength: 0 = it chooses uniformly."""
+    sharpens_by_loss: bool = False
+    """Whether a higher score alone makes it keep, so that it needs a ramp and weights from fresh losses."""
+    chooses_sets: bool = False
+    """Whether it chooses among all candidates of a lease at once, by their residuals, without a history."""
     ranks_by_class: bool = False
     """Whether it can rank a score among those of its own class without help."""
+    keep_bounds: tuple[float, float] | None = None
+    """Least and greatest share to keep that it was seen to be good at; None = only what one sets."""
+    keep_start: float = 1 / 3
+    """The share that `selection.keep = "auto"` means until a run has measured, and where it never does."""
 
 
 # Here, and not only on the classes that point here: settings are checked before a role has chosen its cores,
@@ -39,7 +47,10 @@ TRAITS = {
     "rho": Traits(needs_irreducible=True, has_chances=False),
     "sb": Traits(ranks_by_class=True),
     "shuffled": Traits(ranks_by_class=True),
-    "steady": Traits(ranks_by_class=True, is_steered=True),
+    "spread": Traits(
+        has_chances=False, is_steered=True, chooses_sets=True, keep_bounds=(1 / 8, 1 / 2), keep_start=1 / 4
+    ),
+    "steady": Traits(ranks_by_class=True, is_steered=True, sharpens_by_loss=True, keep_bounds=(1 / 4, 1 / 2)),
     "topk": Traits(has_chances=False),
 }
 """Every policy by its name in the settings; `selection.POLICIES` has its class."""

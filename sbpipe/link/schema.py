@@ -27,6 +27,7 @@ from sbpipe.link.limits import (
     MAX_SNAPSHOT_BYTES,
     MAX_TOTAL_S,
     MAX_WELCOME_BYTES,
+    MIN_KEEP,
     MIN_PERIOD_S,
 )
 from sbpipe.link.messages import Message
@@ -331,6 +332,7 @@ SHAPES: dict[int, Shape] = {
             "exact": Flag(),
             "keep_all": Flag(),
             "strength": Real(0.0, 1.0),
+            "keep": Real(MIN_KEEP, 1.0),
             "fast_version": _FAST_VERSION,
         },
         {

@@ -1,5 +1,5 @@
 """Scoring candidates with a forward pass. Sees neither sockets nor policies."""
 
-from sbpipe.scoring.scorer import Scorer
+from sbpipe.scoring.scorer import Scored, Scorer
 
-__all__ = ["Scorer"]
+__all__ = ["Scored", "Scorer"]

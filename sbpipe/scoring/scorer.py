@@ -7,6 +7,7 @@ ranks agree is kept.
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
+from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
@@ -25,6 +27,14 @@ log = logging.getLogger("sbpipe.scoring")
 
 _SAME, _SIMILAR = 1e-3, 0.5
 """Largest relative difference between a program's outputs and the model's: in fp32, and narrower."""
+
+
+class Scored(NamedTuple):
+    """What a forward pass says of some candidates; None where nobody asks, or the model is no classifier."""
+
+    scores: Floats
+    predictions: NDArray[np.int64] | None = None
+    residuals: Floats | None = None
 
 
 class Scorer:
@@ -40,10 +50,12 @@ class Scorer:
         scale: float = 1.0,
         compiled: bool = False,
         min_agreement: float = 0.0,
+        residual: Residual | None = None,
     ) -> None:
+        """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
         self._layout = layout_of(self.model)
-        self._loss = loss
+        self._loss, self._residual = loss, residual
         self._scale = scale
         self._compiles = compiled
         self._folds = True
@@ -211,11 +223,11 @@ class Scorer:
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
-        return self.score_and_predict(inputs, targets)[0]
+        return self.examine(inputs, targets).scores
 
     @torch.inference_mode()
-    def score_and_predict(self, inputs: Tensor, targets: Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
-        """The loss of each candidate, and the class the model gives it; None for no classifier."""
+    def examine(self, inputs: Tensor, targets: Tensor) -> Scored:
+        """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
         # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
@@ -225,10 +237,11 @@ class Scorer:
         losses = self._without_nonsense(losses, inputs)
         if is_checked:
             self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
+        residuals = None if self._residual is None else self._residual(outputs, targets).cpu().numpy()
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
-            return losses, None
+            return Scored(losses, None, residuals)
         self.num_outputs = outputs.shape[1]
-        return losses, outputs.argmax(dim=1).cpu().numpy()
+        return Scored(losses, outputs.argmax(dim=1).cpu().numpy(), residuals)
 
     def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
         """NaN where the inputs or weights were not finite; counts what is not finite."""

@@ -12,10 +12,11 @@ from sbpipe.selection.policies.rank import Rank
 from sbpipe.selection.policies.rho import Rho
 from sbpipe.selection.policies.sb import SelectiveBackprop
 from sbpipe.selection.policies.shuffled import Shuffled
+from sbpipe.selection.policies.spread import Spread
 from sbpipe.selection.policies.steady import Steady
 from sbpipe.selection.policies.topk import TopK
 from sbpipe.selection.policies.uniform import Full, Random
-from sbpipe.selection.policy import Policy, choose, coins, drawn
+from sbpipe.selection.policy import Policy, SetPolicy, choose, coins, drawn, set_coins
 from sbpipe.selection.reuse import ScoreCache
 
 POLICIES: dict[str, type[Policy]] = {
@@ -27,6 +28,7 @@ POLICIES: dict[str, type[Policy]] = {
     "rho": Rho,
     "sb": SelectiveBackprop,
     "shuffled": Shuffled,
+    "spread": Spread,
     "steady": Steady,
     "topk": TopK,
 }
@@ -49,10 +51,12 @@ __all__ = [
     "POLICIES",
     "Policy",
     "ScoreCache",
+    "SetPolicy",
     "TrainedLosses",
     "build_policy",
     "choose",
     "coins",
     "drawn",
     "is_due",
+    "set_coins",
 ]

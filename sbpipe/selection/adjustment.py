@@ -12,7 +12,7 @@ from sbpipe.records import Classes, Floats
 from sbpipe.selection.class_history import ClassHistory
 from sbpipe.selection.draws import Mask
 from sbpipe.selection.history import History
-from sbpipe.selection.policy import Policy
+from sbpipe.selection.policy import Policy, SetPolicy
 
 
 class ScoreAdjustment(ABC):
@@ -31,15 +31,30 @@ class ScoreAdjustment(ABC):
         """What the policy sees in place of these scores, once there is a history."""
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """The policy's, of adjusted scores."""
         seen = self.adjust(scores, classes) if len(self._history.state()) else scores
-        return self._policy.keep_probability(seen, classes, strength=strength)
+        return self._policy.keep_probability(seen, classes, keep=keep, strength=strength)
 
     def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
         """As the policy draws."""
         return self._policy.draw(probability, uniform)
+
+    def choose_set(
+        self,
+        scores: Floats,
+        residuals: Floats,
+        count: int,
+        uniform: NDArray[np.float64],
+        *,
+        strength: float,
+        due: Mask,
+    ) -> Mask:
+        """The policy's, of adjusted scores; residuals stay, so only what has no score any more is missed."""
+        assert isinstance(self._policy, SetPolicy)
+        seen = self.adjust(scores, None) if len(self._history.state()) else scores
+        return self._policy.choose_set(seen, residuals, count, uniform, strength=strength, due=due)
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Remember the scores as they came."""

@@ -1,6 +1,6 @@
 """What a policy is, and how its probabilities become a choice. Pure; sees no socket, model or device."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,11 @@ class Policy(Protocol):
     def __init__(self, config: SelectionConfig) -> None: ...
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """The chance of each of the next candidates, in order, to be kept. Changes nothing.
 
-        `classes` where the data set tells them; `strength` as the lease says.
+        `classes` where the data set tells them; `keep`, the target share, and `strength` as the lease says.
         """
         ...
 
@@ -44,6 +44,29 @@ class Policy(Protocol):
     def restore(self, state: Floats, classes: Classes | None = None) -> None:
         """Go on from another policy's state."""
         ...
+
+
+@runtime_checkable
+class SetPolicy(Policy, Protocol):
+    """A policy that chooses among all candidates of a lease at once (`traits.chooses_sets`)."""
+
+    def choose_set(
+        self,
+        scores: Floats,
+        residuals: Floats,
+        count: int,
+        uniform: NDArray[np.float64],
+        *,
+        strength: float,
+        due: Mask,
+    ) -> Mask:
+        """Who is kept: up to `count`, one uniform number for each draw, those that are `due` first."""
+        ...
+
+
+def set_coins(seed: int, epoch: int, start: int, count: int) -> NDArray[np.float64]:
+    """The uniform numbers of a lease's draws: they depend on its place alone, not on who answers it."""
+    return randomness.uniform(np.arange(count), randomness.key(seed, "set", epoch, start))
 
 
 def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:

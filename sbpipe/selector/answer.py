@@ -1,5 +1,6 @@
 """From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,12 +10,23 @@ from sbpipe.data import Order
 from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
+from sbpipe.selection.draws import Mask
 from sbpipe.selector.forward import ForwardPass
 from sbpipe.selector.judge import Decision, Judge
 
 
+class _Seen(NamedTuple):
+    """Candidates of one scoring pass; predictions and residuals are known for all of them or for none."""
+
+    example_ids: Ids
+    scores: Floats
+    is_new: Mask
+    predictions: NDArray[np.int64] | None = None
+    residuals: Floats | None = None
+
+
 class _Considered(NamedTuple):
-    """Candidates of one scoring pass: their scores and predictions, and what was decided on them."""
+    """Candidates, their scores and predictions, and what was decided on them."""
 
     scores: Floats
     predictions: NDArray[np.int64] | None
@@ -53,43 +65,72 @@ class Selector:
         return self._forward.stats()
 
     def answer(self, lease: Lease) -> Selection:
-        """Consider the lease's candidates in order until its range ends or enough are kept."""
+        """Choose among the lease's candidates: as a whole, or in order until enough are kept."""
         self._judge.restore(lease)
         if self._judge.needs_scores:
             self._forward.refresh(lease)
-        chunks: list[_Considered] = []
-        num_kept = 0
-        for start in range(lease.start, lease.stop, self._batch_size):
-            example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
-            chunks.append(self._consider(lease, example_ids, lease.most - num_kept))
-            num_kept += len(chunks[-1].decision.kept)
-            # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
-            self.progress += 1
-            if num_kept >= lease.enough:
-                break
+        is_whole = self._judge.chooses_sets and not lease.keep_all
+        chunks = self._as_a_set(lease) if is_whole else self._in_turn(lease, self._passes(lease))
         selection = self._selection(lease, chunks)
         self._events.write(
             "selection",
             lease=lease.lease_id,
             version=selection.version,
             candidates=len(selection.scores),
-            kept=num_kept,
+            kept=len(selection.kept),
             spans=self._spans.take_recent(),
         )
         return selection
 
-    def _consider(self, lease: Lease, example_ids: Ids, most: int) -> _Considered:
-        """Score some candidates and choose among them, up to the `most`-th kept."""
-        scores, is_new = self._judge.recall(example_ids, lease.epoch)
-        predictions = None
-        if is_new.any():
-            scores[is_new], found = self._forward.score(example_ids[is_new], lease.epoch)
-            # A remembered score comes without a prediction, and predictions are counted for all or for none.
-            predictions = found if is_new.all() else None
+    def _passes(self, lease: Lease) -> Iterator[_Seen]:
+        """Score the lease's candidates, a pass at a time."""
+        for start in range(lease.start, lease.stop, self._batch_size):
+            example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
+            scores, is_new = self._judge.recall(example_ids, lease.epoch)
+            seen = _Seen(example_ids, scores, is_new)
+            if is_new.any():
+                scored = self._forward.score(example_ids[is_new], lease.epoch)
+                scores[is_new] = scored.scores
+                # A remembered score comes without a prediction or a residual.
+                if is_new.all():
+                    seen = seen._replace(predictions=scored.predictions, residuals=scored.residuals)
+            # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
+            self.progress += 1
+            yield seen
+
+    def _in_turn(self, lease: Lease, passes: Iterable[_Seen]) -> list[_Considered]:
+        """Choose within each pass, until enough are kept."""
+        chunks: list[_Considered] = []
+        num_kept = 0
+        for seen in passes:
+            with self._spans.span("select"):
+                decision = self._judge.choose(
+                    lease, seen.example_ids, seen.scores, seen.is_new, lease.most - num_kept
+                )
+            count, predictions = decision.num_considered, seen.predictions
+            known = None if predictions is None else predictions[:count]
+            chunks.append(_Considered(seen.scores[:count], known, decision))
+            num_kept += len(decision.kept)
+            if num_kept >= lease.enough:
+                break
+        return chunks
+
+    def _as_a_set(self, lease: Lease) -> list[_Considered]:
+        """Score all candidates, then choose; in turn where some are judged by remembered scores."""
+        passes = list(self._passes(lease))
+        residuals = [seen.residuals for seen in passes if seen.residuals is not None]
+        if len(residuals) < len(passes):
+            return self._in_turn(lease, passes)
+        scores = np.concatenate([seen.scores for seen in passes])
+        predictions = [seen.predictions for seen in passes if seen.predictions is not None]
         with self._spans.span("select"):
-            decision = self._judge.choose(lease, example_ids, scores, is_new, most)
-        count = decision.num_considered
-        return _Considered(scores[:count], None if predictions is None else predictions[:count], decision)
+            decision = self._judge.choose_set(
+                lease,
+                np.concatenate([seen.example_ids for seen in passes]),
+                scores,
+                np.concatenate(residuals),
+            )
+        return [_Considered(scores, np.concatenate(predictions) if predictions else None, decision)]
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
         needs_scores = self._judge.needs_scores

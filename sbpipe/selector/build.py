@@ -17,6 +17,7 @@ from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_score
+from sbpipe.models.residuals import build_residual
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
@@ -94,6 +95,7 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
         scale=own.scale,
         compiled=own.compile,
         min_agreement=own.min_agreement,
+        residual=build_residual(config.loss) if config.selection.traits.chooses_sets else None,
     )
 
 
@@ -103,7 +105,7 @@ def _judge_of(config: Config, data: Data, trained: TrainedLosses | None) -> Judg
     if chosen.traits.needs_irreducible:
         irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
     cache = ScoreCache(
-        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep
+        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep_rate
     )
 
     return Judge(

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from sbpipe.config import SelectorConfig
 from sbpipe.data import Split
-from sbpipe.records import Floats, Ids, Lease, SelectorStats
+from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scorer, autotune
+from sbpipe.scoring import Scored, Scorer, autotune
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -85,22 +85,22 @@ class ForwardPass:
         if self._scorer.refresh():
             self._spans.add("refresh", begin, time.perf_counter() - begin)
 
-    def score(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.int64] | None]:
-        """The scores of some candidates, and the class that a classifier takes each for."""
+    def score(self, example_ids: Ids, epoch: int) -> Scored:
+        """What the model says of some candidates."""
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
         num_checks, precision = self._scorer.agreement.num_checks, self.precision
         with self._spans.span("score"):
-            scores, predictions = self._scorer.score_and_predict(inputs, targets)
+            scored = self._scorer.examine(inputs, targets)
         if self._scorer.agreement.num_checks > num_checks:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
                 "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
             )
         self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
-        self._num_scored += len(scores)
-        return scores, predictions
+        self._num_scored += len(scored.scores)
+        return scored
 
     def count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
         """How many predictions there are of each class."""

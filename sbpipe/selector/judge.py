@@ -7,7 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.records import Classes, Floats, Ids, Lease
-from sbpipe.selection import Policy, ScoreCache, TrainedLosses, choose, drawn
+from sbpipe.selection import (
+    Policy,
+    ScoreCache,
+    SetPolicy,
+    TrainedLosses,
+    choose,
+    drawn,
+    is_due,
+    set_coins,
+)
 from sbpipe.selection.draws import Mask
 
 
@@ -47,6 +56,11 @@ class Judge:
         """Whether candidates go through the model at all."""
         return self._policy.traits.needs_scores
 
+    @property
+    def chooses_sets(self) -> bool:
+        """Whether all candidates of a lease are scored before any is chosen."""
+        return self._policy.traits.chooses_sets
+
     def restore(self, lease: Lease) -> None:
         """Take over the run's history, where the lease brings it."""
         if lease.history is not None:
@@ -66,7 +80,7 @@ class Judge:
         classes = None if self._classes_of is None else self._classes_of(example_ids)
         # What travels are the losses, which the trainer compares with fresh ones.
         judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
-        probability = self._policy.keep_probability(judged, classes, strength=lease.strength)
+        probability = self._policy.keep_probability(judged, classes, keep=lease.keep, strength=lease.strength)
         probability, is_kept = drawn(
             self._policy,
             probability,
@@ -83,3 +97,21 @@ class Judge:
         new = np.flatnonzero(is_new[:count])
         self._cache.remember(example_ids[new], scores[new], lease.epoch)
         return Decision(count, kept, probability[:count])
+
+    def choose_set(self, lease: Lease, example_ids: Ids, scores: Floats, residuals: Floats) -> Decision:
+        """Decide on all candidates of a lease at once, new ones all of them: as many are kept as it asks."""
+        policy, count = self._policy, len(scores)
+        assert isinstance(policy, SetPolicy)
+        is_kept = policy.choose_set(
+            scores,
+            residuals,
+            lease.enough,
+            set_coins(self._seed, lease.epoch, lease.start, lease.enough),
+            strength=lease.strength,
+            due=is_due(self._seed, lease.epoch, example_ids, self._floor),
+        )
+        policy.consider(scores)
+        self._cache.remember(example_ids, scores, lease.epoch)
+        # Nobody knows the chance of one candidate in a set: all are told the mean of their chances.
+        chance = np.full(count, lease.enough / max(1, count), np.float32)
+        return Decision(count, np.flatnonzero(is_kept).astype(np.int32), np.minimum(chance, np.float32(1.0)))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sbpipe.config import Config, resolve, toml_value, warnings_of
+from sbpipe.config import TRAITS, Config, SelectionConfig, resolve, toml_value, warnings_of
 from sbpipe.errors import ConfigError, UserError
 from sbpipe.runs.study.study import short, spoken
 from sbpipe.studies.plan import INVERSE_KEEP, TASK, PlannedArm, PlannedCell, Task
@@ -124,7 +124,10 @@ def _stretched(arm: PlannedArm, given: Mapping[str, Any], task: Task | None) -> 
         raise ConfigError(key, arm.steps_factor, reason, f"Set {STEPS} to a number of steps in {where}")
     if arm.steps_factor != INVERSE_KEEP:
         return {STEPS: max(1, round(steps * float(arm.steps_factor)))}
-    keep = given.get("selection.keep", Config().selection.keep)
+    keep = given.get("selection.keep", SelectionConfig.keep)
+    if keep == "auto":
+        policy = given.get("selection.policy", SelectionConfig.policy)
+        keep = TRAITS[policy].keep_start if policy in TRAITS else keep
     if isinstance(keep, bool) or not isinstance(keep, int | float) or keep <= 0:
         raise ConfigError(
             "selection.keep", keep, f"has no inverse, which {key} asks for", "Set a share above 0"

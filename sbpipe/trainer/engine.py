@@ -198,6 +198,7 @@ class Engine:
     def restore(self, state: dict[str, Any], step: int) -> None:
         """Go on from a checkpoint of this step, in place of `begin`; the model has its weights already."""
         self.stream.restore(state["stream"])
+        self._dispatcher.restored()
         self.census.count_from_here()
         self.steering.restore(state["steering"])
         self.publisher.restore(state["published"], step)

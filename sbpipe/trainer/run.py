@@ -69,7 +69,7 @@ class TrainerRun:
             "start",
             mode=config.mode,
             policy=config.selection.policy,
-            keep=config.selection.keep,
+            keep=config.selection.keep_rate,
             interval=config.sync_interval,
             fast_interval=stream.versions.fast_interval,
             batch_size=config.train.batch_size,

@@ -329,7 +329,7 @@ def test_without_a_selector_rho_still_chooses_by_the_difference() -> None:
     losses, irreducible = (generator.gamma(1.0, size=40).astype(np.float32) for _ in range(2))
     table, order = ScoreTable(40, 16, irreducible=irreducible), Order(40, 0)
     table.record(np.arange(40), Selection(0, 0, losses, np.empty(0, np.int32), np.zeros(40, np.float32)))
-    lease = Lease(1, 0, 0, 40, enough=40, most=40, version=0)
+    lease = Lease(1, 0, 0, 40, enough=40, most=40, version=0, keep=0.25)
     selection, _ = Fallback(config, order, table).answer(lease, 0)
     kept = set(order.ids(0, 0, 40)[selection.kept].tolist())
     slowly = sorted(range(40), key=lambda example: float(losses[example]) - float(irreducible[example]))[-10:]

@@ -184,6 +184,9 @@ BAD: list[tuple[messages.Message, str]] = [
     (lease(strength=1.5), "strength"),
     (lease(strength=-0.1), "strength"),
     (lease(strength=float("nan")), "strength"),
+    (lease(keep=0.0), "keep"),
+    (lease(keep=1.5), "keep"),
+    (lease(keep=float("nan")), "keep"),
     (lease(fast_version=-2), "fast_version"),
     (lease(fast_version=8), "older than the whole"),
     (lease(history_classes=np.arange(4, dtype=np.int32)), "as many classes"),
@@ -338,7 +341,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 3\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 4\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
@@ -399,6 +402,7 @@ def leases(draw: st.DrawFn) -> Lease:
         history,
         draw(npst.arrays(np.int32, len(history))) if history is not None and has_classes else None,
         draw(fast_versions(version)),
+        draw(st.floats(limits.MIN_KEEP, 1)),
     )
 
 

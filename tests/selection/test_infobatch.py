@@ -19,20 +19,20 @@ KNOWN = np.concatenate([np.full(60, 0.1), np.full(40, 1.0)]).astype(np.float32)
 
 def test_only_those_below_the_mean_may_be_dropped_and_the_unknown_are_kept() -> None:
     policy = build_policy(SelectionConfig(policy="infobatch", keep=0.7, history=100))
-    assert policy.keep_probability(KNOWN).tolist() == [1.0] * 100, "nothing is known yet"
+    assert policy.keep_probability(KNOWN, keep=0.7).tolist() == [1.0] * 100, "nothing is known yet"
     policy.consider(KNOWN)
-    chances = policy.keep_probability(np.array([0.1, 1.0, np.nan, 0.46, 0.45], np.float32))
+    chances = policy.keep_probability(np.array([0.1, 1.0, np.nan, 0.46, 0.45], np.float32), keep=0.7)
     assert chances == pytest.approx([0.5, 1.0, 1.0, 1.0, 0.5]), (
         "0.3 of all is half of the 0.6 that lie below 0.46"
     )
-    kept = policy.draw(policy.keep_probability(np.tile(KNOWN, 200)), coins(0, 0, np.arange(20_000)))
+    kept = policy.draw(policy.keep_probability(np.tile(KNOWN, 200), keep=0.7), coins(0, 0, np.arange(20_000)))
     assert kept.mean() == pytest.approx(0.7, abs=0.02)
 
 
 def test_not_more_than_nearly_all_below_the_mean_can_be_dropped() -> None:
     policy = build_policy(SelectionConfig(policy="infobatch", keep=0.1, history=100))
     policy.consider(KNOWN)
-    assert policy.keep_probability(KNOWN)[0] == pytest.approx(0.05)
+    assert policy.keep_probability(KNOWN, keep=0.1)[0] == pytest.approx(0.05)
 
 
 def test_its_weights_make_the_expected_gradient_that_of_all() -> None:
@@ -41,9 +41,9 @@ def test_its_weights_make_the_expected_gradient_that_of_all() -> None:
     )
     policy = build_policy(config.selection)
     policy.consider(KNOWN)
-    probability, ids = policy.keep_probability(KNOWN), np.arange(100)
+    probability, ids = policy.keep_probability(KNOWN, keep=0.7), np.arange(100)
     weigh = Steering(config, None, EventLog(None, "trainer"), TrainedLosses(100)).weigher(  # type: ignore[arg-type]
-        TrainBatch(0, ids, ids, KNOWN, probability, ids, ids, 0)
+        TrainBatch(0, ids, ids, KNOWN, probability, ids, ids, 0, ids + 0.7, ids > 0)
     )
     assert weigh is not None
     assert np.allclose(probability * weigh(torch.zeros(100)).numpy(), 1.0)
@@ -56,10 +56,11 @@ def test_a_run_scores_nobody_and_learns_from_training(run_path: Path) -> None:
     summary = train_inline(config, run_path)
     assert summary["selector.scored"] == 0
     events = events_of(run_path, "selection")
-    first = sum(event["kept"] for event in events[: 160 // 16])
-    last = sum(event["kept"] for event in events[-6:]) / sum(event["candidates"] for event in events[-6:])
-    assert first == 160, "in the first epoch nothing is known of anybody"
-    assert 0.4 < last < 0.85
+    first, later = events[: 160 // 16], events[160 // 16 :]
+    assert sum(event["kept"] for event in first) == 160, "in the first epoch nothing is known of anybody"
+    # Of all later candidates: those of a few leases were too few to hold their rate on every processor.
+    share = sum(event["kept"] for event in later) / sum(event["candidates"] for event in later)
+    assert 0.4 < share < 0.85
 
 
 def test_what_is_known_survives_a_checkpoint() -> None:

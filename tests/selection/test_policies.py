@@ -75,7 +75,7 @@ def test_ranks_put_ties_in_order_and_the_unknown_last() -> None:
 
 def test_topk_keeps_the_highest_of_each_pass() -> None:
     scores = losses(64)
-    probability = build_policy(SelectionConfig(policy="topk", keep=0.25)).keep_probability(scores)
+    probability = build_policy(SelectionConfig(policy="topk", keep=0.25)).keep_probability(scores, keep=0.25)
     assert sorted(np.flatnonzero(probability)) == sorted(sorted(range(64), key=lambda k: scores[k])[-16:])
     assert set(probability.tolist()) == {0.0, 1.0}
     assert [share_of(0.25, count) for count in (0, 1, 3, 64)] == [0, 1, 1, 16]
@@ -86,7 +86,9 @@ def test_rank_follows_the_rank_inside_the_pass_to_the_power_of_beta() -> None:
     place = {k: rank for rank, k in enumerate(sorted(range(60), key=lambda k: scores[k]), start=1)}
     wanted = slow_inclusion([(place[k] / 60) ** (1 / keep - 1) for k in range(60)], keep * 60)
     assert np.allclose(
-        build_policy(SelectionConfig(policy="rank", keep=keep)).keep_probability(scores), wanted, atol=1e-6
+        build_policy(SelectionConfig(policy="rank", keep=keep)).keep_probability(scores, keep=keep),
+        wanted,
+        atol=1e-6,
     )
 
 
@@ -95,13 +97,13 @@ def test_kath18_is_uniform_until_it_pays_and_then_in_proportion_to_the_score() -
     policy = build_policy(SelectionConfig(policy="kath18", keep=keep, history=512))
     even = np.ones(512, np.float32)
     policy.consider(even)
-    assert np.allclose(policy.keep_probability(losses(64)), keep), "equal scores: nothing to gain"
+    assert np.allclose(policy.keep_probability(losses(64), keep=keep), keep), "equal scores: nothing to gain"
     skewed = np.where(np.arange(512) % 16 == 0, 10.0, 0.01).astype(np.float32)
     policy.consider(skewed)
     mean, mean_square = float(skewed.mean()), float((skewed**2).mean())
     assert np.sqrt(mean_square) / mean > (1 + 3 * keep) / (3 * keep), "this history is skewed enough"
     wanted = slow_inclusion(losses(64).tolist(), keep * 64)
-    assert np.allclose(policy.keep_probability(losses(64)), wanted, atol=1e-5)
+    assert np.allclose(policy.keep_probability(losses(64), keep=keep), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in SCORED if name != "shuffled"])
@@ -111,7 +113,10 @@ def test_a_higher_score_is_never_less_likely(name: str) -> None:
     scores = np.sort(losses(40))
     others = losses(63, seed=2)
     # One candidate moves up through the same company.
-    chances = [policy.keep_probability(np.append(others, score).astype(np.float32))[-1] for score in scores]
+    chances = [
+        policy.keep_probability(np.append(others, score).astype(np.float32), keep=0.25)[-1]
+        for score in scores
+    ]
     assert (np.diff(chances) >= -1e-6).all()
     assert chances[-1] > chances[0]
 
@@ -131,7 +136,7 @@ def test_by_class_every_class_is_kept_at_the_rate_of_all(name: str, by: str) -> 
     chances, classes = [], []
     for seed in range(1, 60):
         scores, own = offered(seed)
-        chances.append(policy.keep_probability(scores, own))
+        chances.append(policy.keep_probability(scores, own, keep=0.5))
         classes.append(own)
         policy.consider(scores, own)
     chance, hard = np.concatenate(chances), np.concatenate(classes) == 1
@@ -156,7 +161,7 @@ def test_outliers_are_cut_within_a_class_where_classes_are_balanced(name: str, h
     for seed in range(1, 30):
         scores, own = offered(seed)
         hard = np.flatnonzero(own)
-        chances += policy.keep_probability(scores, own)[hard].tolist()
+        chances += policy.keep_probability(scores, own, keep=0.5)[hard].tolist()
         ranks += (np.argsort(np.argsort(scores[hard])) / len(hard)).tolist()
         policy.consider(scores, own)
     chance, rank = np.array(chances), np.array(ranks)
@@ -186,14 +191,14 @@ def test_what_is_not_finite_is_never_kept(name: str) -> None:
     policy = build_policy(SelectionConfig(policy=name, keep=0.5))
     policy.consider(losses(64))
     scores = np.append(losses(30), [np.nan, np.inf]).astype(np.float32)
-    probability = policy.keep_probability(scores)
+    probability = policy.keep_probability(scores, keep=0.5)
     assert probability[-2:].tolist() == [0.0, 0.0]
     for start in np.linspace(0, 0.999, 40):
         assert not policy.draw(probability, np.full(32, start))[-2:].any()
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in SCORED if name not in ("rho", "topk", "steady")] + ["random"]
+    "name", [name for name in SCORED if name not in ("rho", "spread", "topk", "steady")] + ["random"]
 )
 def test_unbiased_weights_make_the_expected_gradient_that_of_all_candidates(name: str) -> None:
     config = resolve({"selection.policy": name, "selection.keep": 0.25, "selection.unbiased": 1e6})
@@ -202,8 +207,8 @@ def test_unbiased_weights_make_the_expected_gradient_that_of_all_candidates(name
     policy.consider(losses(1024, seed=3))
     scores, ids = losses(64) + np.float32(0.05), np.zeros(64, np.int64)
     gradients = np.random.default_rng(4).normal(size=(64, 3)).astype(np.float32)
-    probability = policy.keep_probability(scores)
-    weigh = steering.weigher(TrainBatch(0, ids, ids, scores, probability, ids, ids, 0))
+    probability = policy.keep_probability(scores, keep=0.25)
+    weigh = steering.weigher(TrainBatch(0, ids, ids, scores, probability, ids, ids, 0, ids + 0.25, ids > 0))
     assert weigh is not None
     weights = weigh(torch.zeros(64)).numpy()
     # Each candidate is in the batch with its own chance, which the tests of the draws show.
@@ -218,7 +223,7 @@ def test_unbiased_weights_make_the_expected_gradient_that_of_all_candidates(name
 def test_independent_coins_keep_each_with_its_own_chance() -> None:
     policy = build_policy(SelectionConfig(policy="sb", keep=0.25))
     policy.consider(losses(1024, seed=3))
-    probability = policy.keep_probability(losses(64))
+    probability = policy.keep_probability(losses(64), keep=0.25)
     kept = np.array([policy.draw(probability, coins(0, epoch, np.arange(64))) for epoch in range(4000)])
     assert np.allclose(kept.mean(axis=0), probability, atol=5 * 0.5 / np.sqrt(4000))
 
@@ -226,7 +231,9 @@ def test_independent_coins_keep_each_with_its_own_chance() -> None:
 def test_unbiased_weights_are_cut_off() -> None:
     config = resolve({"selection.policy": "sb", "selection.keep": 0.5, "selection.unbiased": 2.0})
     ids = np.zeros(3, np.int64)
-    batch = TrainBatch(0, ids, ids, losses(3), np.array([1.0, 0.5, 0.01], np.float32), ids, ids, 0)
+    batch = TrainBatch(
+        0, ids, ids, losses(3), np.array([1.0, 0.5, 0.01], np.float32), ids, ids, 0, ids + 0.5, ids > 0
+    )
     weigh = Steering(config, None, EventLog(None, "trainer")).weigher(batch)  # type: ignore[arg-type]
     assert weigh is not None
     assert weigh(torch.zeros(3)).tolist() == [0.5, 1.0, 2.0]
@@ -244,10 +251,12 @@ def test_outliers_count_as_the_quantile_or_not_at_all(name: str) -> None:
     )
     for policy in (clip, skip, plain):
         policy.consider(known)
-    assert skip.keep_probability(scores)[-1] == 0.0
+    assert skip.keep_probability(scores, keep=0.25)[-1] == 0.0
     at_the_limit = np.append(scores[:-1], np.quantile(known, 0.95)).astype(np.float32)
     if name != "shuffled":
-        assert np.array_equal(clip.keep_probability(scores), plain.keep_probability(at_the_limit))
+        assert np.array_equal(
+            clip.keep_probability(scores, keep=0.25), plain.keep_probability(at_the_limit, keep=0.25)
+        )
     clip.consider(scores)
     assert clip.state()[-1] == 1e6, "the history holds scores as they came"
 

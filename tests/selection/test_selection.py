@@ -52,7 +52,7 @@ def test_the_cdf_of_a_long_lease_equals_the_one_by_one_loop_too() -> None:
 def test_a_score_that_is_not_finite_is_never_kept_and_leaves_no_trace() -> None:
     policy = build_policy(SelectionConfig(policy="sb", history=64))
     policy.consider(np.arange(64, dtype=np.float32))
-    probability = policy.keep_probability(np.array([np.nan, 100.0, np.inf, -np.inf], np.float32))
+    probability = policy.keep_probability(np.array([np.nan, 100.0, np.inf, -np.inf], np.float32), keep=1 / 3)
     assert probability[[0, 2, 3]].tolist() == [0.0, 0.0, 0.0]
     assert probability[1] > 0.9
     policy.consider(np.array([np.nan, np.inf], np.float32))
@@ -63,7 +63,7 @@ def test_a_higher_score_is_kept_more_often_and_the_highest_most() -> None:
     policy = build_policy(SelectionConfig(policy="sb", keep=0.25, history=1000))
     policy.consider(np.random.default_rng(0).permutation(1000).astype(np.float32))
     probability = np.array(
-        [policy.keep_probability(np.array([score], np.float32))[0] for score in range(0, 1001, 10)]
+        [policy.keep_probability(np.array([score], np.float32), keep=0.25)[0] for score in range(0, 1001, 10)]
     )
     assert (np.diff(probability) > 0).all()
     assert probability[-1] == pytest.approx(0.999**3, abs=1e-4)
@@ -74,15 +74,15 @@ def test_the_keep_rate_of_sb_is_its_target(keep: float) -> None:
     policy = build_policy(SelectionConfig(policy="sb", keep=keep, history=1024))
     scores = np.random.default_rng(1).exponential(size=60_000).astype(np.float32)
     policy.consider(scores[:2000])
-    kept = coins(0, 0, np.arange(58_000)) < policy.keep_probability(scores[2000:])
+    kept = coins(0, 0, np.arange(58_000)) < policy.keep_probability(scores[2000:], keep=keep)
     assert kept.mean() == pytest.approx(keep, abs=0.01)
 
 
 def test_random_keeps_its_share_and_full_keeps_all() -> None:
     scores = np.full(50_000, np.nan, np.float32)
-    blind = build_policy(SelectionConfig(policy="random", keep=0.3)).keep_probability(scores)
+    blind = build_policy(SelectionConfig(policy="random", keep=0.3)).keep_probability(scores, keep=0.3)
     assert (coins(3, 1, np.arange(50_000)) < blind).mean() == pytest.approx(0.3, abs=0.01)
-    everything = build_policy(SelectionConfig(policy="full", keep=0.3)).keep_probability(scores)
+    everything = build_policy(SelectionConfig(policy="full", keep=0.3)).keep_probability(scores, keep=0.3)
     assert (coins(3, 1, np.arange(50_000)) < everything).all()
 
 
@@ -107,7 +107,9 @@ def test_a_policy_goes_on_from_the_state_of_another(name: str) -> None:
     old, new = (build_policy(SelectionConfig(policy=name, history=256)) for _ in range(2))
     old.consider(scores[:500])
     new.restore(old.state())
-    assert np.array_equal(old.keep_probability(scores[500:]), new.keep_probability(scores[500:]))
+    assert np.array_equal(
+        old.keep_probability(scores[500:], keep=1 / 3), new.keep_probability(scores[500:], keep=1 / 3)
+    )
 
 
 def test_shuffled_keeps_as_much_as_sb_but_not_the_hard_ones() -> None:
@@ -117,7 +119,7 @@ def test_shuffled_keeps_as_much_as_sb_but_not_the_hard_ones() -> None:
     for name, policy in policies.items():
         chunks = []
         for chunk in np.array_split(scores, 400):
-            chunks.append(policy.keep_probability(chunk))
+            chunks.append(policy.keep_probability(chunk, keep=0.25))
             policy.consider(chunk)
         chances[name] = np.concatenate(chunks)
     assert np.isclose(chances["shuffled"].mean(), chances["sb"].mean())
@@ -128,5 +130,5 @@ def test_shuffled_keeps_as_much_as_sb_but_not_the_hard_ones() -> None:
 def test_shuffled_deals_alike_wherever_the_same_scores_are_seen_and_never_to_what_is_not_finite() -> None:
     scores = np.array([1.0, np.nan, 3.0, 2.0, np.inf, 0.5], np.float32)
     here, there = (build_policy(SelectionConfig(policy="shuffled", keep=0.5)) for _ in range(2))
-    assert np.array_equal(here.keep_probability(scores), there.keep_probability(scores))
-    assert here.keep_probability(scores)[[1, 4]].tolist() == [0.0, 0.0]
+    assert np.array_equal(here.keep_probability(scores, keep=0.5), there.keep_probability(scores, keep=0.5))
+    assert here.keep_probability(scores, keep=0.5)[[1, 4]].tolist() == [0.0, 0.0]

@@ -63,13 +63,15 @@ def test_settings_are_checked_without_numpy() -> None:
 @pytest.mark.parametrize(
     ("trait", "policies"),
     [
-        ("needs_scores", {"kath18", "rank", "rho", "sb", "shuffled", "steady", "topk"}),
+        ("needs_scores", {"kath18", "rank", "rho", "sb", "shuffled", "spread", "steady", "topk"}),
         ("needs_trained_losses", {"infobatch"}),
         ("needs_irreducible", {"rho"}),
         ("keeps_all", {"full"}),
-        ("has_chances", set(POLICIES) - {"rho", "topk"}),
+        ("has_chances", set(POLICIES) - {"rho", "spread", "topk"}),
         ("has_own_weights", {"infobatch"}),
-        ("is_steered", {"steady"}),
+        ("is_steered", {"spread", "steady"}),
+        ("sharpens_by_loss", {"steady"}),
+        ("chooses_sets", {"spread"}),
         ("ranks_by_class", {"sb", "shuffled", "steady"}),
     ],
 )

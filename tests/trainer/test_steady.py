@@ -34,7 +34,9 @@ def test_at_full_strength_the_proposal_is_sb_bit_for_bit() -> None:
     sb, steady = build_policy(config), build_policy(SelectionConfig(policy="steady", keep=0.25, history=256))
     for seed in range(3):
         scores = scored(300, seed)
-        assert np.array_equal(sb.keep_probability(scores), steady.keep_probability(scores, strength=1.0))
+        assert np.array_equal(
+            sb.keep_probability(scores, keep=0.25), steady.keep_probability(scores, strength=1.0, keep=0.25)
+        )
         sb.consider(scores)
         steady.consider(scores)
 
@@ -43,14 +45,18 @@ def test_at_no_strength_the_proposal_is_uniform_and_at_any_it_keeps_the_same_sha
     policy = build_policy(SelectionConfig(policy="steady", keep=0.25, history=1024))
     policy.consider(scored(1024))
     fresh = scored(4096, seed=1)
-    assert np.allclose(policy.keep_probability(fresh, strength=0.0), 0.25)
+    assert np.allclose(policy.keep_probability(fresh, strength=0.0, keep=0.25), 0.25)
     for strength in (0.3, 0.7, 1.0):
-        assert policy.keep_probability(fresh, strength=strength).mean() == pytest.approx(0.25, abs=0.02)
+        assert policy.keep_probability(fresh, strength=strength, keep=0.25).mean() == pytest.approx(
+            0.25, abs=0.02
+        )
 
 
 def test_a_score_that_is_not_finite_is_not_kept_at_any_strength() -> None:
     policy = build_policy(SelectionConfig(policy="steady"))
-    assert policy.keep_probability(np.array([np.nan, np.inf], np.float32), strength=0.0).tolist() == [
+    assert policy.keep_probability(
+        np.array([np.nan, np.inf], np.float32), strength=0.0, keep=1 / 3
+    ).tolist() == [
         0.0,
         0.0,
     ]
@@ -137,10 +143,15 @@ def test_the_expected_gradient_is_that_of_fresh_selection_whatever_the_stale_sco
 def all_weights(losses: Floats, keep_probability: Floats, *, keep: float, strength: float) -> Floats:
     """The weight of each candidate, were it kept, with a memory that knows all of them well."""
     known = torch.from_numpy(np.tile(losses, 5000))
-    fresh = FreshWeights(keep=keep, window=2 * len(known))
-    fresh(known, torch.ones(len(known)), strength)
+    fresh = FreshWeights(window=2 * len(known))
+    fresh(known, torch.ones(len(known)), strength, keep=np.full(len(known), keep))
     return np.asarray(
-        fresh.ratios(torch.from_numpy(losses), torch.from_numpy(keep_probability), strength).numpy()
+        fresh.ratios(
+            torch.from_numpy(losses),
+            torch.from_numpy(keep_probability),
+            strength,
+            keep=np.full(len(losses), keep),
+        ).numpy()
     )
 
 
@@ -155,11 +166,14 @@ def test_sampled_batches_push_where_fresh_selection_pushes_on_average() -> None:
     stale_losses = losses * random.lognormal(sigma=1.5, size=400).astype(np.float32)
     strength, keep = 0.8, 0.25
     stale, fresh_chance = (fresh_probability(values, keep, strength) for values in (stale_losses, losses))
-    fresh = FreshWeights(keep=keep, window=1024)
+    fresh = FreshWeights(window=1024)
     sums = np.zeros((2, 5))
     for _ in range(600):
         kept = random.random(400) < stale
-        weights = fresh(torch.from_numpy(losses[kept]), torch.from_numpy(stale[kept]), strength).numpy()
+        aims = np.full(kept.sum(), keep)
+        weights = fresh(
+            torch.from_numpy(losses[kept]), torch.from_numpy(stale[kept]), strength, keep=aims
+        ).numpy()
         sums[0] += (weights[:, None] * gradients[kept]).sum(axis=0)
         sums[1] += gradients[kept].sum(axis=0)
     wanted = (fresh_chance[:, None] * gradients).sum(axis=0)
@@ -171,14 +185,15 @@ def test_sampled_batches_push_where_fresh_selection_pushes_on_average() -> None:
 
 
 def test_with_classes_a_fresh_loss_is_ranked_within_its_class_as_its_score_was() -> None:
-    fresh = FreshWeights(keep=0.5, window=512)  # beta = 1: the target is the cdf itself
+    fresh = FreshWeights(window=512)  # beta = 1: the target is the cdf itself
     losses, classes = torch.tensor([1.0, 2.0, 10.0, 20.0]), torch.tensor([0, 0, 1, 1])
-    chances = torch.tensor([0.5, 0.5, 0.25, 0.25])
-    assert fresh.ratios(losses, chances, 1.0, classes).tolist() == [0.0, 1.0, 0.0, 2.0]
-    heir = FreshWeights(keep=0.5, window=512)
+    chances, half = torch.tensor([0.5, 0.5, 0.25, 0.25]), np.full(4, 0.5)
+    assert fresh.ratios(losses, chances, 1.0, classes, keep=half).tolist() == [0.0, 1.0, 0.0, 2.0]
+    heir = FreshWeights(window=512)
     heir.restore(fresh.state())
     assert torch.equal(
-        heir.ratios(losses, chances, 1.0, classes), fresh.ratios(losses, chances, 1.0, classes)
+        heir.ratios(losses, chances, 1.0, classes, keep=half),
+        fresh.ratios(losses, chances, 1.0, classes, keep=half),
     )
 
 
@@ -196,14 +211,15 @@ def test_weights_on_the_cpu_are_those_of_the_accelerators_code_bit_for_bit(
     keep: float, by_class: bool
 ) -> None:
     random = np.random.default_rng(0)
-    one, other = FreshWeights(keep=keep, window=200), AsOnAnAccelerator(keep=keep, window=200)
+    one, other = FreshWeights(window=200), AsOnAnAccelerator(window=200)
     for step in range(40):
         losses = random.exponential(size=64).astype(np.float32)
         losses = np.round(losses, 1) if step % 3 == 0 else losses  # ties
         chances = np.minimum(random.uniform(0.01, 1.2, 64), 1.0).astype(np.float32)
         classes = torch.from_numpy(random.integers(0, 5, 64)) if by_class else None
         given = torch.from_numpy(losses), torch.from_numpy(chances), float(random.random()), classes
-        assert torch.equal(one(*given), other(*given))
+        aims = np.full(64, keep) if step % 2 else np.where(np.arange(64) < 20, keep, 0.4)
+        assert torch.equal(one(*given, keep=aims), other(*given, keep=aims))
         if step == 20:
             one.restore(other.state())
 
@@ -213,37 +229,48 @@ def test_the_memory_of_chosen_losses_estimates_the_cdf_of_all_candidates() -> No
     losses = random.exponential(size=200_000).astype(np.float32)
     chances = np.clip(np.argsort(np.argsort(losses)) / len(losses), 0.05, 0.99).astype(np.float32)
     kept = random.random(len(losses)) < chances
-    fresh = FreshWeights(keep=0.5, window=10**6)
-    fresh(torch.from_numpy(losses[kept]), torch.from_numpy(chances[kept]), 1.0)
+    fresh = FreshWeights(window=10**6)
+    fresh(
+        torch.from_numpy(losses[kept]),
+        torch.from_numpy(chances[kept]),
+        1.0,
+        keep=np.full(kept.sum(), 0.5),
+    )
     median = torch.tensor([np.median(losses)], dtype=torch.float32)
     # beta = 1, so the target is the cdf itself; q = 0.999 leaves the weight at the target.
-    assert float(fresh.ratios(median, torch.tensor([0.999]), 1.0)[0]) == pytest.approx(0.5, abs=0.01)
+    assert float(fresh.ratios(median, torch.tensor([0.999]), 1.0, keep=np.full(1, 0.5))[0]) == pytest.approx(
+        0.5, abs=0.01
+    )
 
 
 def test_a_batch_that_was_corrected_meanwhile_pushes_less() -> None:
-    fresh = FreshWeights(keep=0.25, window=512)
+    fresh = FreshWeights(window=512)
     random = torch.Generator().manual_seed(0)
     usual = torch.rand(256, generator=random) + 1.0
-    fresh(usual, torch.full((256,), 0.25), 1.0)
+    quarter = np.full(128, 0.25)
+    fresh(usual, torch.full((256,), 0.25), 1.0, keep=np.full(256, 0.25))
     sharp = torch.full((128,), 0.8)
-    assert fresh(torch.full((128,), 0.1), sharp, 1.0).mean() < 0.05
-    assert fresh(torch.full((128,), 3.0), sharp, 1.0).mean() > 0.3
+    assert fresh(torch.full((128,), 0.1), sharp, 1.0, keep=quarter).mean() < 0.05
+    assert fresh(torch.full((128,), 3.0), sharp, 1.0, keep=quarter).mean() > 0.3
 
 
 def test_weights_are_bounded_and_examples_kept_without_a_choice_count_once() -> None:
-    fresh = FreshWeights(keep=0.25, window=512)
-    losses = torch.arange(128.0)
-    weights = fresh(losses, torch.cat([torch.ones(64), torch.full((64,), 1e-6)]), 1.0)
+    fresh = FreshWeights(window=512)
+    losses, quarter = torch.arange(128.0), np.full(128, 0.25)
+    weights = fresh(losses, torch.cat([torch.ones(64), torch.full((64,), 1e-6)]), 1.0, keep=quarter)
     assert weights[:64].tolist() == [1.0] * 64
     assert float(weights.max()) < 4.2
-    assert float(fresh.ratios(losses, torch.full((128,), 1e-6), 1.0).max()) == 4.0
+    assert float(fresh.ratios(losses, torch.full((128,), 1e-6), 1.0, keep=quarter).max()) == 4.0
 
 
 def test_weights_are_one_on_average_however_biased_their_estimate_is() -> None:
-    fresh = FreshWeights(keep=0.25, window=512)
+    fresh = FreshWeights(window=512)
     random = torch.Generator().manual_seed(0)
+    quarter = np.full(128, 0.25)
     chance = torch.full((128,), 0.1)  # far less than the keep rate: the ratios are far above one
-    means = [float(fresh(torch.rand(128, generator=random), chance, 0.5).mean()) for _ in range(150)]
+    means = [
+        float(fresh(torch.rand(128, generator=random), chance, 0.5, keep=quarter).mean()) for _ in range(150)
+    ]
     assert means[0] > 1.5
     assert sum(means[-20:]) / 20 == pytest.approx(1.0, abs=0.05)
 
@@ -306,12 +333,17 @@ def test_without_classes_the_cdf_per_class_is_the_global_one_and_its_state_can_b
     scores = scored(100)
     by_class = build_policy(SelectionConfig(policy="sb", history=64, history_by="class"))
     plain = build_policy(SelectionConfig(policy="sb", history=64))
-    assert np.allclose(by_class.keep_probability(scores), plain.keep_probability(scores))
+    assert np.allclose(
+        by_class.keep_probability(scores, keep=1 / 3), plain.keep_probability(scores, keep=1 / 3)
+    )
     classes = np.arange(100) % 3
     by_class.consider(scores, classes)
     heir = build_policy(SelectionConfig(policy="sb", history=64, history_by="class"))
     heir.restore(by_class.state(), classes[-64:])
-    assert np.array_equal(heir.keep_probability(scores, classes), by_class.keep_probability(scores, classes))
+    assert np.array_equal(
+        heir.keep_probability(scores, classes, keep=1 / 3),
+        by_class.keep_probability(scores, classes, keep=1 / 3),
+    )
 
 
 # --- together -------------------------------------------------------------------------------------
@@ -332,7 +364,8 @@ def a_batch(step: int, example_ids: list[int], chance: float = 0.25) -> TrainBat
     ids = np.array(example_ids)
     zeros = np.zeros(len(ids), np.int64)
     chances = np.full(len(ids), chance, np.float32)
-    return TrainBatch(step, ids, zeros, chances, chances, zeros, zeros, candidates=0)
+    aims, nobody = np.full(len(ids), 1 / 3), np.zeros(len(ids), bool)
+    return TrainBatch(step, ids, zeros, chances, chances, zeros, zeros, 0, aims, nobody)
 
 
 def test_steering_of_sb_changes_nothing_and_still_measures() -> None:

@@ -70,7 +70,7 @@ LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _E
 _START = EventKind("start", ("trainer",), "a trainer's process begins", (
     Field("mode", "text", "how the roles are clocked"),
     Field("policy", "text", "`selection.policy`"),
-    Field("keep", "share", "`selection.keep`"),
+    Field("keep", "share", "`selection.keep`; of `auto`, the rate it starts from"),
     Field("interval", "steps", "between two publishes"),
     Field("fast_interval", "steps", "between two publishes of the fast parts; 0: with the rest"),
     Field("batch_size", "examples", "of a train batch"),
@@ -90,7 +90,10 @@ _PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run sta
     Field("loss", "loss", "training loss of the last step, mean of the batch", "training loss"),
     Field("error", "share", "last test error", "test error"),
     Field("keep_rate", "share", "of the candidates so far that were kept", "keep rate"),
-    Field("staleness", "steps", "of the examples trained so far, mean", "staleness"),
+    Field("keep", "share", "the keep rate that leases aim at now", "keep rate aimed at"),
+    Field("fill", "share", "of the examples trained so far that nobody selected: filled in, because "
+          "selection was late", "filled"),
+    Field("staleness", "steps", "of the selected examples trained so far, mean", "staleness"),
     Field("idle", "share", "of its time so far that the trainer waited", "trainer idle"),
     Field("selector_idle", "share", "of their time so far that the selectors waited", "selector idle"),
     Field("selectors", "selectors", "that are ready", "selectors"),
@@ -109,7 +112,10 @@ _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step 
     Field("loss", "loss", "mean of the batch", "training loss"),
     Field("rate", "number", "learning rate"),
     Field("keep_probability", "share", "mean over the batch"),
-    Field("staleness_mean", "steps", "mean over the batch", "staleness"),
+    Field("fill", "share", "of the batch that nobody selected: filled in, because selection was late",
+          "filled"),
+    Field("staleness_mean", "steps", "mean over the selected part of the batch; null where all was filled",
+          "staleness"),
     Field("staleness_max", "steps", "largest of the batch"),
     Field("fast_staleness_mean", "steps", "the same mean for the fast parts (normalisation, biases, head); "
           "null where they come with the rest"),
@@ -187,6 +193,24 @@ _SELECTORS = (
         Field("agreement", "correlation", "rank correlation of both scores"),
     )),
 )  # fmt: skip
+_PACE = (
+    EventKind("fill", ("trainer",), "train batches begin or cease to be filled without a selector's word", (
+        Field("state", "text", "`begins` or `ends`: 16 batches in a row were whole in time"),
+        Field("reason", "text", "`starting` (none is ready yet), `no selector` (none is left) or "
+              "`selector late`"),
+        Field("step", "steps", "of the first such batch, or of the batch that ends it"),
+        Field("batches", "batches", "filled, wholly or in part, until it ended"),
+        Field("examples", "examples", "filled in until it ended"),
+    )),
+    EventKind("keep", ("trainer",), "the keep rate that leases aim at has changed (`keep = auto`)", (
+        _STEP,
+        Field("old", "share", "before"),
+        Field("new", "share", "from now on"),
+        Field("candidates", "candidates", "what the selectors can score in a step's time, with a margin"),
+        Field("selectors", "selectors", "that are ready and whose speed is known"),
+        Field("reason", "text", "whether the speed or a bound of the policy decides"),
+    )),
+)  # fmt: skip
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
     EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
@@ -198,7 +222,7 @@ _OTHERS = (
     )),
 )  # fmt: skip
 KINDS: dict[str, EventKind] = {
-    kind.name: kind for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_OTHERS)
+    kind.name: kind for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_PACE, *_OTHERS)
 }
 """Every kind of event, by its name."""
 IN_SUMMARY = {
@@ -206,6 +230,8 @@ IN_SUMMARY = {
     "step": "steps",
     "candidates": "candidates",
     "keep_rate": "keep_rate",
+    "keep": "keep.last",
+    "fill": "fill.share",
     "staleness": "staleness.mean",
     "idle": "trainer.idle_ratio",
     "selector_idle": "selector.idle_ratio",

@@ -22,6 +22,14 @@ class Stage(NamedTuple):
 
 STAGES: tuple[Stage, ...] = (
     Stage("wait", "trainer", "wait", "wait", "nothing to train on"),
+    # Happens within `wait`: it comes after it and is drawn over it.
+    Stage(
+        "wait_view",
+        "trainer",
+        "wait",
+        "wait for loading",
+        "part of `wait`: the next train batch was chosen, but not loaded yet",
+    ),
     Stage("forward", "trainer", "work", "forward", "forward pass of a train batch"),
     Stage("weigh", "trainer", "overhead", "weigh", "weights of the examples from their fresh losses"),
     Stage("backward", "trainer", "work", "backward", "backward pass"),

@@ -45,6 +45,14 @@ _LOOP_MEANINGS = {stage.name: stage.meaning for stage in STAGES if stage.role ==
 _TRAINER = (
     Number("trainer.busy_ratio", "trainer busy", "share", "of its time in forward, backward and optimizer"),
     Number("trainer.idle_ratio", "trainer idle", "share", "of its time without a batch to train on"),
+    Number(
+        "trainer.wait_view_ratio",
+        "trainer loads",
+        "share",
+        "of its time without a batch to train on, because "
+        "the next one was chosen but not loaded yet: the part of `trainer.idle_ratio` that no selector can "
+        "help",
+    ),
     Number("trainer.step_ms", "train step", "ms", "mean forward, backward and optimizer of a step"),
     Number("trainer.steer_ms", "steering", "ms", "mean weighing and steering of a step"),
     Number(
@@ -71,6 +79,10 @@ _SELECTOR = (
     Number("selector.lost", "selectors lost", "selectors", "selectors that died, hung or failed"),
 )
 _SELECTION = (
+    Number("fill.share", "filled", "share", "of the examples trained that were taken from the line without a "
+           "selector's word, because that was not there in time"),
+    Number("keep.last", "keep rate aimed at", "share", "by the last leases: `selection.keep`, or what `auto` "
+           "had come to"),
     Number("staleness.mean", "staleness", "steps", "between scoring an example and training on it, mean"),
     Number("staleness.p95", "staleness p95", "steps", "the same, 95th percentile"),
     Number("staleness.max", "staleness max", "steps", "the same, largest"),

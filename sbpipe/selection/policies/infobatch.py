@@ -51,11 +51,10 @@ class InfoBatch(HistoryPolicy):
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
-        self._keep = config.keep
         self._history = History(config.history)
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """1, or the chance of those below the mean of the recent losses."""
         probability: Floats = np.ones(len(scores), np.float32)
@@ -64,7 +63,7 @@ class InfoBatch(HistoryPolicy):
             mean = known.mean()
             share = float((known < mean).mean())
             # From keep = (1 - share) + share * chance: those at or above the mean are all kept.
-            chance = max(_LEAST_CHANCE, 1.0 - (1.0 - self._keep) / share) if share > 0 else 1.0
+            chance = max(_LEAST_CHANCE, 1.0 - (1.0 - keep) / share) if share > 0 else 1.0
             # A comparison with NaN is false: an example that was never trained is kept.
             probability[scores < mean] = chance
         return probability

@@ -22,9 +22,7 @@ class Kath18(HistoryPolicy):
     draw = staticmethod(systematic)
 
     def __init__(self, config: SelectionConfig) -> None:
-        self._keep = config.keep
         self._history = History(config.history)
-        self._threshold = (1.0 + 3.0 * config.keep) / (3.0 * config.keep)
 
     @property
     def tau(self) -> float:
@@ -34,9 +32,11 @@ class Kath18(HistoryPolicy):
         return float(np.sqrt(len(known) * ((known / total) ** 2).sum())) if total > 0 else 1.0
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """In proportion to the score once it pays, `keep` before; what is not finite is never kept."""
         finite = np.isfinite(scores)
-        weights = np.where(finite, np.maximum(scores, 0.0) if self.tau > self._threshold else 1.0, 0.0)
-        return inclusion(weights, self._keep * float(finite.sum()))
+        weights = np.where(
+            finite, np.maximum(scores, 0.0) if self.tau > (1.0 + 3.0 * keep) / (3.0 * keep) else 1.0, 0.0
+        )
+        return inclusion(weights, keep * float(finite.sum()))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import TRAITS, SelectionConfig
+from sbpipe.config import TRAITS
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.draws import inclusion, ranks_within, systematic
 from sbpipe.selection.policies.uniform import Random
@@ -14,14 +14,10 @@ class Rank(Random):
     traits = TRAITS["rank"]
     draw = staticmethod(systematic)
 
-    def __init__(self, config: SelectionConfig) -> None:
-        super().__init__(config)
-        self._beta = 1.0 / config.keep - 1.0
-
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """The chance of each to be among the kept; a score that is not finite is never kept."""
         finite = np.isfinite(scores)
-        weights = ((ranks_within(scores) + 1.0) / max(1, len(scores))) ** self._beta
-        return inclusion(np.where(finite, weights, 0.0), self._keep * float(finite.sum()))
+        weights = ((ranks_within(scores) + 1.0) / max(1, len(scores))) ** (1.0 / keep - 1.0)
+        return inclusion(np.where(finite, weights, 0.0), keep * float(finite.sum()))

@@ -21,14 +21,13 @@ class SelectiveBackprop(HistoryPolicy):
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
-        self._beta = np.float32(1.0 / config.keep - 1.0)
         self._history = (ClassHistory if config.history_by == "class" else History)(config.history)
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """cdf^beta; a score that is not finite is never kept."""
-        probability: Floats = self._history.cdf(scores, classes) ** self._beta
+        probability: Floats = self._history.cdf(scores, classes) ** np.float32(1.0 / keep - 1.0)
         # Their cdf is 0, but with keep = 1 beta is 0 too, and 0^0 = 1 would keep them.
         probability[~np.isfinite(scores)] = 0.0
         return probability

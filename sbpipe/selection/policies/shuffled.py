@@ -20,10 +20,10 @@ class Shuffled(SelectiveBackprop):
     traits = TRAITS["shuffled"]
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """cdf^beta of another candidate; a score that is not finite is never kept and not dealt out."""
-        probability = super().keep_probability(scores, classes)
+        probability = super().keep_probability(scores, classes, keep=keep)
         finite = np.flatnonzero(np.isfinite(scores))
         dealer = np.random.Generator(np.random.PCG64(zlib.crc32(scores.tobytes())))
         probability[finite] = probability[dealer.permutation(finite)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sbpipe.config import TRAITS, SelectionConfig
+from sbpipe.config import TRAITS
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.policies.sb import SelectiveBackprop
 
@@ -15,16 +15,12 @@ class Steady(SelectiveBackprop):
 
     traits = TRAITS["steady"]
 
-    def __init__(self, config: SelectionConfig) -> None:
-        super().__init__(config)
-        self._keep = np.float32(config.keep)
-
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """Between uniform (strength 0) and `sb` (strength 1); a score that is not finite is never kept."""
-        sharp = super().keep_probability(scores, classes)
-        probability: Floats = np.float32(strength) * sharp + np.float32(1.0 - strength) * self._keep
+        sharp = super().keep_probability(scores, classes, keep=keep)
+        probability: Floats = np.float32(strength) * sharp + np.float32(1.0 - strength) * np.float32(keep)
         # Again: the uniform part was added to them too.
         probability[~np.isfinite(scores)] = 0.0
         return probability

@@ -17,8 +17,8 @@ class TopK(Random):
     traits = TRAITS["topk"]
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """1 or 0; a score that is not finite is never kept."""
-        count = share_of(self._keep, int(np.isfinite(scores).sum()))
+        count = share_of(keep, int(np.isfinite(scores).sum()))
         return (ranks_within(scores) >= len(scores) - count).astype(np.float32)

@@ -16,13 +16,13 @@ class Random:
     draw = staticmethod(independent)
 
     def __init__(self, config: SelectionConfig) -> None:
-        self._keep = config.keep
+        pass
 
     def keep_probability(
-        self, scores: Floats, classes: Classes | None = None, *, strength: float = 1.0
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
         """`keep`, for everyone."""
-        return np.full(len(scores), self._keep, np.float32)
+        return np.full(len(scores), keep, np.float32)
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Nothing to remember."""
@@ -40,5 +40,8 @@ class Full(Random):
 
     traits = TRAITS["full"]
 
-    def __init__(self, config: SelectionConfig) -> None:
-        self._keep = 1.0
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
+    ) -> Floats:
+        """1, for everyone."""
+        return np.ones(len(scores), np.float32)

@@ -30,6 +30,7 @@ STAGE_COLOURS = {
     "evaluate": "#d8c7a3",
     "checkpoint": "#8d7b68",
     "wait": "#d1495b",
+    "wait_view": "#e58a95",
     "score": "#2a9d76",
     "select": "#57b894",
     "send": "#e0802f",

@@ -52,6 +52,8 @@ def status_of(run: Run) -> str:
 def lead_of_run(run: Run) -> str:
     """What ran and how it ended, in one line."""
     policy, keep, seed = (run.setting(key) for key in ("selection.policy", "selection.keep", "seed"))
+    if isinstance(keep, str):  # "auto": what came of it
+        keep = numbers_of(run).get("keep_rate")
     what = (
         status_of(run),
         " on ".join(filter(None, (run.setting("model.name"), run.setting("data.name")))),

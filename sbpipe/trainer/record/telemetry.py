@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sbpipe.records import TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
@@ -30,6 +29,8 @@ class Tally:
     age_sum: float = 0.0
     queue_sum: float = 0.0
     fast_sum: float = 0.0
+    filled: int = 0
+    trained: int = 0
     fidelity_sum: float = 0.0
     fidelity_count: int = 0
     error_sum: float = 0.0
@@ -79,10 +80,19 @@ class Telemetry:
         (outcome, rate, health, spans), self._last = self._last, None
         batch, losses = outcome.batch, outcome.losses
         self._last_loss = outcome.mean_loss
-        staleness = batch.step - batch.version
-        fast_staleness = staleness if batch.fast_version is None else batch.step - batch.fast_version
+        # Nobody scored what was filled in: it has neither age nor fidelity.
+        is_selected = ~batch.is_fill
+        staleness = (batch.step - batch.version)[is_selected]
+        fast_version = batch.version if batch.fast_version is None else batch.fast_version
+        fast_staleness = (batch.step - fast_version)[is_selected]
+        arrived = batch.arrived_at_step[is_selected]
+        age, queued = arrived - batch.version[is_selected], batch.step - arrived
+        self._tally.filled += int(batch.is_fill.sum())
+        self._tally.trained += len(batch.is_fill)
         self._tally.fast_sum += float(fast_staleness.sum())
-        self._count_staleness(staleness, batch)
+        self._tally.age_sum += float(age.sum())
+        self._tally.queue_sum += float(queued.sum())
+        self._count_staleness(staleness)
         agreement, score_error = spearman(batch.scores, losses), mean_error(batch.scores, losses)
         if np.isfinite(agreement):
             self._tally.fidelity_sum += agreement
@@ -95,11 +105,12 @@ class Telemetry:
             loss=round(self._last_loss, 6),
             rate=rate,
             keep_probability=float(batch.keep_probability.mean()),
-            staleness_mean=float(staleness.mean()),
-            staleness_max=int(staleness.max()),
-            fast_staleness_mean=float(fast_staleness.mean()) if self._is_two_rate else None,
-            age_mean=float((batch.arrived_at_step - batch.version).mean()),
-            queue_mean=float((batch.step - batch.arrived_at_step).mean()),
+            fill=float(batch.is_fill.mean()),
+            staleness_mean=_mean(staleness),
+            staleness_max=int(staleness.max()) if len(staleness) else None,
+            fast_staleness_mean=_mean(fast_staleness) if self._is_two_rate else None,
+            age_mean=_mean(age),
+            queue_mean=_mean(queued),
             spearman=agreement,
             score_error=score_error,
             class_counts=outcome.class_counts,
@@ -108,15 +119,13 @@ class Telemetry:
         )
         self._health = health
 
-    def _count_staleness(self, staleness: np.ndarray, batch: TrainBatch) -> None:
+    def _count_staleness(self, staleness: np.ndarray) -> None:
         counts = np.bincount(np.maximum(staleness, 0))
         if len(counts) > len(self._tally.staleness):
             self._tally.staleness = np.pad(
                 self._tally.staleness, (0, len(counts) - len(self._tally.staleness))
             )
         self._tally.staleness[: len(counts)] += counts
-        self._tally.age_sum += float((batch.arrived_at_step - batch.version).sum())
-        self._tally.queue_sum += float((batch.step - batch.arrived_at_step).sum())
 
     @property
     def _is_two_rate(self) -> bool:
@@ -158,6 +167,8 @@ class Telemetry:
             loss=self._last_loss,
             error=self._evaluation.error if self._evaluation else None,
             keep_rate=self._stream.yielded.num_kept / max(1, self._stream.ledger.num_considered),
+            keep=self._stream.keep,
+            fill=self._fill_share(),
             staleness=self._staleness()["mean"],
             idle=self._ratio("wait"),
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
@@ -176,6 +187,9 @@ class Telemetry:
 
     def _ratio(self, *names: str) -> float:
         return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
+
+    def _fill_share(self) -> float:
+        return self._tally.filled / max(1, self._tally.trained)
 
     def _selector_busy(self, elapsed_s: float) -> float:
         devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
@@ -208,6 +222,7 @@ class Telemetry:
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
             "trainer.busy_ratio": self._ratio(*BUSY),
             "trainer.idle_ratio": self._ratio("wait"),
+            "trainer.wait_view_ratio": self._ratio("wait_view"),
             "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
             "trainer.steer_ms": (self._spans.mean_ms("weigh") or 0.0) + (self._spans.mean_ms("steer") or 0.0),
             "trainer.view_ms": self._spans.mean_ms("view"),
@@ -217,6 +232,8 @@ class Telemetry:
             "trainer.log_ms": self._spans.mean_ms("log"),
             "selector.busy_ratio": self._selector_busy(loop_s),
             "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
+            "fill.share": self._fill_share(),
+            "keep.last": stream.keep,
             "staleness.mean": staleness["mean"],
             "staleness.p95": staleness["p95"],
             "staleness.max": staleness["max"],
@@ -257,3 +274,7 @@ class Telemetry:
         """Go on from a checkpoint; `startup_s` were spent before training by earlier processes of the run."""
         self._tally = Tally(**state)
         self._startup_before_s = startup_s
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -19,10 +19,13 @@ from sbpipe.link.ports import Port
 from sbpipe.records import Part, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
 
 
@@ -46,10 +49,14 @@ class Dispatcher:
         self._events = events
         self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table)
+        self._filling = Filling(events)
+        self._pace = Pace()
+        self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._is_paused = False
+        self._paused_at = 0.0
         self._next_heartbeat = 0.0
         self._alone_since = time.monotonic()
         self._announced = dict.fromkeys(Part, -1)
@@ -65,31 +72,52 @@ class Dispatcher:
         self._thread.start()
 
     def next_batch(self) -> TrainBatch | None:
-        """The next train batch; waits for it. None when the stream has ended or the run is being stopped."""
+        """The next train batch; waits for it, or fills it when it is about to be late.
+
+        None when the stream has ended or the run is being stopped.
+        """
+        stream = self._stream
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._failure or self._is_stopping or self._stream.ready or self._stream.is_finished
-            )
+            while not (self._failure or self._is_stopping or stream.ready or stream.is_finished):
+                left_s = self._time_to_fill(time.perf_counter())
+                if left_s is None or left_s > 0.0 or not self._fill():
+                    # What changes that is told: an answer, a step that begins, a loop that waits, an end.
+                    self._changed.wait(left_s if left_s is None or left_s > 0.0 else None)
             if self._failure is not None:
                 raise self._failure
-            return self._stream.ready.popleft() if self._stream.ready and not self._is_stopping else None
+            if not stream.ready or self._is_stopping:
+                return None
+            batch = stream.ready.popleft()
+            if not batch.is_fill.any():
+                self._filling.whole(batch.step)
+            return batch
 
     def loop_waits(self) -> None:
-        """The loop has nothing to train on: whoever idles is given a lease now."""
+        """The loop has nothing to train on: whoever idles is given a lease now, or the batch is filled."""
         with self._changed:
             self._stream.wait()
+            self._changed.notify_all()
         self._port.wake()
 
-    def batch_started(self) -> None:
-        """The loop has begun to train a batch: time to lease the next."""
+    def batch_started(self, asked_at: float, view_s: float) -> None:
+        """The loop, which asked at `asked_at`, begins to train a batch that took `view_s` to load.
+
+        It is time to lease the next.
+        """
         with self._changed:
+            self._pace.viewed(view_s)
+            self._pace.started(time.perf_counter(), asked_at)
+            if self._config.fills:
+                self._stream.step_s, self._stream.ahead = self._pace.period_s, self._pace.ahead
             self._stream.start()
+            self._changed.notify_all()
         self._port.wake()
 
     def step_done(self, strength: float = 1.0) -> None:
         """The loop has finished a step; leases granted from now on choose at this strength."""
         with self._changed:
             self._stream.finish_step(strength)
+            self._follow_speed()
         self._port.wake()
 
     def take_predicted(self) -> list[NDArray[np.int32]]:
@@ -98,9 +126,14 @@ class Dispatcher:
         return [predicted.popleft() for _ in range(len(predicted))]
 
     def pause(self, deadline_s: float) -> None:
-        """Grant nothing more and wait for what is out: time that does not count must gain nothing."""
+        """Grant nothing more and wait for what is out: time that does not count must gain nothing.
+
+        A loop that never waits for selection waits for no more than a step here.
+        """
+        if self._config.fills:
+            deadline_s = min(deadline_s, self._pace.period_s or deadline_s)
         with self._changed:
-            self._is_paused = True
+            self._is_paused, self._paused_at = True, time.perf_counter()
             self._changed.wait_for(
                 lambda: self._failure or self._is_stopping or not self._stream.ledger.out, deadline_s
             )
@@ -109,7 +142,13 @@ class Dispatcher:
         """Grant again."""
         with self._changed:
             self._is_paused = False
+            self._pace.skip(time.perf_counter() - self._paused_at)
+            self._changed.notify_all()
         self._port.wake()
+
+    def restored(self) -> None:
+        """The stream goes on from a checkpoint: so does the keep rate."""
+        self._control.restore(self._stream.keep)
 
     def state(self, deadline_s: float) -> dict[str, Any]:
         """The stream's state at a step boundary; with a fixed lag, once nothing is on its way any more.
@@ -136,6 +175,40 @@ class Dispatcher:
             self._thread.join(5.0)
         for name in list(self._roster.peers):
             self._port.send(name, Goodbye(end, reason))
+
+    # --- under the lock: late batches and a keep rate that follows speed ---------------------------
+
+    def _time_to_fill(self, now: float) -> float | None:
+        """Seconds until the next batch must be whole; None = it may take its time."""
+        stream = self._stream
+        if not self._may_fill or stream.num_assembled > stream.num_started:
+            return None  # the loop has yet to begin the batch before this one
+        if stream.is_waiting:
+            return 0.0
+        fill_at = None if self._is_paused else self._pace.fill_at
+        return None if fill_at is None else fill_at - now
+
+    @property
+    def _may_fill(self) -> bool:
+        """Whether late batches are filled; with nobody to wait for, `selection.fallback` has its say."""
+        waits = self._config.selection.fallback in ("wait", "fail")
+        return self._config.fills and not (waits and not self._roster.ready())
+
+    def _fill(self) -> bool:
+        """Complete the next batch from the line; whether that was possible."""
+        step = self._stream.num_assembled
+        count = self._stream.fill(self._fallback)
+        if count:
+            reason = LATE if self._roster.ready() else ALONE if self._reception.num_admitted else STARTING
+            self._filling.filled(step, count, reason)
+        return count > 0
+
+    def _follow_speed(self) -> None:
+        rates = [peer.rate for peer in self._roster.ready() if peer.rate is not None]
+        change = self._control.update(self._stream.steps_done, self._pace.period_s, rates)
+        if change is not None:
+            self._stream.aim(change.new)
+            self._events.write("keep", step=self._stream.steps_done, selectors=len(rates), **change._asdict())
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -168,11 +241,12 @@ class Dispatcher:
         if not self._reception.heard(name, now):
             return
         peer = self._roster.peers[name]
-        peer.answered(message.stats)
+        peer.answered(message.stats, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if reason:
             peer.was_refused()
+        if reason and message.lease_id not in self._stream.taken_back:
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 
@@ -211,6 +285,8 @@ class Dispatcher:
             raise PeerLost("the last selector is gone and selection.fallback = 'fail'")
         if self._config.is_clocked:
             fallback = "wait"  # what a fallback chose would depend on when it began
+        if self._may_fill:
+            return
         alone_s = now - self._alone_since
         if fallback == "wait":
             if alone_s > self._config.link.wait_s:

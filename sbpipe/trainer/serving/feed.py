@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from typing import NamedTuple, Protocol
 
 import torch
@@ -20,6 +21,10 @@ class Prepared(NamedTuple):
     batch: TrainBatch
     inputs: torch.Tensor
     targets: torch.Tensor
+    whole_at: float = 0.0
+    """When the batch was whole and its loading began, on the performance counter."""
+    view_s: float = 0.0
+    """What its loading took."""
 
 
 class Examples(Protocol):
@@ -53,7 +58,8 @@ class Feed:
 
     def next(self, is_stopped: threading.Event) -> Prepared | None:
         """The next prepared batch; None when there are no more or the run was stopped."""
-        if self.is_empty:
+        asked_at, is_waiting = time.perf_counter(), self.is_empty
+        if is_waiting:
             self._dispatcher.loop_waits()
         while not is_stopped.is_set():
             try:
@@ -63,7 +69,11 @@ class Feed:
             if isinstance(item, BaseException):
                 raise item
             if item is not None:
-                self._dispatcher.batch_started()
+                if is_waiting:
+                    # The rest of the wait was for the batch to be whole: for selection.
+                    begin, now = max(asked_at, item.whole_at), time.perf_counter()
+                    self._spans.add("wait_view", begin, now - begin)
+                self._dispatcher.batch_started(asked_at, item.view_s)
             return item
         return None
 
@@ -76,9 +86,10 @@ class Feed:
     def _run(self) -> None:
         try:
             while (batch := self._dispatcher.next_batch()) is not None:
+                begin = time.perf_counter()
                 with self._spans.span("view"):
                     inputs, targets = self._examples.batch(batch.example_ids, batch.epochs)
-                self._put(Prepared(batch, inputs, targets))
+                self._put(Prepared(batch, inputs, targets, begin, time.perf_counter() - begin))
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             self._put(error)

@@ -6,6 +6,9 @@ from statistics import fmean
 
 from sbpipe.records import SelectorStats
 
+SLOWNESS = 0.75
+"""Share of what was measured that stays at each answer: about the last four count."""
+
 
 @dataclass
 class Peer:
@@ -21,14 +24,25 @@ class Peer:
     progress: int = field(default=-1, init=False)
     answers: int = field(default=0, init=False)
     stats: SelectorStats = field(default=SelectorStats(), init=False)
+    rate: float | None = field(default=None, init=False)
+    """Candidates per second of work, of late; None before its second answer."""
+    _rated: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _busy_s: float = field(default=0.0, init=False)
 
     def begins(self, now: float) -> None:
         """It was idle until now: the time before this lease is not time without progress."""
         self.progressed_at = now
 
-    def answered(self, stats: SelectorStats) -> None:
-        """A selection came from it."""
+    def answered(self, stats: SelectorStats, considered: int = 0) -> None:
+        """A selection of so many candidates came from it."""
         self.stats, self.answers = stats, self.answers + 1
+        busy_s, self._busy_s = stats.busy_s - self._busy_s, stats.busy_s
+        # The first answer holds what only first ones take: pages, caches, kernels.
+        if self.answers < 2 or not busy_s > 0.0:
+            return
+        before, worked_s = (SLOWNESS * value for value in self._rated)
+        self._rated = before + considered, worked_s + busy_s
+        self.rate = self._rated[0] / self._rated[1]
 
     def was_refused(self) -> None:
         """Its last answer does not count, but its history holds those scores: it needs the run's again."""

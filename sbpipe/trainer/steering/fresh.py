@@ -14,7 +14,7 @@ call of torch lets go of the interpreter and may have to wait for its other thre
 import numpy as np
 import torch
 
-from sbpipe.records import Floats
+from sbpipe.records import Floats, Rates
 
 SLOWNESS = 0.95
 """Share of the running mean that stays at each step: about the last twenty batches count."""
@@ -23,11 +23,7 @@ SLOWNESS = 0.95
 class FreshWeights:
     """Recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of all now."""
 
-    def __init__(self, *, keep: float, window: int) -> None:
-        self._keep = keep
-        self._beta = 1.0 / keep - 1.0
-        self._most = 1.0 / keep
-        """The greatest weight: that of an example kept blindly which fresh selection would keep for sure."""
+    def __init__(self, *, window: int) -> None:
         self._window = window
         self._losses: torch.Tensor | None = None
         self._stands_for: torch.Tensor | None = None
@@ -40,13 +36,16 @@ class FreshWeights:
         keep_probability: torch.Tensor,
         strength: float,
         classes: torch.Tensor | None = None,
+        *,
+        keep: Rates,
     ) -> torch.Tensor:
         """The weight of each example of a train batch, from its detached losses; 1 for those that were kept
         without a choice.
 
-        With `classes` a loss is ranked among those of its class, as its score was.
+        With `classes` a loss is ranked among those of its class, as its score was. `keep` is the keep rate
+        that each example's lease aimed at: fresh selection would have aimed at the same.
         """
-        ratios = self.ratios(losses, keep_probability, strength, classes)
+        ratios = self.ratios(losses, keep_probability, strength, classes, keep=keep)
         if not self._in_numpy(losses):
             self._mean = SLOWNESS * self._mean.to(losses.device) + (1.0 - SLOWNESS) * ratios.mean()
             return torch.where(keep_probability < 1.0, ratios / self._mean, 1.0)
@@ -62,6 +61,8 @@ class FreshWeights:
         keep_probability: torch.Tensor,
         strength: float,
         classes: torch.Tensor | None = None,
+        *,
+        keep: Rates,
     ) -> torch.Tensor:
         """What each fresh loss deserves over what its old score got, bounded; the losses are remembered."""
         losses, in_numpy = losses.float(), self._in_numpy(losses)
@@ -77,13 +78,9 @@ class FreshWeights:
             )
         else:
             shares = _share_below(losses, self._losses, self._stands_for)
-        sharp = shares**self._beta
-        if not in_numpy:
-            target = strength * sharp + (1.0 - strength) * self._keep
-            return torch.where(keep_probability < 1.0, (target / keep_probability).clamp(max=self._most), 1.0)
-        chances = keep_probability.numpy()
-        bounded = np.minimum((strength * sharp.numpy() + (1.0 - strength) * self._keep) / chances, self._most)
-        return torch.from_numpy(np.where(chances < 1.0, bounded, np.float32(1.0)))
+        # Nearly always all examples aim at one rate: a number, not a column, has the bits of a fixed one.
+        aim = float(keep[0]) if (keep == keep[0]).all() else torch.from_numpy(keep).float().to(losses.device)
+        return _bounded(shares ** (1.0 / aim - 1.0), keep_probability, strength, aim)
 
     def _newest(self, remembered: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
         if remembered is None:
@@ -111,6 +108,22 @@ class FreshWeights:
         self._losses, self._stands_for, self._classes = state["losses"], state["stands_for"], state["classes"]
         assert state["mean"] is not None
         self._mean = state["mean"]
+
+
+def _bounded(
+    sharp: torch.Tensor, keep_probability: torch.Tensor, strength: float, keep: float | torch.Tensor
+) -> torch.Tensor:
+    """Target over chance, at most 1 / keep: the weight of an example kept blindly (its chance is `keep`, that
+    of the line) which fresh selection would keep for sure.
+    """
+    if keep_probability.device.type != "cpu":
+        target = strength * sharp + (1.0 - strength) * keep
+        most = torch.as_tensor(1.0 / keep, device=sharp.device)
+        return torch.where(keep_probability < 1.0, torch.minimum(target / keep_probability, most), 1.0)
+    rate = keep if isinstance(keep, float) else keep.numpy()
+    chances = keep_probability.numpy()
+    bounded = np.minimum((strength * sharp.numpy() + (1.0 - strength) * rate) / chances, 1.0 / rate)
+    return torch.from_numpy(np.where(chances < 1.0, bounded, np.float32(1.0)))
 
 
 def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor) -> torch.Tensor:

@@ -39,31 +39,28 @@ class Steering:
         self._trained = trained
         self._config = config
         self._classes = classes if selection.history_by == "class" else None
-        self._is_steady = selection.traits.is_steered
+        self._is_steered = selection.traits.is_steered
+        by_loss = selection.traits.sharpens_by_loss
         window = max(2 * config.train.batch_size, min(selection.history, LONGEST_MEMORY))
-        self._ramp = Ramp(2 * config.train.batch_size) if self._is_steady and selection.ramp else None
-        self._guard = Guard() if self._is_steady and selection.guard else None
-        self._fresh = (
-            FreshWeights(keep=selection.keep, window=window)
-            if self._is_steady and selection.reweight
-            else None
-        )
-        self._is_immediate = self._is_steady and config.is_clocked
+        self._ramp = Ramp(2 * config.train.batch_size) if by_loss and selection.ramp else None
+        self._guard = Guard() if self._is_steered and selection.guard else None
+        self._fresh = FreshWeights(window=window) if by_loss and selection.reweight else None
+        self._is_immediate = self._is_steered and config.is_clocked
         self._pending: tuple[StepOutcome, Arrival | None] | None = None
         self._weights: torch.Tensor | None = None
-        self.health = HealthMonitor(config, events, is_steered=self._is_steady)
+        self.health = HealthMonitor(config, events, is_steered=self._is_steered)
 
     @property
     def strength(self) -> float:
         """How sharply fresh selection would choose now: the target that weights aim at."""
-        if not self._is_steady:
+        if not self._is_steered:
             return 1.0
         return (self._ramp.strength if self._ramp else 1.0) * (self._guard.factor if self._guard else 1.0)
 
     @property
     def proposal(self) -> float:
         """How sharply the next leases choose by scores that will be old: the target, softened if asked."""
-        return self.strength * (1.0 - self._config.selection.soften) if self._is_steady else 1.0
+        return self.strength * (1.0 - self._config.selection.soften) if self._is_steered else 1.0
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
@@ -79,14 +76,14 @@ class Steering:
         def weigh(losses: torch.Tensor) -> torch.Tensor:
             keep_probability = _on_device(batch.keep_probability, losses.device)
             groups = None if classes is None else _on_device(classes, losses.device)
-            self._weights = fresh(losses, keep_probability, self.strength, groups)
+            self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
             return self._weights
 
         return weigh
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
         """keep / chance, cut off: in expectation the mean gradient of all (`infobatch`: 1 / chance)."""
-        numerator = np.float32(1.0 if self._trained is not None else self._config.selection.keep)
+        numerator = np.float32(1.0) if self._trained is not None else batch.target_keep.astype(np.float32)
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
@@ -112,7 +109,7 @@ class Steering:
             batch.step,
             swing=swing,
             ess=ess,
-            strength=self.strength if self._is_steady else None,
+            strength=self.strength if self._is_steered else None,
             guard=self._guard.factor if self._guard else None,
         )
 

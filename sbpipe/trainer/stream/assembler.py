@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids, TrainBatch
+from sbpipe.records import Floats, Ids, Rates, TrainBatch
 
 _COLUMNS = (
     "example_ids",
@@ -15,6 +15,8 @@ _COLUMNS = (
     "version",
     "fast_version",
     "arrived_at_step",
+    "target_keep",
+    "is_fill",
     "lease_ids",
     "ordinal",
 )
@@ -31,6 +33,8 @@ class Kept:
     version: Ids
     fast_version: Ids
     arrived_at_step: Ids
+    target_keep: Rates
+    is_fill: NDArray[np.bool_]
     lease_ids: Ids
     ordinal: Ids
 

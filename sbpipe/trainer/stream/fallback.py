@@ -1,14 +1,21 @@
-"""Selection without a selector: what the trainer does with a lease when none is left. No forward pass."""
+"""Selection without a selector: what the trainer does with a lease when none is left, and how it fills a
+train batch that is late. No forward pass.
+"""
 
 import numpy as np
 
 from sbpipe.config import Config
 from sbpipe.data import Order
-from sbpipe.records import Ids, Lease, Selection
+from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.selection import build_policy, choose, drawn
+from sbpipe.selection.draws import Mask
 from sbpipe.trainer.stream.scores import ScoreTable
 
 PEER = "fallback"
+FILL = "fill"
+"""Who holds the leases of fills, for as long as it takes to answer them."""
+ENOUGH_KNOWN = 0.9
+"""Share of candidates with recent scores from which on a fill is chosen by them."""
 
 
 class Fallback:
@@ -28,15 +35,13 @@ class Fallback:
         policy.restore(*self._table.history)
         judged, classes = self._table.judged(example_ids, scores), self._table.classes
         probability = policy.keep_probability(
-            judged, None if classes is None else classes[example_ids], strength=lease.strength
+            judged,
+            None if classes is None else classes[example_ids],
+            keep=lease.keep,
+            strength=lease.strength,
         )
-        blind = ~np.isfinite(scores)
-        bound = self._config.sync.max_staleness
-        if self._config.selection.fallback == "uniform" or not policy.traits.needs_scores:
-            blind[:] = True
-        elif bound:
-            blind |= step + self._config.sync.depth - versions > bound
-        probability[blind] = self._config.selection.keep_rate
+        blind = ~self._is_known(scores, versions, step)
+        probability[blind] = lease.keep
         probability, is_kept = drawn(
             policy,
             probability,
@@ -51,3 +56,31 @@ class Fallback:
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
         return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]
+
+    def knows(self, epoch: int, start: int, stop: int, *, step: int, recent: int) -> bool:
+        """Whether a fill may choose among these candidates: most were scored in the last `recent` steps."""
+        scores, versions = self._table.lookup(self._order.ids(epoch, start, stop))
+        is_recent = self._is_known(scores, versions, step) & (step - versions <= recent)
+        return bool(is_recent.mean() >= ENOUGH_KNOWN)
+
+    def take_all(self, lease: Lease, step: int) -> tuple[Selection, Ids]:
+        """Keep every candidate of a lease, unseen.
+
+        Each carries the chance `keep`, that of the line: relative to it a blind choice favours nobody.
+        Weighed by target / chance, it then counts for as much as a selected example does on average.
+        """
+        count = lease.num_candidates
+        probability = np.full(count, 1.0 if lease.keep_all else lease.keep, np.float32)
+        unscored = np.full(count, np.nan, np.float32)
+        selection = Selection(lease.lease_id, step, unscored, np.arange(count, dtype=np.int32), probability)
+        return selection, np.full(count, step)
+
+    def _is_known(self, scores: Floats, versions: Ids, step: int) -> Mask:
+        """Which candidates the policy may judge by their last scores."""
+        config = self._config
+        if config.selection.fallback == "uniform" or not config.selection.traits.needs_scores:
+            return np.zeros(len(scores), bool)
+        bound = config.sync.max_staleness
+        is_old = step + config.sync.depth - versions > bound if bound else False
+        is_known: Mask = np.isfinite(scores) & ~np.asarray(is_old)
+        return is_known

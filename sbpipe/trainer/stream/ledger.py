@@ -115,10 +115,14 @@ class Ledger:
             self.num_trained += 1
 
     def expire(self, lease_id: int) -> None:
-        """Take a lease back, whole; it will be granted again under another id."""
+        """Take a lease back, whole, from who failed it; it will be granted again under another id."""
+        self.take_back(lease_id)
+        self.num_expired += 1
+
+    def take_back(self, lease_id: int) -> None:
+        """The same from who did nothing wrong."""
         grant = self.out.pop(lease_id)
         self._give_back(grant.first, grant.last)
-        self.num_expired += 1
 
     def leases_of(self, peer: str) -> list[Grant]:
         """What a peer holds."""

@@ -7,6 +7,7 @@ logical clock (lockstep, fixed-lag, inline) one lease at a time fills one train 
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
+from sbpipe.selection.draws import share_of
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
+from sbpipe.trainer.stream.fallback import FILL, Fallback
 from sbpipe.trainer.stream.ledger import Grant, Ledger
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stretches import Stretches
@@ -66,6 +69,14 @@ class Stream:
         self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
         """Predictions by class of the last selections, for who wants to take them."""
         self.is_waiting = False
+        self.keep = config.selection.keep_rate
+        """The keep rate that leases aim at from now on."""
+        self.step_s: float | None = None
+        """What a step takes a loop that does not wait; None = not known, or nobody asks."""
+        self.taken_back: set[int] = set()
+        """Leases whose answers come too late for the end of the run, by nobody's fault."""
+        self.ahead = 0.0
+        """Train batches to lease on top of `depth - 1`."""
         self.yielded = Yield(config.selection, num_examples)
 
     # --- leases -----------------------------------------------------------------------------------
@@ -74,7 +85,14 @@ class Stream:
         """The leases to send now, given the peers that are ready."""
         if not peers or self._has_enough_batches() or self.versions.published < 0:
             return []
-        return self._grant_clocked(peers) if self._config.is_clocked else self._grant_pipelined(peers)
+        if self._config.is_clocked:
+            return self._grant_clocked(peers)
+        granted = list[tuple[Peer, Lease]]()
+        while more := self._grant_pipelined(peers):
+            granted += more
+            if not self.ahead:
+                break
+        return granted
 
     def _has_enough_batches(self) -> bool:
         return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
@@ -110,7 +128,10 @@ class Stream:
                 on_hand=self.on_hand,
                 expected=sum(grant.expected_kept for grant in out),
                 is_waiting=self.is_waiting,
+                ahead=self.ahead,
             )
+            if self.ahead:
+                needed = min(needed, math.ceil(self.batch_size / 2))
             free = depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
             others = max(1, len(idle) - len(granted))
             kept, room = math.ceil(needed / others), math.ceil(free / others)
@@ -128,30 +149,57 @@ class Stream:
     ) -> list[tuple[Peer, Lease]]:
         keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
         rate = 1.0 if keep_all else self.yielded.rate
-        candidates = credit.candidates_for(enough, rate, self._config.score_batch_size)
+        is_set = self._config.selection.traits.chooses_sets and not keep_all
+        # What it can score in about a step's time, once both are known: a slow one answers as soon as others.
+        most_in_time = peer.rate * self.step_s if peer.rate and self.step_s else math.inf
+        if is_set:
+            rate = self.keep
+            candidates = credit.set_for(enough, rate, self._config.score_batch_size, most_in_time)
+        else:
+            candidates = credit.candidates_for(enough, rate, self._config.score_batch_size, most_in_time)
         places = self.ledger.reach(candidates, change_at)
         if places is None:
             return []
-        first, last = places
-        epoch, start = divmod(first, self.ledger.num_examples)
+        if is_set:
+            # An epoch's end, or a slow selector, cuts a set short: it yields its share, and no more.
+            enough = most = min(enough, share_of(rate, places[1] - places[0]))
+        expected = min(enough, rate * (places[1] - places[0]))
+        lease = self._put_out(
+            peer.name, places, expected, enough=enough, most=most, versions=versions, exact=exact
+        )
+        # The ledger's copy need not hold the history: only its first reader wants it.
         history, history_classes = self.table.history if peer.takes_history() else (None, None)
+        return [(peer, replace(lease, history=history, history_classes=history_classes))]
+
+    def _put_out(
+        self,
+        name: str,
+        places: tuple[int, int],
+        expected: float,
+        *,
+        enough: int,
+        most: int,
+        versions: tuple[int, int],
+        exact: bool = False,
+    ) -> Lease:
+        """Grant these places to a peer."""
+        epoch, start = divmod(places[0], self.ledger.num_examples)
         lease = Lease(
             lease_id=self.ledger.next_lease_id,
             epoch=epoch,
             start=start,
-            stop=start + last - first,
+            stop=start + places[1] - places[0],
             enough=enough,
             most=most,
             version=versions[0],
             fast_version=versions[1],
             exact=exact,
-            keep_all=keep_all,
+            keep_all=self._stretches.at(places[0], self.num_assembled)[0],
             strength=self._strength(),
-            history=history,
-            history_classes=history_classes,
+            keep=self.keep,
         )
-        self.ledger.grant(Grant(lease, peer.name, first, last, min(enough, rate * (last - first))))
-        return [(peer, lease)]
+        self.ledger.grant(Grant(lease, name, *places, expected))
+        return lease
 
     def _strength(self) -> float:
         """The strength of a lease granted now; under a clock, the one known `lag` steps before its batch."""
@@ -185,7 +233,11 @@ class Stream:
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
             self.predicted.append(selection.predicted)
-        self.yielded.count(considered, num_kept, is_selected=not lease.keep_all)
+        is_fill = grant.peer == FILL
+        if is_fill:
+            self.yielded.fill(num_kept)
+        else:
+            self.yielded.count(considered, num_kept, is_selected=not lease.keep_all)
         fast_version = fast_version_of(lease, selection)
         self._assembler.add(
             Kept(
@@ -196,12 +248,62 @@ class Stream:
                 version=np.full(num_kept, selection.version) if versions is None else versions,
                 fast_version=np.full(num_kept, fast_version) if versions is None else versions,
                 arrived_at_step=np.full(num_kept, self.steps_done),
+                target_keep=np.full(num_kept, lease.keep),
+                is_fill=np.full(num_kept, is_fill),
                 lease_ids=np.full(num_kept, lease.lease_id),
                 ordinal=before + kept.astype(np.int64) + 1,
             )
         )
         self._assemble()
         return ""
+
+    # --- fills ------------------------------------------------------------------------------------
+
+    def aim(self, keep: float) -> None:
+        """Leases aim at another keep rate from now on."""
+        self.yielded.aim(keep / self.keep)
+        self.keep = keep
+
+    def fill(self, drawer: Fallback) -> int:
+        """Complete the next train batch from the line, without a selector's word; the examples that took.
+
+        0 if no candidate is left. What a selector has out stays out, and its answer goes into a later batch.
+        """
+        before, filled = self.num_assembled, 0
+        while self.num_assembled == before and not self._has_enough_batches():
+            need = self.batch_size - len(self._assembler)
+            answer = self._drawn(drawer, need)
+            if answer is None:
+                if not self._take_back():
+                    break
+                continue
+            filled += len(answer[0].kept)
+            self.accept(*answer)
+        return filled
+
+    def _drawn(self, drawer: Fallback, need: int) -> tuple[Selection, Ids] | None:
+        """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
+        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
+        num_examples = self.ledger.num_examples
+        places = self.ledger.reach(need if keep_all else math.ceil(need / self.keep), change_at)
+        if places is None:
+            return None
+        epoch, start = divmod(places[0], num_examples)
+        stop, recent = start + places[1] - places[0], math.ceil(num_examples * self.keep / self.batch_size)
+        step = self.steps_done
+        is_chosen = not keep_all and drawer.knows(epoch, start, stop, step=step, recent=recent)
+        if not is_chosen:
+            places = places[0], min(places[1], places[0] + need)
+        lease = self._put_out(FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
+        return drawer.answer(lease, step) if is_chosen else drawer.take_all(lease, step)
+
+    def _take_back(self) -> bool:
+        """At the end of the line: take back what selectors hold of it, or the last batches would wait."""
+        grants = list(self.ledger.out.values())
+        for grant in grants:
+            self.ledger.take_back(grant.lease.lease_id)
+            self.taken_back.add(grant.lease.lease_id)
+        return bool(grants)
 
     def expire(self, lease_id: int) -> None:
         """Take a lease back."""
@@ -277,6 +379,7 @@ class Stream:
         waiting.put_back(list(self._untrained))
         return {
             "steps_done": self.steps_done,
+            "keep": self.keep,
             "yielded": self.yielded.state(),
             "strengths": dict(self._strengths),
             "ledger": self.ledger.state(),
@@ -287,6 +390,7 @@ class Stream:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.steps_done = self.num_assembled = self.num_started = state["steps_done"]
+        self.keep = state["keep"]
         self.yielded.restore(state["yielded"])
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])

@@ -19,11 +19,20 @@ class Yield:
     """Counts candidates and kept examples."""
 
     def __init__(self, selection: SelectionConfig, num_examples: int) -> None:
-        self._patience = max(num_examples, STARVED_AFTER / selection.keep)
+        bounds = selection.traits.keep_bounds if selection.keep == "auto" else None
+        self._patience = max(num_examples, STARVED_AFTER / (bounds[0] if bounds else selection.keep_rate))
         self._since_kept = 0
         self.num_kept = 0
         self.rate = selection.keep_rate
         """The share of candidates kept of late: what the length of the next lease is planned by."""
+
+    def fill(self, kept: int) -> None:
+        """Examples that nobody chose: they tell nothing of what selection yields."""
+        self.num_kept += kept
+
+    def aim(self, factor: float) -> None:
+        """The keep rate that leases aim at is about to change by a factor."""
+        self.rate = min(1.0, self.rate * factor)
 
     def count(self, considered: int, kept: int, *, is_selected: bool) -> None:
         """Take in the answer to a lease; only a choice tells of the rate. Raises if nothing is kept."""

@@ -1,0 +1,92 @@
+"""`spread`: a set that covers the directions in which the model is wrong, instead of the largest losses.
+
+k-means++ (Arthur and Vassilvitskii 2007) on the residuals of a lease's candidates: each next one is drawn in
+proportion to its squared distance from the nearest one that is kept already. Where a residual points the same
+way as one that is kept, it adds nothing and is passed over, however large its loss; a candidate that the
+model is right about has a residual near zero, where the origin counts as kept from the start.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.config import TRAITS
+from sbpipe.records import Classes, Floats
+from sbpipe.selection.draws import Mask, inclusion, systematic
+from sbpipe.selection.policies.uniform import Random
+
+
+class Spread(Random):
+    """Chooses among all candidates of a lease at once; it has neither history nor weights."""
+
+    traits = TRAITS["spread"]
+    draw = staticmethod(systematic)
+
+    def choose_set(
+        self,
+        scores: Floats,
+        residuals: Floats,
+        count: int,
+        uniform: NDArray[np.float64],
+        *,
+        strength: float,
+        due: Mask,
+    ) -> Mask:
+        """Keep `count`, those that are `due` first; what has no finite score is never kept."""
+        is_open = np.isfinite(scores) & np.isfinite(residuals).all(axis=1)
+        return cover(residuals, count, uniform, strength=strength, due=due & is_open, is_open=is_open)
+
+    def keep_probability(
+        self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
+    ) -> Floats:
+        """Without residuals (remembered scores): in proportion to how wrong cross entropy says the model is.
+
+        Its loss is -log of the probability of the right class, and the residual's length is 1 less that
+        probability, up to a factor of at most the root of 2.
+        """
+        finite = np.isfinite(scores)
+        wrong = -np.expm1(-np.maximum(np.where(finite, scores, 0.0), 0.0)).astype(np.float64)
+        total = float(wrong.sum())
+        weights = strength * wrong / total if total > 0 else np.zeros(len(scores))
+        weights += (1.0 - strength if total > 0 else 1.0) / max(1, int(finite.sum()))
+        return inclusion(np.where(finite, weights, 0.0), keep * float(finite.sum()))
+
+
+def cover(
+    residuals: Floats, count: int, uniform: NDArray[np.float64], *, strength: float, due: Mask, is_open: Mask
+) -> Mask:
+    """k-means++ of up to `count` rows; each draw is uniform over what is left with chance 1 - strength.
+
+    No sum goes through a threaded BLAS: how many threads a process has must not change a bit.
+    """
+    is_open, is_kept = is_open.copy(), np.zeros(len(residuals), bool)
+    axes = np.ascontiguousarray(np.where(is_open[:, None], residuals, np.float32(0.0)).T)
+    lengths: Floats = np.einsum("an,an->n", axes, axes)
+    distances, fresh = lengths.copy(), np.empty_like(lengths)
+    forced = np.flatnonzero(due)[:count]
+    for number in range(min(count, int(is_open.sum()))):
+        if number < len(forced):
+            chosen = int(forced[number])
+        else:
+            chosen = _drawn(distances, is_open, uniform[number], strength)
+        is_kept[chosen], is_open[chosen] = True, False
+        # |d_j - d_i|^2 = |d_j|^2 + |d_i|^2 - 2 d_j d_i
+        np.einsum("an,a->n", axes, -2.0 * axes[:, chosen], out=fresh)
+        fresh += lengths
+        fresh += lengths[chosen]
+        np.minimum(distances, fresh, out=distances)
+        # Rounding may leave a hair below zero, and what is kept must not be drawn again.
+        np.maximum(distances, 0.0, out=distances)
+        distances[chosen] = 0.0
+    return is_kept
+
+
+def _drawn(distances: Floats, is_open: Mask, uniform: float, strength: float) -> int:
+    """One draw: uniform over what is left, or in proportion to the distances, by the same number."""
+    sums = np.cumsum(distances, dtype=np.float64)
+    blind = 1.0 if not sums[-1] > 0.0 else 1.0 - strength
+    if uniform < blind:
+        left = np.flatnonzero(is_open)
+        return int(left[min(int(uniform / blind * len(left)), len(left) - 1)])
+    # Below the sum itself, which rounding may reach, and past which nobody is.
+    share = min((uniform - blind) / (1.0 - blind) * sums[-1], np.nextafter(sums[-1], 0.0))
+    return int(np.searchsorted(sums, share, side="right"))

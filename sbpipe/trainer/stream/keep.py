@@ -1,0 +1,65 @@
+"""`selection.keep = "auto"`: the second device's speed becomes selectivity. Pure.
+
+In the time of a step the selectors can score so many candidates; a train batch is kept of them:
+
+    keep = batch / (LOAD * step time * candidates scored per second)
+
+within the bounds that the policy names. The rate follows a selector that slows down, speeds up, joins or
+leaves, but not every flutter of a measurement: leases, their yield and the weights all have to follow it.
+"""
+
+from typing import NamedTuple
+
+LOAD = 0.95
+"""Share of the step's time that selectors are asked to be busy: what is left over keeps them in time."""
+DEAD_BAND = 0.1
+"""Relative change below which the rate stays."""
+LARGE = 0.3
+"""Relative change from which on it does not wait for its turn."""
+TURN = 8
+"""Steps between two changes that are not large."""
+
+
+class Change(NamedTuple):
+    """A new keep rate, and what it comes from."""
+
+    old: float
+    new: float
+    candidates: float
+    """What the selectors can score in a step's time."""
+    reason: str
+
+
+class KeepControl:
+    """The keep rate that leases aim at; without bounds it stays at `start`."""
+
+    def __init__(self, start: float, bounds: tuple[float, float] | None, batch_size: int) -> None:
+        self.keep = start
+        self._bounds = bounds
+        self._batch_size = batch_size
+        self._changed_at: int | None = None
+
+    def update(self, step: int, step_s: float | None, rates: list[float]) -> Change | None:
+        """Look at the loop's own period and the candidates per second of each selector that is ready.
+
+        None if the rate stays: as it does while one of the two is not known, or nobody selects.
+        """
+        speed = sum(rates)
+        if self._bounds is None or step_s is None or not speed > 0.0 or not step_s > 0.0:
+            return None
+        candidates = LOAD * step_s * speed
+        least, most = self._bounds
+        goal = min(max(self._batch_size / candidates, least), most)
+        moved = abs(goal / self.keep - 1.0)
+        waits = self._changed_at is not None and step - self._changed_at < TURN
+        if moved < DEAD_BAND or (waits and moved < LARGE):
+            return None
+        bound = {least: "the least the policy takes", most: "the most the policy takes"}.get(goal)
+        change = Change(self.keep, goal, candidates, bound or "what selectors score in a step's time")
+        self.keep, self._changed_at = goal, step
+        return change
+
+    def restore(self, keep: float) -> None:
+        """Go on from a checkpoint."""
+        if self._bounds is not None:
+            self.keep = keep
