@@ -134,13 +134,15 @@ def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> fl
 
 
 def _forecasts(costs: Costs, config: Config) -> list[Forecast]:
-    """What the settings give, and, where they name a keep rate, what "auto" would give."""
+    """What the settings give, and what keep = "auto" would give where they name a rate."""
     keep, interval = config.selection.keep, config.sync.interval
-    named_interval = interval if isinstance(interval, int) else None
-    as_set = forecast(costs, keep=keep if isinstance(keep, float) else None, interval=named_interval)
-    return (
-        [as_set, forecast(costs, keep=None, interval=named_interval)] if isinstance(keep, float) else [as_set]
-    )
+    bounds = config.selection.traits.keep_bounds
+    every = interval if isinstance(interval, int) else None
+    named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
+    as_set = forecast(costs, keep=named, interval=every, bounds=bounds or (0.0, 1.0))
+    if bounds is None or named is None:
+        return [as_set]
+    return [as_set, forecast(costs, keep=None, interval=every, bounds=bounds)]
 
 
 def _as_json(

@@ -12,8 +12,9 @@ eta the efficiency of data-parallel training:
 
 What is filled counts as chosen at random: where a share f is, k* is 1 + ((1 + r eta) P / T - 1) / (1 - f).
 
-"auto" chooses keep = clip(b F_S / (n (0.95 T - A / i)), least, 1), and as interval the least that keeps a
-publish below 1 % of a step, lets a snapshot arrive before the next, and leaves the selector time to apply it.
+"auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds, and as interval the
+least that keeps a publish below 1 % of a step, lets a snapshot arrive before the next, and leaves the
+selector time to apply it.
 """
 
 import math
@@ -23,12 +24,13 @@ MARGIN = 0.95
 """The share of a step that a selector's work should fit in."""
 PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
 """The share of a step that publishing may take, and of a selector's time that applying has at least."""
-LEAST_KEEP = 1 / 8
-"""Keep rate below which nothing was gained by choosing among more."""
 EFFICIENCY = 0.9
 """Data-parallel training on two devices that are alike, where nobody says otherwise."""
 SMALL, LARGE = 1.1, 3.0
 """A break-even worth that almost any policy has, and one that hardly any has."""
+
+Bounds = tuple[float, float]
+"""Least and greatest keep rate that a policy was seen to be good at."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,13 @@ class Forecast:
 
 
 def forecast(
-    costs: Costs, *, keep: float | None, interval: int | None, least: float = LEAST_KEEP
+    costs: Costs, *, keep: float | None, interval: int | None, bounds: Bounds = (0.0, 1.0)
 ) -> Forecast:
     """What a run with these settings will do; None is what "auto" makes of it."""
     if interval is None:
         interval = interval_needed(costs, keep)
     if keep is None:
-        keep = keep_reached(costs, interval, least)
+        keep = keep_reached(costs, interval, bounds)
     loop_ms = costs.loop_ms + costs.publish_ms / interval
     selector_ms = scoring_ms(costs, keep) + costs.apply_ms / interval
     period_ms = max(loop_ms, selector_ms)
@@ -125,12 +127,11 @@ def scoring_ms(costs: Costs, keep: float) -> float:
     return costs.batch_size * costs.score_us / 1e3 / (keep * costs.selectors)
 
 
-def keep_reached(costs: Costs, interval: int, least: float = LEAST_KEEP) -> float:
+def keep_reached(costs: Costs, interval: int, bounds: Bounds = (0.0, 1.0)) -> float:
     """The keep rate that "auto" settles at: as many candidates as are scored in a step's time."""
     spare_ms = MARGIN * costs.loop_ms - costs.apply_ms / interval
-    if spare_ms <= 0.0:
-        return 1.0
-    return min(1.0, max(least, scoring_ms(costs, 1.0) / spare_ms))
+    least, most = bounds
+    return min(most, max(least, scoring_ms(costs, 1.0) / spare_ms)) if spare_ms > 0.0 else most
 
 
 def interval_needed(costs: Costs, keep: float | None) -> int:

@@ -42,8 +42,6 @@ _TASTE = 8
 _LEAST_STEPS = 3
 _TRIMMED = 0.1
 """Share of the measurements left out at either end."""
-_SOME_KEEP = 1 / 3
-"""Where keep is left to "auto": what it costs to judge a candidate hardly depends on it."""
 
 Costs = dict[str, Any]
 
@@ -140,7 +138,7 @@ class _Selector:
         name = devices.plan(config.train.device, config.selector.device)[1]
         self._device = devices.resolve("selector.device", name)
         devices.use(self._device)
-        self._config = _measurable(config)
+        self._config = config
         self._data: Data = load_data(
             config.data,
             config.view,
@@ -233,8 +231,17 @@ class _Scoring:
             self._place = 0
         self._version += 1
         self._publisher.publish(self._version)
-        enough = max(1, round(size * self._config.selection.keep_rate))
-        lease = Lease(self._version, 0, self._place, self._place + size, enough, size, self._version)
+        keep = self._config.selection.keep_rate
+        lease = Lease(
+            lease_id=self._version,
+            epoch=0,
+            start=self._place,
+            stop=self._place + size,
+            enough=max(1, round(size * keep)),
+            most=size,
+            version=self._version,
+            keep=keep,
+        )
         self._place += size
         before = self._selector.stats().apply_s
         begin = time.perf_counter()
@@ -242,14 +249,6 @@ class _Scoring:
         took = time.perf_counter() - begin
         apply_s = self._selector.stats().apply_s - before
         return took - apply_s, apply_s, len(selection.scores)
-
-
-def _measurable(config: Config) -> Config:
-    """The settings with numbers where "auto" would wait for a run to tell."""
-    keep = config.selection.keep
-    if isinstance(keep, float):
-        return config
-    return replace(config, selection=replace(config.selection, keep=_SOME_KEEP))
 
 
 def _model_of(config: Config, data: Data) -> torch.nn.Module:

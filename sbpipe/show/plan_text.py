@@ -41,7 +41,7 @@ def _plan_table(plans: Plans, chosen: str) -> Table:
     header = ["precision", "score", "keep", "interval", "selector", "staleness", "candidates"]
     header += ["period", "idle", "k*", "filled", "k* filled"]
     notes = [
-        "* the settings; each precision's second row is what keep = auto would settle at",
+        "* the settings; a second row of a precision is what keep = auto would settle at",
         "selector: its work for one step; candidates: per second, over those of plain training",
         "period, idle, k*: where a batch that is late is waited for",
         f"filled, k* filled: where it is filled, and a step takes {plans[0][2][0].loop_ms:.1f} ms whatever "

@@ -141,8 +141,6 @@ def _random_arms(budgets: Sequence[float], base: Mapping[str, Any]) -> list[Plan
     settings: dict[str, Any] = {"mode": "inline", "selection.policy": "random"}
     # Weights by chances that are all equal are none.
     settings |= {"selection.unbiased": 0.0} if base.get("selection.unbiased") else {}
-    # Nothing is scored, so no measured speed decides; every example once per epoch is what loops do.
-    settings |= {"selection.keep": 1.0} if isinstance(base.get("selection.keep"), str) else {}
     return [PlannedArm(_random_name(one), settings, "random", steps_factor=one) for one in budgets]
 
 

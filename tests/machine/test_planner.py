@@ -39,7 +39,8 @@ def test_keep_auto_is_what_is_scored_in_a_step() -> None:
     assert keep_reached(SLOW, 1) == 1.0, (
         "more than a step's time for the batch itself: nothing to choose from"
     )
-    assert keep_reached(replace(FAST, score_us=20.0), 1, least=0.1) == 0.1
+    assert keep_reached(replace(FAST, score_us=20.0), 1, (0.1, 0.5)) == 0.1
+    assert keep_reached(SLOW, 1, (0.1, 0.5)) == 0.5
     assert forecast(FAST, keep=None, interval=1).idle == 0.0
 
 
