@@ -59,6 +59,7 @@ TORCH_FREE = (
     "studies/outcome.py",
     "studies/plan.py",
     "studies/sweep_plan.py",
+    "studies/worth_plan.py",
 )
 
 

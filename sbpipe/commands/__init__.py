@@ -8,6 +8,7 @@ from sbpipe.commands import (
     compare,
     doctor,
     keys,
+    plan,
     report,
     reproduce,
     run,
@@ -18,16 +19,19 @@ from sbpipe.commands import (
     track,
     trainer,
     watch,
+    worth,
 )
 
 # In the order in which `--help` lists them.
 COMMANDS: dict[str, ModuleType] = {
     "run": run,
+    "plan": plan,
     "trainer": trainer,
     "selector": selector,
     "score": score,
     "sweep": sweep,
     "compare": compare,
+    "worth": worth,
     "reproduce": reproduce,
     "report": report,
     "watch": watch,

@@ -1,4 +1,4 @@
-"""What `sweep` and `compare` share: their arguments, and the way from a plan to the last word."""
+"""What `sweep`, `compare` and `worth` share: their arguments, and the way from a plan to the last word."""
 
 import argparse
 import os
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment, resolve
+from sbpipe.process import assignments
 
 if TYPE_CHECKING:
-    from sbpipe.studies.plan import Plan
+    from sbpipe.studies.plan import Plan, PlannedCell
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of both commands."""
+    """The arguments of these commands."""
     parser.add_argument("--seeds", metavar="N", help="how many seeds, or which ones: 3 or 0,1,2")
     add_assignments(parser, "a setting of all cells; may be repeated")
     parser.add_argument(
@@ -32,6 +33,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--retry", action="store_true", help="run cells again that failed")
     parser.add_argument("--dry-run", action="store_true", help="check and list the cells, run none")
+    parser.add_argument("--commands", action="store_true", help="print the command of each cell, run none")
     parser.add_argument("--no-report", action="store_true", help="leave out the report at the end")
 
 
@@ -45,6 +47,9 @@ def conduct_study(plan: "Plan", args: argparse.Namespace, argv: Sequence[str]) -
     _check(plan, args)
     if args.dry_run:
         print("\n".join(cell.label for cell in plan.cells))
+        return 0
+    if args.commands:
+        print("\n".join(command_of(cell) for cell in plan.cells))
         return 0
     path = args.out or default_out(plan.kind, plan.name)
     folder = StudyFolder(path, plan)
@@ -65,6 +70,11 @@ def conduct_study(plan: "Plan", args: argparse.Namespace, argv: Sequence[str]) -
     return conclusion.code
 
 
+def command_of(cell: "PlannedCell") -> str:
+    """The command that makes a cell's run by itself."""
+    return shlex.join(["sbpipe", "run", *assignments(cell.settings)])
+
+
 def _check(plan: "Plan", args: argparse.Namespace) -> None:
     """Refuse what cannot be run as asked, and say which settings have no effect, before anything starts."""
     from sbpipe.studies.cells import refuse_overruled, warnings_in
@@ -72,7 +82,9 @@ def _check(plan: "Plan", args: argparse.Namespace) -> None:
 
     num_cores = len(os.sched_getaffinity(0))
     refuse_jobs(args.jobs, num_cores)
-    refuse_overruled(plan.cells, dict(parse_assignment(text) for text in args.assignments))
+    # Random selection of a study of worth is what it is, whatever mode and policy the flags give.
+    own_cells = [cell for cell in plan.cells if cell.arm not in plan.budgets]
+    refuse_overruled(own_cells, dict(parse_assignment(text) for text in args.assignments))
     refuse_other_threads(((cell.label, resolve(cell.settings)) for cell in plan.cells), args.jobs, num_cores)
-    for warning in warnings_in(plan.cells):
+    for warning in warnings_in(own_cells):
         print(f"warning: {warning}", file=sys.stderr)

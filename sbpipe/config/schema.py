@@ -51,6 +51,12 @@ class DataConfig:
     )
     limit: int = setting(0, "train on at most so many examples, drawn by data.seed; 0 = all", low=0)
     test_limit: int = setting(0, "test on at most so many examples, drawn by data.seed; 0 = all", low=0)
+    validation: float = setting(
+        0.0,
+        "measure the error on so many training examples (below 1: a share of them), held out by data.seed, "
+        "instead of on the test set; 0 = off",
+        low=0.0,
+    )
     label_noise: float = setting(
         0.0,
         "share of the training labels that are replaced by another class; the test set is never touched",

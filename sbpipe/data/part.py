@@ -1,4 +1,4 @@
-"""A part of a data set (`data.limit`, `data.test_limit`), for quick runs. It must not know which data.
+"""Parts of a data set (`data.limit`, `data.test_limit`, `data.validation`). It must not know which data.
 
 The part is a data set of its own: its examples are numbered from 0, and its fingerprint, score files and
 wrong labels are those of the part. Which examples it has is a pure function of data.seed and the size of the
@@ -9,14 +9,33 @@ import numpy as np
 
 from sbpipe import randomness
 from sbpipe.config import DataConfig
-from sbpipe.data.content import Content, Contents
+from sbpipe.data.content import Content, Contents, data_error
 
 
 def limited(contents: Contents, data: DataConfig) -> Contents:
     """The data set with at most as many examples as the settings allow."""
+    contents = held_out(contents, data)
     return contents._replace(
         train=_part(contents.train, data.limit, randomness.key(data.seed, "data.limit")),
         test=_part(contents.test, data.test_limit, randomness.key(data.seed, "data.test_limit")),
+    )
+
+
+def held_out(contents: Contents, data: DataConfig) -> Contents:
+    """The data set with examples held out of training in the place of its test set, if the settings ask."""
+    if not data.validation:
+        return contents
+    given, whole = data.validation, contents.train.num_examples
+    number = round(given * whole) if given < 1.0 else round(given)
+    if not 0 < number < whole:
+        reason = f"holds out {number} of {whole} training examples"
+        raise data_error(
+            "data.validation", given, reason, "Choose a share or a number that leaves some on both sides"
+        )
+    draws = randomness.uniform(np.arange(whole), randomness.key(data.seed, "data.validation"))
+    order = np.argsort(draws, kind="stable")
+    return contents._replace(
+        train=contents.train.part(np.sort(order[number:])), test=contents.train.part(np.sort(order[:number]))
     )
 
 

@@ -36,7 +36,7 @@ def conclude(outcome: Outcome, path: Path, *, resume_with: str, with_report: boo
         *("\n" + table.as_text() for table in tables if not table.is_detail),
         "",
         f"results:  {path / CSV}",
-        f"tables:   {path / PAGE}" + (", those of each task too" if has_details else ""),
+        f"tables:   {path / PAGE}" + (", those of each task too" if has_details and plan.tasks else ""),
         # In a process of its own: a report that cannot be made never costs the results.
         f"report:   {report_apart(path) if with_report else 'not asked for'}",
     ]

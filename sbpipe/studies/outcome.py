@@ -7,13 +7,16 @@ from typing import Any
 from sbpipe.runs.study.analysis import analyse_comparison, analyse_sweep
 from sbpipe.runs.study.arm import Arm
 from sbpipe.runs.study.trial import Trial
-from sbpipe.show.report.comparison_tables import comparison_tables
+from sbpipe.runs.study.worth import analyse_worth
+from sbpipe.show.report.comparison_tables import comparison_tables, final_table
 from sbpipe.show.report.sweep_table import sweep_table
 from sbpipe.show.report.table import Table
 from sbpipe.show.report.task_tables import task_tables
+from sbpipe.show.report.worth_tables import worth_tables
+from sbpipe.studies import worth_plan
 from sbpipe.studies.comparison_plan import weaknesses
 from sbpipe.studies.core_shares import beside_words
-from sbpipe.studies.plan import SWEEP, Plan
+from sbpipe.studies.plan import SWEEP, WORTH, Plan
 from sbpipe.studies.result import Result
 
 
@@ -61,6 +64,8 @@ def tables_of(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
     """All tables of a study; where there are tasks, first arms by tasks, then those of each task."""
     if plan.kind == SWEEP:
         return [sweep_table(plan.name, plan.swept, analysis, _beside(plan, analysis))]
+    if plan.kind == WORTH:
+        return _worth_tables(plan, analysis)
     if not plan.tasks:
         return comparison_tables(plan.name, analysis, _cautions(plan, analysis))
     arms = [arm for arm in plan.strategies if arm in plan.arms]
@@ -75,7 +80,20 @@ def tables_of(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
 
 def _analyse_arms(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
     arms = arms_of(plan, results)
-    return analyse_comparison(arms, plan.baseline, plan.targets, price=plan.price, strategies=plan.strategies)
+    found = analyse_comparison(
+        arms, plan.baseline, plan.targets, price=plan.price, strategies=plan.strategies
+    )
+    return found if plan.kind != WORTH else found | {"worth": analyse_worth(arms, plan.budgets)}
+
+
+def _worth_tables(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
+    parts = analysis.get("tasks") or {"": analysis}
+    finals = [
+        final_table(f"{plan.name}, task {task}" if task else plan.name, part) for task, part in parts.items()
+    ]
+    worths = {task: part["worth"] for task, part in parts.items()}
+    tables = worth_tables(plan.name, worths, worth_plan.weaknesses(plan))
+    return [*tables, *(replace(table, is_detail=True) for table in finals)]
 
 
 def _details(plan: Plan, task: str, analysis: dict[str, Any]) -> list[Table]:

@@ -7,7 +7,7 @@ from typing import Any
 from sbpipe.runs.study.study import short, spoken
 from sbpipe.runs.study.targets import FACTORS
 
-SWEEP, COMPARISON = "sweep", "comparison"
+SWEEP, COMPARISON, WORTH = "sweep", "comparison", "worth"
 """The kinds of study."""
 
 TASK = "task"
@@ -89,11 +89,13 @@ class Plan:
     varied: list[str] = field(default_factory=list)
     """Keys that arms and tasks set: columns of the results beside the swept ones."""
     tasks: list[str] = field(default_factory=list)
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Of a study of worth: the arms of random selection, and which multiple of the updates each makes."""
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as `plan.json` holds it; one without tasks says nothing of them."""
+        """The plan as `plan.json` holds it; one without tasks or budgets says nothing of them."""
         tables: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return {key: value for key, value in tables.items() if key != "tasks" or value}
+        return {key: value for key, value in tables.items() if key not in ("tasks", "budgets") or value}
 
     @property
     def arms(self) -> list[str]:

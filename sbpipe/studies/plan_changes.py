@@ -16,7 +16,7 @@ from sbpipe.studies.cells import toml_or_none
 from sbpipe.studies.plan import PlannedCell
 
 # Each only names what is in the plan: none of them changes how a finished cell ran.
-_MAY_GROW = ("seeds", "cells", "strategies", "varied", "tasks")
+_MAY_GROW = ("seeds", "cells", "strategies", "varied", "tasks", "budgets")
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -89,3 +89,24 @@ def test_a_part_that_does_not_fill_a_batch_or_is_negative_is_refused() -> None:
         load("arrays", batch_size=64, limit=40)
     with pytest.raises(ConfigError, match=r"data\.limit"):
         resolve({"data.limit": -1})
+
+
+@pytest.mark.parametrize("name", ["arrays", "numbered_data:all_numbered"])
+def test_examples_held_out_are_tested_on_and_never_trained_on(name: str) -> None:
+    data = load(name, validation=0.2)
+    train, held_out = ids_of(data, "train"), ids_of(data, "test")
+    assert (len(train), len(held_out)) == (240, 60)
+    assert sorted(train + held_out) == list(range(NUM_TRAIN))
+    assert ids_of(load(name, validation=60), "test") == held_out, "as a number, the same"
+    assert set(ids_of(load(name, validation=60, limit=40), "train")).isdisjoint(held_out)
+    assert data.fingerprint != load(name).fingerprint
+
+
+def test_labels_of_examples_held_out_stay_right() -> None:
+    noisy = load("arrays", validation=0.5, label_noise=0.5)
+    assert len(ids_of(noisy, "test")) == 150  # ids_of checks that each target is its input
+
+
+def test_a_validation_that_leaves_nothing_to_train_on_is_refused() -> None:
+    with pytest.raises(DataError, match=r"data\.validation = 300.*holds out 300 of 300"):
+        load("arrays", validation=300)

@@ -12,6 +12,7 @@ from sbpipe.runs.study.spread import mean_of
 from sbpipe.runs.study.study import Cell, Study
 from sbpipe.runs.study.targets import FACTORS, Target
 from sbpipe.runs.study.trial import trial_of_cell, trial_of_run
+from sbpipe.runs.study.worth import analyse_worth
 
 INDIFFERENT = ("seed", "link.", "checkpoint.")
 """Settings that do not make another arm."""
@@ -25,7 +26,7 @@ class ArmGroup:
 
     name: str
     kind: str
-    """`runs`, `sweep` or `comparison`."""
+    """`runs`, `sweep`, `comparison` or `worth`."""
     arms: list[Arm]
     analysis: dict[str, Any]
     reference: str | None
@@ -89,6 +90,8 @@ def group_study(study: Study) -> ArmGroup:
         analysis = analyse_comparison(
             arms, reference, factors, price=plan.get("price"), strategies=strategies
         )
+        if study.kind == "worth":
+            analysis |= {"worth": analyse_worth(arms, plan.get("budgets") or {})}
     name, swept = str(plan.get("name") or study.path.name), list(plan.get("swept") or [])
     return ArmGroup(name, study.kind, arms, analysis, reference, why, swept, strategies)
 

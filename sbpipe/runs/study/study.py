@@ -1,4 +1,4 @@
-"""A folder of runs made by `sbpipe sweep` or `sbpipe compare`: its plan, its rows and its cells."""
+"""A folder of runs made by `sbpipe sweep`, `compare` or `worth`: its plan, its rows and its cells."""
 
 import json
 from dataclasses import dataclass, replace

@@ -15,6 +15,8 @@ from sbpipe.show.report.sweep_chart import sweep_chart
 from sbpipe.show.report.sweep_table import sweep_table
 from sbpipe.show.report.table import Table
 from sbpipe.show.report.task_tables import task_tables
+from sbpipe.show.report.worth_chart import worth_chart
+from sbpipe.show.report.worth_tables import worth_tables
 
 
 def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
@@ -35,8 +37,8 @@ def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
 
 
 def tables_of_many(runs: list[Run], studies: list[Study]) -> list[Table]:
-    """Arms by tasks of the studies that have tasks; then the tables of the plain runs and of each study."""
-    matrices = [table for study in studies if study.tasks for table in _matrices(study)]
+    """What tells of all tasks of a study at once; then the tables of the plain runs and of each study."""
+    matrices = [table for study in studies for table in _overview(study)]
     return [*matrices, *(table for group in groups_of(runs, studies) for table in _tables_of(group))]
 
 
@@ -47,16 +49,22 @@ def groups_of(runs: list[Run], studies: list[Study]) -> list[ArmGroup]:
 
 
 def _charts_of(group: ArmGroup) -> list[Chart]:
+    if group.kind == "worth":
+        return [worth_chart(group)]
     swept = [sweep_chart(group)] if group.kind == "sweep" else []
     pareto = pareto_chart(group)
     return [*swept, *curve_charts(group), *breakdown_charts(group), *([pareto] if pareto else [])]
 
 
-def _matrices(study: Study) -> Sequence[Table]:
-    parts = zip(study.tasks, study.parts(), strict=True)
+def _overview(study: Study) -> Sequence[Table]:
+    if not study.tasks and study.kind != "worth":
+        return []
+    parts = zip(study.tasks or [""], study.parts(), strict=True)
     tasks = {task: group_study(part).analysis for task, part in parts if part.cells}
-    arms = [arm for arm in study.plan.get("strategies") or study.arms if arm in study.arms]
     name = str(study.plan.get("name") or study.path.name)
+    if study.kind == "worth":
+        return worth_tables(name, {task: part["worth"] for task, part in tasks.items()})
+    arms = [arm for arm in study.plan.get("strategies") or study.arms if arm in study.arms]
     return task_tables(name, arms, study.plan.get("baseline"), tasks)
 
 
@@ -71,6 +79,8 @@ def _results_of(group: ArmGroup) -> list[Table]:
         keys = dict.fromkeys([*group.swept, *(key for arm in group.arms for key in arm.swept)])
         return [sweep_table(group.name, list(keys), group.analysis)]
     finals = final_table(group.name, group.analysis)
+    if group.kind == "worth":
+        return [finals]
     if group.kind == "runs" and group.reference:
         finals = replace(
             finals, notes=[*finals.notes, f"the baseline is {group.reference}, {group.reference_is}"]

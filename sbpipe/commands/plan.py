@@ -1,0 +1,165 @@
+"""`sbpipe plan`: what a run will do on this hardware, or on hardware of which one has the numbers."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sbpipe.commands.settings import add_settings, resolve_or_print
+from sbpipe.config import Config
+from sbpipe.errors import ConfigError
+from sbpipe.machine import cores
+from sbpipe.machine.planner import Costs, Forecast, advice, forecast, remedy
+
+HELP = "before you spend: period, idle time, staleness, keep rate and the worth at which it pays"
+DESCRIPTION = """\
+Measures a train step, scoring in each precision, loading, publishing and
+applying, both sides at the same time on the cores or devices that `run` would
+give them, and says what a run will do. Takes less than half a minute.
+Numbers for hardware that is not here replace what would be measured; with
+--step-ms and --score-us nothing is measured at all.
+
+  sbpipe plan configs/demo.toml
+  sbpipe plan --step-ms 120 --score-us 95 --selectors 2 --second-speed 0.25
+  sbpipe plan job.toml --worth 1.8             use it or not, with k of `sbpipe worth`
+"""
+GIVEN = {
+    "step_ms": "a train step",
+    "load_ms": "loading one train batch, beside the step before",
+    "score_us": "loading, scoring and judging one candidate, in microseconds",
+    "publish_ms": "what a publish costs the trainer",
+    "apply_ms": "what new weights cost a selector",
+    "transfer_ms": "a snapshot's way over the wire",
+    "second_speed": "train steps of the second device per train step of the first",
+    "efficiency": "of data-parallel training (0.9)",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command."""
+    add_settings(parser)
+    for name, meaning in GIVEN.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=meaning)
+    parser.add_argument("--selectors", type=int, default=1, metavar="N", help="selectors, a device each (1)")
+    parser.add_argument("--worth", type=float, metavar="K", help="k as `sbpipe worth` measured it")
+    parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to measure (8)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--side", choices=("trainer", "selector"), help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what was not given, forecast, and say."""
+    config, given = resolve_or_print(args)
+    if config is None:
+        return 0
+    if args.side:
+        return _measure_side(args, config)
+    _check(args, config)
+    costs_by_precision, sides = _costs(args, config, given)
+    plans = [(precision, costs, _forecasts(costs, config)) for precision, costs in costs_by_precision.items()]
+    if args.json:
+        print(json.dumps(_as_json(plans, sides, config), indent=2))
+        return 0
+    from sbpipe.show.plan_text import plan_text
+
+    print(plan_text(plans, sides, chosen(costs_by_precision, config)))
+    precision = chosen(costs_by_precision, config)
+    plan = next(found[0] for name, _, found in plans if name == precision)
+    print("\n".join(filter(None, ["", remedy(plan), advice(plan, args.worth)])))
+    return 0
+
+
+def chosen(costs: Mapping[str, Costs], config: Config) -> str:
+    """The precision of the settings; of `auto`, the fastest that was measured."""
+    asked = config.selector.precision
+    return asked if asked in costs else min(costs, key=lambda name: costs[name].score_us)
+
+
+def _measure_side(args: argparse.Namespace, config: Config) -> int:
+    own = config.train if args.side == "trainer" else config.selector
+    # Before numpy and torch are imported: their thread pools are made of the cores they find.
+    cores.pin_role(args.side, own.device, own.threads)
+    from sbpipe.process.gauging import measure_side
+
+    measure_side(args.side, config, args.seconds, lambda text: print(text, flush=True))
+    return 0
+
+
+def _check(args: argparse.Namespace, config: Config) -> None:
+    for name in GIVEN:
+        value = getattr(args, name)
+        if value is not None and not 0.0 <= value < float("inf"):
+            raise ConfigError(
+                f"--{name.replace('_', '-')}", value, "is not a cost", "Give a number from 0 on"
+            )
+    for name in ("step_ms", "score_us"):
+        if getattr(args, name) == 0.0:
+            raise ConfigError(f"--{name.replace('_', '-')}", 0, "nothing is free", "Give a number above 0")
+    if args.selectors < 1:
+        raise ConfigError("--selectors", args.selectors, "must be at least 1", "Give the number of devices")
+    if not config.selection.traits.needs_scores:
+        reason = f"policy '{config.selection.policy}' scores nothing: there is no pipeline to plan"
+        raise ConfigError("selection.policy", config.selection.policy, reason, "Name one that selects")
+
+
+def _costs(
+    args: argparse.Namespace, config: Config, given: Mapping[str, Any]
+) -> tuple[dict[str, Costs], dict[str, Any]]:
+    """The costs by precision, given ones over measured ones, and where they were measured."""
+    stated = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
+    shared = {"batch_size": config.train.batch_size, "selectors": args.selectors}
+    if {"step_ms", "score_us"} <= set(stated):
+        return {"given": Costs(**shared, **stated)}, {}
+    from sbpipe.process.gauge import measure_both
+
+    sides = measure_both(given, args.seconds)
+    trainer, selector = sides["trainer"], sides["selector"]
+    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms")}
+    speed = _second_speed(trainer, selector)
+    measured |= {} if speed is None else {"second_speed": speed}
+    return {
+        precision: Costs(**{**shared, **measured, **found, **stated})
+        for precision, found in selector["precisions"].items()
+    }, sides
+
+
+def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> float | None:
+    """Train steps of the selector's device per train step of the trainer's."""
+    if selector["train_ms"]:
+        return float(trainer["step_ms"] / selector["train_ms"])
+    # Equal cores train equally fast; how fast others would is not measured.
+    is_alike = (trainer["kind"], trainer["threads"]) == (selector["kind"], selector["threads"])
+    return 1.0 if is_alike else None
+
+
+def _forecasts(costs: Costs, config: Config) -> list[Forecast]:
+    """What the settings give, and what keep = "auto" would give where they name a rate."""
+    keep, interval = config.selection.keep, config.sync.interval
+    bounds = config.selection.traits.keep_bounds
+    every = interval if isinstance(interval, int) else None
+    named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
+    as_set = forecast(costs, keep=named, interval=every, bounds=bounds or (0.0, 1.0))
+    if bounds is None or named is None:
+        return [as_set]
+    return [as_set, forecast(costs, keep=None, interval=every, bounds=bounds)]
+
+
+def _as_json(
+    plans: list[tuple[str, Costs, list[Forecast]]], sides: Mapping[str, Any], config: Config
+) -> dict[str, Any]:
+    rows = [
+        {
+            "precision": precision,
+            "costs": asdict(costs),
+            "plan": _plan_json(found[0]),
+            "auto": _plan_json(found[-1]),
+        }
+        for precision, costs, found in plans
+    ]
+    precision = chosen({name: costs for name, costs, _ in plans}, config)
+    return {"chosen": precision, "rows": rows, "sides": dict(sides)}
+
+
+def _plan_json(plan: Forecast) -> dict[str, Any]:
+    return asdict(plan) | {"break_even": plan.break_even, "break_even_waiting": plan.break_even_waiting}

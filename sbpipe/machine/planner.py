@@ -1,0 +1,179 @@
+"""What a pipeline will do on given hardware: numbers in, forecast out. Pure; knows neither torch nor files.
+
+T a train step as the loop takes it, F_S the scoring cost of a candidate, b the batch, n selectors, c a
+publish, A an apply, L the transfer of a snapshot, i the sync interval, r the second device's training speed,
+eta the efficiency of data-parallel training:
+
+    S = b F_S / (keep n) + A / i        what the selectors need for the candidates of one step
+    period P = max(T + c / i, S)        where a batch that is late is waited for
+    idle = 1 - (T + c / i) / P          and where it is filled instead: P = T + c / i, and 1 - P / S is filled
+    staleness = 1 + L / T + (i - 1) / 2
+    data-parallel = 1 + r eta           break-even worth k* = (1 + r eta) P / T
+
+What is filled counts as chosen at random: where a share f is, k* is 1 + ((1 + r eta) P / T - 1) / (1 - f).
+
+"auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds, and as interval the
+least that keeps a publish below 1 % of a step, lets a snapshot arrive before the next, and leaves the
+selector time to apply it.
+"""
+
+import math
+from dataclasses import dataclass
+
+MARGIN = 0.95
+"""The share of a step that a selector's work should fit in."""
+PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
+"""The share of a step that publishing may take, and of a selector's time that applying has at least."""
+EFFICIENCY = 0.9
+"""Data-parallel training on two devices that are alike, where nobody says otherwise."""
+SMALL, LARGE = 1.1, 3.0
+"""A break-even worth that almost any policy has, and one that hardly any has."""
+
+Bounds = tuple[float, float]
+"""Least and greatest keep rate that a policy was seen to be good at."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What was measured, or given for hardware that is not here."""
+
+    batch_size: int
+    step_ms: float
+    """Forward, backward, optimizer of one train batch."""
+    score_us: float
+    """One candidate: loaded, scored and judged by one selector."""
+    load_ms: float = 0.0
+    """The trainer loads and augments one train batch, beside the step before."""
+    publish_ms: float = 0.0
+    apply_ms: float = 0.0
+    transfer_ms: float = 0.0
+    selectors: int = 1
+    second_speed: float | None = None
+    """Train steps of the second device per train step of the first; None: not known."""
+    efficiency: float = EFFICIENCY
+
+    @property
+    def loop_ms(self) -> float:
+        """A step of the bare loop: what plain training takes."""
+        return max(self.step_ms, self.load_ms)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will do."""
+
+    keep: float
+    interval: int
+    loop_ms: float
+    """A step with everything that is the trainer's own."""
+    selector_ms: float
+    """What the selectors need for the candidates of one step."""
+    period_ms: float
+    """From step to step, where a late batch is waited for."""
+    idle: float
+    """Share of the trainer's time, where a late batch is waited for."""
+    fills: float
+    """Share of the trained examples that no selector judged, where a late batch is filled."""
+    staleness: float
+    candidates: float
+    """Candidates per second, over those of plain training, where a late batch is waited for."""
+    data_parallel: float | None
+    """Speed of both devices training, over one."""
+    slowdown: float
+    """Period of a run that fills, over that of plain training."""
+    selector_busy: float
+
+    @property
+    def break_even(self) -> float:
+        """The worth at which it pays, where late batches are filled: against both devices, or one alone."""
+        return 1.0 + ((self.data_parallel or 1.0) * self.slowdown - 1.0) / (1.0 - self.fills)
+
+    @property
+    def break_even_waiting(self) -> float:
+        """The same where late batches are waited for."""
+        return (self.data_parallel or 1.0) * self.slowdown * self.period_ms / self.loop_ms
+
+
+def forecast(
+    costs: Costs, *, keep: float | None, interval: int | None, bounds: Bounds = (0.0, 1.0)
+) -> Forecast:
+    """What a run with these settings will do; None is what "auto" makes of it."""
+    if interval is None:
+        interval = interval_needed(costs, keep)
+    if keep is None:
+        keep = keep_reached(costs, interval, bounds)
+    loop_ms = costs.loop_ms + costs.publish_ms / interval
+    selector_ms = scoring_ms(costs, keep) + costs.apply_ms / interval
+    period_ms = max(loop_ms, selector_ms)
+    r = costs.second_speed
+    return Forecast(
+        keep=keep,
+        interval=interval,
+        loop_ms=loop_ms,
+        selector_ms=selector_ms,
+        period_ms=period_ms,
+        idle=1.0 - loop_ms / period_ms,
+        fills=max(0.0, 1.0 - loop_ms / selector_ms) if selector_ms else 0.0,
+        staleness=1.0 + costs.transfer_ms / loop_ms + (interval - 1) / 2,
+        candidates=costs.loop_ms / (keep * period_ms),
+        data_parallel=None if r is None else 1.0 + r * costs.efficiency,
+        slowdown=loop_ms / costs.loop_ms,
+        selector_busy=min(1.0, selector_ms / period_ms),
+    )
+
+
+def scoring_ms(costs: Costs, keep: float) -> float:
+    """What one of the selectors spends on the candidates of a step."""
+    return costs.batch_size * costs.score_us / 1e3 / (keep * costs.selectors)
+
+
+def keep_reached(costs: Costs, interval: int, bounds: Bounds = (0.0, 1.0)) -> float:
+    """The keep rate that "auto" settles at: as many candidates as are scored in a step's time."""
+    spare_ms = MARGIN * costs.loop_ms - costs.apply_ms / interval
+    least, most = bounds
+    return min(most, max(least, scoring_ms(costs, 1.0) / spare_ms)) if spare_ms > 0.0 else most
+
+
+def interval_needed(costs: Costs, keep: float | None) -> int:
+    """The sync interval that "auto" settles at; with keep "auto" too, scoring takes what it leaves."""
+    loop_ms = costs.loop_ms
+    score_ms = MARGIN * loop_ms if keep is None else scoring_ms(costs, keep)
+    spare_ms = max(MARGIN * loop_ms - score_ms, APPLY_SHARE * max(loop_ms, score_ms))
+    return max(
+        1,
+        math.ceil(costs.publish_ms / (PUBLISH_SHARE * loop_ms)),
+        math.ceil((costs.transfer_ms + costs.apply_ms) / loop_ms),
+        math.ceil(costs.apply_ms / spare_ms),
+    )
+
+
+def advice(plan: Forecast, worth: float | None = None) -> str:
+    """In a sentence: use it, do not, or measure; `worth` is k as `sbpipe worth` measured it."""
+    against = (
+        "plain training on the first device alone"
+        if plan.data_parallel is None
+        else f"training on both devices ({plan.data_parallel:.2f} times as fast as one)"
+    )
+    k = plan.break_even
+    if worth is not None:
+        if worth > k:
+            return f"use it: worth {worth:.2f} is above {k:.2f}, which is what {against} amounts to"
+        return f"do not use it: worth {worth:.2f} is below {k:.2f}, which is what {against} amounts to"
+    if k <= SMALL:
+        return (
+            f"use it: it is ahead of {against} from a worth of {k:.2f} on, which selection nearly always has"
+        )
+    if k >= LARGE:
+        return f"do not use it: {against} is level with a worth of {k:.2f}, which selection hardly ever has"
+    return f"measure: it is ahead of {against} from a worth of {k:.2f} on; `sbpipe worth` tells yours"
+
+
+def remedy(plan: Forecast) -> str:
+    """What would help most where the selectors do not keep up; empty where they do."""
+    if plan.fills < 0.05:
+        return ""
+    reached = min(1.0, plan.keep / (1.0 - plan.fills))
+    return (
+        f"the selectors judge {100 * (1 - plan.fills):.0f} % of what is trained: score in a faster "
+        f"precision, add a selector, or keep {reached:.2f} of the candidates instead of {plan.keep:.2f}"
+    )

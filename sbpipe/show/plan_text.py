@@ -1,0 +1,75 @@
+"""A forecast in words, for a terminal. Knows neither runs nor how anything was measured."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sbpipe.machine.planner import Costs, Forecast
+from sbpipe.show.report.table import Table, number
+from sbpipe.show.terminal import percent
+
+Plans = Sequence[tuple[str, Costs, Sequence[Forecast]]]
+"""By precision: what it costs, what the settings give, and what keep = "auto" would."""
+
+
+def plan_text(plans: Plans, sides: Mapping[str, Any], chosen: str) -> str:
+    """All tables."""
+    costs = next(costs for precision, costs, _ in plans if precision == chosen)
+    return "\n\n".join([_cost_table(costs, sides).as_text(), _plan_table(plans, chosen).as_text()])
+
+
+def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
+    rows = [
+        ["train step", f"{costs.step_ms:.1f} ms", f"batch of {costs.batch_size}"],
+        ["load a train batch", f"{costs.load_ms:.3g} ms", "beside the step before"],
+        ["publish", f"{costs.publish_ms:.3g} ms", "what a snapshot costs the trainer"],
+        ["score", f"{costs.score_us:.0f} µs", "one candidate: loaded, scored, judged"],
+        ["apply", f"{costs.apply_ms:.3g} ms", "new weights, by a selector"],
+        ["transfer", f"{costs.transfer_ms:.3g} ms", "of a snapshot; 0 in shared memory"],
+        ["second device", number(costs.second_speed), "train steps per train step of the first"],
+    ]
+    where = [f"{side}: {found['device']}" for side, found in sides.items()]
+    title = f"costs, measured at the same time ({', '.join(where)})" if sides else "costs, as given"
+    return Table(title, ["what", "costs", ""], rows)
+
+
+def _plan_table(plans: Plans, chosen: str) -> Table:
+    rows = [
+        _row(precision + (" *" if precision == chosen and plan is found[0] else ""), costs, plan)
+        for precision, costs, found in plans
+        for plan in found
+    ]
+    header = ["precision", "score", "keep", "interval", "selector", "staleness", "candidates"]
+    header += ["period", "idle", "k*", "filled", "k* filled"]
+    notes = [
+        "* the settings; a second row of a precision is what keep = auto would settle at",
+        "selector: its work for one step; candidates: per second, over those of plain training",
+        "period, idle, k*: where a batch that is late is waited for",
+        f"filled, k* filled: where it is filled, and a step takes {plans[0][2][0].loop_ms:.1f} ms whatever "
+        "the selector does",
+        f"k*: the worth from which it is ahead of {_against(plans)}",
+    ]
+    return Table("forecast", header, rows, notes=notes)
+
+
+def _row(name: str, costs: Costs, plan: Forecast) -> list[str]:
+    return [
+        name,
+        f"{costs.score_us:.0f} µs",
+        f"{plan.keep:.3f}",
+        str(plan.interval),
+        f"{plan.selector_ms:.1f} ms",
+        f"{plan.staleness:.1f}",
+        f"× {plan.candidates:.2f}",
+        f"{plan.period_ms:.1f} ms",
+        percent(plan.idle),
+        f"{plan.break_even_waiting:.2f}",
+        percent(plan.fills),
+        f"{plan.break_even:.2f}",
+    ]
+
+
+def _against(plans: Plans) -> str:
+    speed = plans[0][2][0].data_parallel
+    if speed is None:
+        return "one device alone (how fast the second one trains is not known: --second-speed)"
+    return f"data-parallel training on both devices (× {speed:.2f})"

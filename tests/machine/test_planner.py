@@ -1,0 +1,101 @@
+"""The planner: four numbers in, the forecast that follows from them out."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbpipe.machine.planner import Costs, advice, forecast, interval_needed, keep_reached, remedy
+
+FAST = Costs(batch_size=100, step_ms=100.0, score_us=200.0)
+"""Scoring a batch's worth of candidates takes 20 ms: 80 ms at keep 1/4."""
+SLOW = replace(FAST, score_us=1000.0)
+"""100 ms: 400 ms at keep 1/4."""
+
+
+def test_a_selector_that_keeps_up_costs_nothing() -> None:
+    plan = forecast(FAST, keep=0.25, interval=1)
+    assert (plan.period_ms, plan.idle, plan.fills) == (100.0, 0.0, 0.0)
+    assert plan.selector_busy == pytest.approx(0.8)
+    assert plan.candidates == pytest.approx(4.0), "four candidates considered for each trained"
+
+
+def test_a_slow_selector_is_waited_for_or_the_rest_is_filled() -> None:
+    plan = forecast(SLOW, keep=0.25, interval=1)
+    assert plan.period_ms == pytest.approx(400.0)
+    assert plan.idle == pytest.approx(0.75)
+    assert plan.fills == pytest.approx(0.75)
+    assert plan.slowdown == 1.0, "filled, it takes what plain training takes"
+
+
+def test_two_selectors_halve_what_each_has_to_do() -> None:
+    plan = forecast(replace(SLOW, selectors=2), keep=0.25, interval=1)
+    assert plan.period_ms == pytest.approx(200.0)
+
+
+def test_keep_auto_is_what_is_scored_in_a_step() -> None:
+    assert keep_reached(FAST, 1) == pytest.approx(20 / 95)
+    assert keep_reached(SLOW, 1) == 1.0, (
+        "more than a step's time for the batch itself: nothing to choose from"
+    )
+    assert keep_reached(replace(FAST, score_us=20.0), 1, (0.1, 0.5)) == 0.1
+    assert keep_reached(SLOW, 1, (0.1, 0.5)) == 0.5
+    assert forecast(FAST, keep=None, interval=1).idle == 0.0
+
+
+@given(score_us=st.floats(1.0, 800.0), apply_ms=st.floats(0.0, 20.0), interval=st.integers(1, 16))
+def test_with_keep_auto_nobody_waits_unless_nothing_is_left_to_choose(
+    score_us: float, apply_ms: float, interval: int
+) -> None:
+    plan = forecast(replace(FAST, score_us=score_us, apply_ms=apply_ms), keep=None, interval=interval)
+    assert plan.keep == 1.0 or plan.idle == pytest.approx(0.0, abs=1e-9)
+
+
+def test_interval_auto_follows_the_dearest_of_publish_arrival_and_apply() -> None:
+    assert interval_needed(FAST, 0.25) == 1
+    assert interval_needed(replace(FAST, publish_ms=7.5), 0.25) == 8
+    assert interval_needed(replace(FAST, transfer_ms=350.0), 0.25) == 4
+    assert interval_needed(replace(FAST, apply_ms=60.0), 0.25) == 4  # of 95 - 80 ms that are left
+
+
+def test_staleness_grows_with_the_interval_and_the_transfer() -> None:
+    assert forecast(FAST, keep=0.25, interval=1).staleness == 1.0
+    assert forecast(FAST, keep=0.25, interval=9).staleness == 5.0
+    assert forecast(replace(FAST, transfer_ms=200.0), keep=0.25, interval=1).staleness == 3.0
+
+
+def test_loading_that_takes_longer_than_a_step_is_the_period() -> None:
+    assert forecast(replace(FAST, load_ms=300.0), keep=0.25, interval=1).period_ms == 300.0
+
+
+def test_break_even_is_what_both_devices_would_give_by_training() -> None:
+    alike = forecast(replace(FAST, second_speed=1.0, efficiency=0.9), keep=0.25, interval=1)
+    weak = forecast(replace(FAST, second_speed=0.1), keep=0.25, interval=1)
+    assert alike.break_even == pytest.approx(1.9)
+    assert weak.break_even == pytest.approx(1.09)
+    slow = forecast(replace(SLOW, second_speed=0.1), keep=0.25, interval=1)
+    assert slow.break_even_waiting == pytest.approx(4 * 1.09)
+    assert slow.break_even == pytest.approx(1 + 0.09 / 0.25), (
+        "a quarter is chosen: its worth counts for a quarter"
+    )
+
+
+@pytest.mark.parametrize(
+    ("second_speed", "worth", "says"),
+    [
+        (0.05, None, "use it"),
+        (1.0, None, "measure"),
+        (3.0, None, "do not use it"),
+        (1.0, 2.5, "use it: worth 2.50"),
+        (1.0, 1.5, "do not use it: worth 1.50"),
+    ],
+)
+def test_the_advice_follows_from_the_break_even(second_speed: float, worth: float | None, says: str) -> None:
+    plan = forecast(replace(FAST, second_speed=second_speed), keep=0.25, interval=1)
+    assert advice(plan, worth).startswith(says)
+
+
+def test_a_selector_that_does_not_keep_up_is_told_a_keep_rate_that_it_can() -> None:
+    assert remedy(forecast(FAST, keep=0.25, interval=1)) == ""
+    assert "keep 1.00" in remedy(forecast(SLOW, keep=0.25, interval=1))
