@@ -223,6 +223,8 @@ class Scorer:
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
         losses = self._without_nonsense(losses, inputs)
+        if self._has_overflowed(losses, inputs, targets):
+            return self.score_and_predict(inputs, targets)
         if is_checked:
             self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
@@ -250,6 +252,18 @@ class Scorer:
             log.warning("%s%s", found, way_out)
         self.num_overflowed += count
         return losses
+
+    def _has_overflowed(self, losses: Floats, inputs: Tensor, targets: Tensor) -> bool:
+        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
+        if self.precision == "fp32" or np.isfinite(losses).any():
+            return False
+        exact = self._losses(self.model(self._laid_out(self._shrunk(inputs[:SLICE]))), targets[:SLICE])
+        # Not finite in fp32 either: the model has diverged, which no precision can help.
+        if self._is_broken or not np.isfinite(exact).any():
+            return False
+        log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
+        self.use("fp32")
+        return True
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
         """The losses in fp32, learning the ranges of int8 on the way; None if values were not finite."""

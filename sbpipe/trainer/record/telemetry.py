@@ -139,7 +139,9 @@ class Telemetry:
             elapsed_s=self.elapsed_s,
             evaluate_s=self.evaluate_s,
             startup_s=self._startup_before_s + self.began - self._process_began,
-            **vars(evaluation),
+            error=evaluation.error,
+            loss=evaluation.loss,
+            class_errors=evaluation.class_errors,
         )
         self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 

@@ -23,6 +23,7 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.finite import FiniteScores
 from sbpipe.trainer.stream.stream import Stream
 
 
@@ -46,6 +47,7 @@ class Dispatcher:
         self._events = events
         self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table)
+        self._finite = FiniteScores() if config.selection.traits.needs_scores else None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
@@ -171,6 +173,8 @@ class Dispatcher:
         peer.answered(message.stats)
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
+        if self._finite is not None and not reason:
+            self._finite.see(message.scores, self._stream.steps_done)
         if reason:
             peer.was_refused()
             self.num_fenced += 1
