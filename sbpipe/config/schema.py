@@ -218,6 +218,7 @@ class SelectionConfig:
         high=1.0,
     )
     guard: bool = setting(True, "steady: choose less sharply while the loop swings")
+    trust: bool = setting(True, "steady: choose uniformly while scores say nothing about fresh losses")
     fallback: str = setting(
         "stale-scores",
         "who selects when no selector is left",

@@ -86,6 +86,12 @@ _SELECTION = (
     Number("selection.ess", "effective sample size", "ratio", "mean of `ess`"),
     Number("selection.strength", "strength", "ratio", "mean of `strength`"),
     Number("selection.guard", "guard", "ratio", "mean of `guard`"),
+    Number("selection.trust", "trust", "ratio", "mean of `trust`"),
+    Number("selection.doubt", "doubt", "text", "why scores were not trusted, the first time; null where they "
+           "were"),
+    Number("worth.ess", "effective share", "ratio", "mean(g)² / mean(g²) of the residual norms of the last "
+           "candidates: 1 = all alike, selection can gain nothing; null where scores do not tell the norms"),
+    Number("worth.ess_error", "its error", "ratio", "standard error of `worth.ess`"),
     Number("scoring.agreement", "scoring agreement", "correlation", "rank correlation of coarse scores with "
            "fp32 at the same image size; null where scores are exact"),
     Number("scoring.scale_agreement", "scale agreement", "correlation", "rank correlation of scores of "

@@ -11,6 +11,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
+from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.steering.health import Health
@@ -44,6 +45,7 @@ class Telemetry:
     def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
         self._events = events
         self._spans = spans
+        self._config = engine.config
         self._stream, self._roster, self._census = engine.stream, engine.roster, engine.census
         self._process_began = process_began
         self._startup_before_s = 0.0
@@ -165,11 +167,24 @@ class Telemetry:
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
             queue=self._stream.on_hand,
-            **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard")},
+            **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard", "trust")},
+            **self._worth("worth_ess"),
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
             elapsed_s=elapsed,
             left_s=elapsed * (1.0 - share) / share if share > 0 else None,
         )
+
+    def _worth(self, name: str) -> dict[str, float | None]:
+        """How unlike the last candidates are, and the standard error of that."""
+        loss = self._config.loss
+        norms = residual_norms(
+            self._stream.table.recent,
+            loss=loss.name,
+            by=self._config.selection.score,
+            label_smoothing=loss.label_smoothing,
+        )
+        found = effective_share(norms)
+        return {name: found.share if found else None, f"{name}_error": found.error if found else None}
 
     # --- summary ----------------------------------------------------------------------------------
 
@@ -238,6 +253,7 @@ class Telemetry:
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,
             "lease.expired": stream.ledger.num_expired,
+            **self._worth("worth.ess"),
             **self.evaluation_numbers(),
         }
 

@@ -94,10 +94,13 @@ class Dispatcher:
             self._stream.finish_step(strength)
         self._port.wake()
 
-    def take_predicted(self) -> list[NDArray[np.int32]]:
-        """The predictions of selectors' models by class since the last call. A deque needs no lock."""
-        predicted = self._stream.predicted
-        return [predicted.popleft() for _ in range(len(predicted))]
+    def take_predicted(self, step: int) -> list[NDArray[np.int32]]:
+        """The predictions of selectors' models by class, of selections up to the batch of this step."""
+        predicted, taken = self._stream.predicted, list[NDArray[np.int32]]()
+        # A deque needs no lock: the other thread only appends.
+        while predicted and predicted[0][0] <= step:
+            taken.append(predicted.popleft()[1])
+        return taken
 
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: time that does not count must gain nothing."""
