@@ -83,6 +83,8 @@ class SelectorStats:
     """Loading and augmenting candidates."""
     score_s: float = 0.0
     """Forward passes."""
+    score_cpu_s: float = 0.0
+    """Of these, time on a core; 0 on other devices than a CPU."""
     select_s: float = 0.0
     """The policy."""
     apply_s: float = 0.0

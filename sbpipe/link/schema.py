@@ -286,7 +286,9 @@ _STATS = Record(
     {
         "weights_version": Whole(-1),
         **dict.fromkeys(("scored", "applied", "overflowed", "checks", "failed_checks"), _COUNT),
-        **dict.fromkeys(("view_s", "score_s", "select_s", "apply_s", "idle_s", "slowest_chunk_s"), _TOTAL),
+        **dict.fromkeys(
+            ("view_s", "score_s", "score_cpu_s", "select_s", "apply_s", "idle_s", "slowest_chunk_s"), _TOTAL
+        ),
         **dict.fromkeys(("apply_ms", "transfer_ms", "refresh_ms"), _MEAN),
         **dict.fromkeys(("agreement", "scale_agreement"), _CORRELATION),
     },

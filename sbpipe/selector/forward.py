@@ -37,6 +37,7 @@ class ForwardPass:
         self._num_scored = 0
         self._num_applied = 0
         self._slowest_s = 0.0
+        self._score_cpu_s = 0.0
 
     @property
     def version(self) -> int:
@@ -91,8 +92,11 @@ class ForwardPass:
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
         num_checks, precision = self._scorer.agreement.num_checks, self.precision
+        on_core_s = time.thread_time()
         with self._spans.span("score"):
             scores, predictions = self._scorer.score_and_predict(inputs, targets)
+        if inputs.device.type == "cpu":
+            self._score_cpu_s += time.thread_time() - on_core_s
         if self._scorer.agreement.num_checks > num_checks:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
@@ -118,6 +122,7 @@ class ForwardPass:
             failed_checks=agreement.num_failed,
             view_s=spans.total_s["view"],
             score_s=spans.total_s["score"],
+            score_cpu_s=self._score_cpu_s,
             select_s=spans.total_s["select"],
             apply_s=sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh")),
             idle_s=spans.total_s["idle"],

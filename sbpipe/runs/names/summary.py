@@ -18,9 +18,19 @@ class Number(NamedTuple):
     meaning: str
 
 
+_VERDICT = (
+    Number("verdict.headline", "verdict", "text", "which part of the promise was got: not slower than plain "
+           "training, not worse than random selection, better"),
+    Number("verdict.loop", "loop", "text", "whether the loop waited, and for what"),
+    Number("verdict.scores", "scores", "text", "whether scores said anything about fresh losses"),
+    Number("verdict.worth", "worth", "text", "what is known of the gain"),
+    Number("verdict.lost", "lost", "text", "what was lost on the way"),
+    Number("verdict.knob", "knob", "text", "the setting that would help most"),
+)  # fmt: skip
 _RUN = (
     Number("status", "status", "text", "`finished`, `stopped` or `failed`"),
     Number("mode", "mode", "text", "how the roles were clocked"),
+    Number("policy", "policy", "text", "`selection.policy`"),
     Number("seed", "seed", "number", "the seed"),
     Number("config.digest", "settings digest", "text", "digest of every setting that changes the training"),
     Number("wall_s", "wall time", "s", "from the start of the trainer's process to its end"),
@@ -63,6 +73,9 @@ _SELECTOR = (
     Number("selector.busy_s", "selector busy", "s", "total: view, score, select and apply"),
     Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),
     Number("selector.score_s", "selector score", "s", "total: forward pass of candidates"),
+    Number(
+        "selector.score_cpu_s", "selector score, core", "s", "of this, time on a core; 0 on other devices"
+    ),
     Number("selector.select_s", "selector select", "s", "total: keep probabilities and choice"),
     Number(
         "selector.apply_s", "selector apply", "s", "total: new weights applied and made ready for scoring"
@@ -132,6 +145,7 @@ _LEASES = (
     Number("events.lost", "events lost", "events", "events that could not be written"),
 )
 GROUPS: dict[str, tuple[Number, ...]] = {
+    "The verdict": _VERDICT,
     "The run": _RUN,
     "The trainer": _TRAINER,
     "The selectors, summed": _SELECTOR,
