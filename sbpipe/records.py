@@ -103,6 +103,14 @@ class SelectorStats:
     """Mean rank correlation of scores with those of fp32, in [-1, 1]."""
     scale_agreement: float | None = None
     """Mean rank correlation of scores at the reduced size with those at full size, in [-1, 1]."""
+    estimated: int = 0
+    """Candidates scored with statistics of BatchNorm layers that were estimated on candidates."""
+    evaluation_loss: float | None = None
+    """Mean loss of the last candidates that were scored both in evaluation mode and with batch statistics."""
+    batch_loss: float | None = None
+    """The same with batch statistics."""
+    statistics_agreement: float | None = None
+    """Rank correlation of the two."""
 
     @property
     def busy_s(self) -> float:

@@ -266,6 +266,12 @@ class SelectorConfig:
         "precision of the scoring forward pass; auto = the fastest here that ranks like fp32",
         choices=("fp32", "bf16", "fp16", "int8", "auto"),
     )
+    statistics: str = setting(
+        "auto",
+        "what BatchNorm layers score with: auto (stored statistics, unless the model is blind with them), "
+        "stored, or candidates (estimated anew after new weights)",
+        choices=("auto", "stored", "candidates"),
+    )
     min_agreement: float = setting(
         0.95,
         "rank correlation with fp32 below which coarse scores are warned of, and auto steps back up",

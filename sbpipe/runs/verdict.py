@@ -236,10 +236,11 @@ def _knob_of_precision(numbers: Numbers) -> str:
 
 def _blindness(numbers: Numbers) -> str:
     """Evaluation mode against batch statistics."""
-    share = number(numbers, "scoring.recalibrated_share")
-    if not share:
+    scored, estimated = number(numbers, "selector.scored"), number(numbers, "scoring.estimated")
+    if not scored or not estimated:
         return ""
-    evaluated, batch = number(numbers, "scoring.eval_loss"), number(numbers, "scoring.batch_loss")
+    share = min(1.0, estimated / scored)
+    evaluated, batch = number(numbers, "scoring.evaluation_loss"), number(numbers, "scoring.batch_loss")
     by = f" (mean loss {evaluated:.2f}, with batch statistics {batch:.2f})" if evaluated and batch else ""
     return (
         f"The model is blind in evaluation mode{by}, so its BatchNorm statistics were estimated anew for "

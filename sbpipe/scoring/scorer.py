@@ -19,6 +19,8 @@ from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
+from sbpipe.scoring.blindness import CHECKED
+from sbpipe.scoring.norms import Statistics
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 
 log = logging.getLogger("sbpipe.scoring")
@@ -40,6 +42,7 @@ class Scorer:
         scale: float = 1.0,
         compiled: bool = False,
         min_agreement: float = 0.0,
+        statistics: str = "auto",
     ) -> None:
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
         self._layout = layout_of(self.model)
@@ -53,6 +56,8 @@ class Scorer:
         self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
         """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
+        self.statistics = Statistics(self.model, statistics)
+        """What normalisation layers compute with."""
         self.num_outputs = 0
         """Classes that predictions are of, once there are some."""
         self.num_overflowed = 0
@@ -66,8 +71,8 @@ class Scorer:
         """Score at this precision from now on; in fp32 if the model cannot be."""
         self.agreement.forget()
         self.precision, self._program = self._make(precision)
-        self._is_pending = True
-        self.refresh()
+        self._derive()
+        self._is_pending = self.statistics.are_estimated
 
     def _make(self, precision: str) -> tuple[str, Program]:
         try:
@@ -100,15 +105,20 @@ class Scorer:
         # casting or packing each of them would be wasted.
         self._is_pending = True
         self.agreement.weights_arrived()
+        self.statistics.weights_arrived()
 
     @torch.inference_mode()
     def refresh(self) -> bool:
         """Take weights that have arrived, if any did; whether some had."""
-        if not self._is_pending:
+        # Statistics that are estimated need candidates: then the next pass does it.
+        if not self._is_pending or self.statistics.are_estimated:
             return False
-        self._is_broken = not self._program.refresh()
+        self._derive()
         self._is_pending = False
         return True
+
+    def _derive(self) -> None:
+        self._is_broken = not self._program.refresh()
 
     # --- before the first lease -------------------------------------------------------------------
 
@@ -211,11 +221,24 @@ class Scorer:
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
-        return self.score_and_predict(inputs, targets)[0]
+        return self._pass(inputs, targets)[0]
 
     @torch.inference_mode()
     def score_and_predict(self, inputs: Tensor, targets: Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
         """The loss of each candidate, and the class the model gives it; None for no classifier."""
+        is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
+        if was_estimated and self._is_pending:
+            self._estimate(inputs, targets, is_compared=is_compared)
+        scored = self._pass(inputs, targets)
+        if was_estimated:
+            self.statistics.num_estimated += len(inputs)
+        elif is_compared:
+            outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
+            self._note_statistics(scored[0][:CHECKED], self._losses(outputs, targets[:CHECKED]))
+        return scored
+
+    @torch.inference_mode()
+    def _pass(self, inputs: Tensor, targets: Tensor) -> tuple[Floats, NDArray[np.int64] | None]:
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
         # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
@@ -224,7 +247,7 @@ class Scorer:
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
         losses = self._without_nonsense(losses, inputs)
         if self._has_overflowed(losses, inputs, targets):
-            return self.score_and_predict(inputs, targets)
+            return self._pass(inputs, targets)
         if is_checked:
             self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
@@ -293,6 +316,28 @@ class Scorer:
             return inputs
         size = [max(1, round(side * self._scale)) for side in inputs.shape[2:]]
         return nn.functional.interpolate(inputs, size=size, mode="area")
+
+    # --- statistics of normalisation layers -------------------------------------------------------
+
+    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> None:
+        """Take weights that have arrived, with statistics of these candidates in place of the stored ones."""
+        finite = _finite_rows(inputs)
+        inputs, targets = self._laid_out(self._shrunk(inputs[finite])), targets[finite]
+        compared = (inputs[:CHECKED], targets[:CHECKED])
+        evaluated = self._losses(self.model(compared[0]), compared[1]) if is_compared else None
+        outputs = self.statistics.estimate(inputs)
+        self._derive()
+        self._is_pending = False
+        # What int8 has learned of ranges was learned under other statistics.
+        if self.precision == "int8" and not self.statistics.num_estimated:
+            self._program.calibrate(inputs[:SLICE])
+        if evaluated is not None and outputs is not None:
+            self._note_statistics(evaluated, self._losses(outputs[:CHECKED], compared[1]))
+
+    def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
+        changed = self.statistics.note(evaluated, batch)
+        if changed:
+            log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
 
     # --- checks -----------------------------------------------------------------------------------
 

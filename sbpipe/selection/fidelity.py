@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Floats
 
+MOST = 8.0
+"""So many times as much as the median of its batch an example stands for at the most."""
+
 
 def ranks(values: Floats) -> NDArray[np.float64]:
     """Ranks from 0, ties sharing their mean rank."""
@@ -41,6 +44,8 @@ def weighted_spearman(scores: Floats, losses: Floats, stands_for: Floats) -> tup
     scores say: among the kept they differ little. Pairs that are not finite do not count; NaN where there is
     nothing to correlate.
     """
+    # Cut off: one kept with a chance of 1 in 1,000 would outweigh the whole batch.
+    stands_for = np.minimum(stands_for, MOST * np.median(stands_for))
     known = np.isfinite(scores) & np.isfinite(losses)
     if known.sum() < 3:
         return float("nan"), 0.0

@@ -94,6 +94,7 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
         scale=own.scale,
         compiled=own.compile,
         min_agreement=own.min_agreement,
+        statistics=own.statistics,
     )
 
 

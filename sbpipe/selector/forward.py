@@ -91,7 +91,9 @@ class ForwardPass:
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
-        num_checks, precision = self._scorer.agreement.num_checks, self.precision
+        statistics = self._scorer.statistics
+        num_checks, num_compared = self._scorer.agreement.num_checks, statistics.num_checks
+        precision = self.precision
         on_core_s = time.thread_time()
         with self._spans.span("score"):
             scores, predictions = self._scorer.score_and_predict(inputs, targets)
@@ -101,6 +103,13 @@ class ForwardPass:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
                 "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
+            )
+        if statistics.num_checks > num_compared and statistics.checked is not None:
+            self._events.write(
+                "statistics",
+                version=self.version,
+                **statistics.checked._asdict(),
+                are_estimated=statistics.are_estimated,
             )
         self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
         self._num_scored += len(scores)
@@ -113,6 +122,8 @@ class ForwardPass:
     def stats(self) -> SelectorStats:
         """What the trainer wants to know of this selector, as running totals."""
         spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
+        statistics = self._scorer.statistics
+        checked = statistics.checked
         return SelectorStats(
             weights_version=self.version,
             scored=self._num_scored,
@@ -132,4 +143,8 @@ class ForwardPass:
             refresh_ms=spans.mean_ms("refresh"),
             agreement=agreement.mean if agreement.num_checks else None,
             scale_agreement=scale.mean if scale.num_checks else None,
+            estimated=statistics.num_estimated,
+            evaluation_loss=checked.evaluation_loss if checked else None,
+            batch_loss=checked.batch_loss if checked else None,
+            statistics_agreement=checked.agreement if checked else None,
         )

@@ -368,9 +368,12 @@ stats = st.builds(
     SelectorStats,
     st.integers(-1, limits.MAX_COUNT),
     *[counts] * 5,
-    *[totals] * 6,
+    *[totals] * 7,
     *[st.none() | totals] * 3,
     *[correlations] * 2,
+    counts,
+    *[st.none() | st.floats(-1e30, 1e30)] * 2,
+    correlations,
 )
 scores = npst.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 seconds = st.floats(limits.MIN_PERIOD_S, limits.MAX_PERIOD_S)

@@ -197,6 +197,15 @@ _SELECTORS = (
         Field("precision", "text", "what it scores in"),
         Field("agreement", "correlation", "rank correlation of both scores"),
     )),
+    EventKind("statistics", ("selector",), "some candidates scored in evaluation mode and with batch "
+              "statistics too; means of the last three such checks", (
+        Field("version", "steps", "of the weights"),
+        Field("evaluation_loss", "loss", "mean loss in evaluation mode"),
+        Field("batch_loss", "loss", "mean loss with batch statistics"),
+        Field("agreement", "correlation", "rank correlation of both"),
+        Field("are_estimated", "yes/no", "whether BatchNorm layers score with statistics of candidates from "
+              "here on, because evaluation mode is blind"),
+    )),
 )  # fmt: skip
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (

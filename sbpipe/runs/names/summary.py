@@ -112,6 +112,13 @@ _SELECTION = (
     Number("scoring.checks", "scoring checks", "checks", "how often scores were compared with fp32"),
     Number("scoring.failed_checks", "failed checks", "checks", "without a result: not finite, or all alike"),
     Number("scoring.overflowed", "overflowed", "candidates", "scores that were not finite"),
+    Number("scoring.estimated", "estimated", "candidates", "candidates scored with BatchNorm statistics that "
+           "were estimated on candidates, because evaluation mode was blind"),
+    Number("scoring.evaluation_loss", "loss, evaluation mode", "loss", "mean over the last candidates that "
+           "were scored both ways; null where there are no BatchNorm layers, or no check was due"),
+    Number("scoring.batch_loss", "loss, batch statistics", "loss", "the same with batch statistics"),
+    Number("scoring.statistics_agreement", "statistics agreement", "correlation", "rank correlation of the "
+           "two"),
     Number("scoring.refresh_ms", "refresh", "ms", "mean folding, casting or quantising of new weights"),
 )  # fmt: skip
 _WEIGHTS = (
