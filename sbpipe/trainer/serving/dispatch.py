@@ -24,6 +24,7 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.finite import FiniteScores
 from sbpipe.trainer.stream.keep import KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
@@ -52,6 +53,7 @@ class Dispatcher:
         self._filling = Filling(events)
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
+        self._finite = FiniteScores() if config.selection.traits.needs_scores else None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
@@ -120,10 +122,13 @@ class Dispatcher:
             self._follow_speed()
         self._port.wake()
 
-    def take_predicted(self) -> list[NDArray[np.int32]]:
-        """The predictions of selectors' models by class since the last call. A deque needs no lock."""
-        predicted = self._stream.predicted
-        return [predicted.popleft() for _ in range(len(predicted))]
+    def take_predicted(self, step: int) -> list[NDArray[np.int32]]:
+        """The predictions of selectors' models by class, of selections up to the batch of this step."""
+        predicted, taken = self._stream.predicted, list[NDArray[np.int32]]()
+        # A deque needs no lock: the other thread only appends.
+        while predicted and predicted[0][0] <= step:
+            taken.append(predicted.popleft()[1])
+        return taken
 
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: time that does not count must gain nothing.
@@ -245,6 +250,8 @@ class Dispatcher:
         peer.answered(message.stats, now, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
+        if self._finite is not None and not reason:
+            self._finite.see(message.scores, self._stream.steps_done)
         if reason:
             peer.was_refused()
         if reason and message.lease_id not in self._stream.taken_back:

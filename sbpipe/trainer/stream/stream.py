@@ -28,7 +28,7 @@ from sbpipe.trainer.stream.stretches import Stretches
 from sbpipe.trainer.stream.versions import Versions, fast_version_of
 from sbpipe.trainer.stream.yields import Yield
 
-_MOST_PREDICTED = 64
+_MOST_PREDICTED = 1024
 
 
 class Stream:
@@ -70,8 +70,10 @@ class Stream:
         self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
         self._strengths = {0: 1.0}
         """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
-        self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
-        """Predictions by class of the last selections, for who wants to take them."""
+        self.predicted: deque[tuple[int, NDArray[np.int32]]] = deque(maxlen=_MOST_PREDICTED)
+        """Predictions by class of the last selections, for who wants to take them, each with the number of
+        the batch that was being filled: under a clock it does not depend on when an answer arrives.
+        """
         self.is_waiting = False
         self.keep = config.selection.keep_rate
         """The keep rate that leases aim at from now on."""
@@ -236,7 +238,7 @@ class Stream:
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
-            self.predicted.append(selection.predicted)
+            self.predicted.append((self.num_assembled, selection.predicted))
         is_fill = grant.peer == FILL
         if is_fill:
             self.yielded.fill(num_kept)
@@ -389,6 +391,7 @@ class Stream:
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
+            "predicted": [(number, counts.tolist()) for number, counts in self.predicted],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -399,5 +402,6 @@ class Stream:
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
+        self.predicted.extend((number, np.array(counts, np.int32)) for number, counts in state["predicted"])
         self._assembler.restore(state["waiting"])
         self._assemble()
