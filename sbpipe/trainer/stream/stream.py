@@ -115,6 +115,7 @@ class Stream:
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         depth, granted = self._config.sync.depth, list[tuple[Peer, Lease]]()
+        a_pass = self._config.score_batch_size * self.yielded.rate  # what one keeps, about
         # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
         # it finds work the moment it has answered the first.
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
@@ -128,16 +129,17 @@ class Stream:
                 expected=sum(grant.expected_kept for grant in out),
                 is_waiting=self.is_waiting,
                 ahead=self.ahead,
+                least=a_pass if self.ahead else math.inf,
             )
             if self.ahead:
-                needed = min(needed, math.ceil(self.batch_size / 2))
+                needed = min(needed, math.ceil(self.batch_size * credit.PIECE))
             free = depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
             others = max(1, len(idle) - len(granted))
             kept, room = math.ceil(needed / others), math.ceil(free / others)
             if kept < 1 or room < 1:
                 break
             # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
-            most = min(room, kept + self._config.score_batch_size)
+            most = min(room, kept + (math.ceil(a_pass) if self.ahead else self._config.score_batch_size))
             granted += self._lease(
                 peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False
             )
