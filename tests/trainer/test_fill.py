@@ -1,9 +1,5 @@
 """The loop never waits: a train batch that is late is filled from the line, and costs nothing but selection."""
 
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +13,11 @@ from support.runs import (
     HANG_S,
     answer_all,
     events_of,
-    has_steps,
     settings,
     small,
     start,
     summary_of,
     train_over,
-    wait_for,
 )
 
 from sbpipe.config import Config
@@ -314,19 +308,3 @@ def test_fallback_wait_waits_for_the_first_selector_even_where_late_batches_are_
     process = start("trainer", "--bind", f"ipc://{run_path}.link", "--run-dir", str(run_path), *given)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == PeerLost.exit_code, output
-
-
-def test_a_frozen_selector_does_not_hold_up_the_loop(run_path: Path) -> None:
-    run = start("run", "--run-dir", str(run_path), *settings(selection__late="fill", train__steps=100_000))
-    wait_for("a selector", lambda: has_steps(run_path, 1)() and events_of(run_path, "selector"))
-    frozen = int((run_path / "pids" / "selector").read_text()) if False else _selector_of(run_path)
-    os.kill(frozen, signal.SIGSTOP)
-    before = len(events_of(run_path, "step"))
-    # Silence counts as loss after 120 s here: these steps are trained while its leases are out.
-    wait_for("steps", lambda: len(events_of(run_path, "step")) > before + 50)
-    assert [event["state"] for event in events_of(run_path, "selector")] == ["ready"]
-    os.kill(frozen, signal.SIGCONT)
-    run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=HANG_S)
-    assert run.returncode == 130, output
-    assert any(event["reason"] == "selector late" for event in events_of(run_path, "fill"))
