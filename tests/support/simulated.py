@@ -1,4 +1,4 @@
-"""A pipelined run without threads, models or real time: a loop and selectors of known speed around the stream."""
+"""A pipelined run without threads, models or real time: a loop and selectors of known speed."""
 
 from dataclasses import dataclass, field
 
@@ -8,6 +8,7 @@ from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection, SelectorStats, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
 from sbpipe.trainer.stream.keep import Change, KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
@@ -71,7 +72,7 @@ class SimulatedRun:
         self.stream.versions.offer(Part.WHOLE, 0)
         self.pace = Pace()
         self.control = KeepControl(self.stream.keep, config.keep_bounds, self.stream.batch_size)
-        self.drawer = Fallback(config, self.stream.order, self.stream.table)
+        self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
         self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
         self.now = self.waited_s = 0.0
         self.batches: list[TrainBatch] = []
@@ -122,7 +123,7 @@ class SimulatedRun:
 
     def _fill_if_short(self, now: float) -> None:
         if self.stream.num_assembled == self.stream.num_started:
-            assert self.stream.fill(self.drawer) > 0
+            assert self.filler.fill() > 0
             self._whole_at = now
 
     def _run_selectors(self, until: float) -> None:

@@ -1,4 +1,4 @@
-"""The loop never waits: a train batch that is late is filled from the line, and costs nothing but selection."""
+"""The loop never waits: a train batch that is late is filled from the line."""
 
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from sbpipe.records import Part, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.steering.fresh import FreshWeights
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
 from sbpipe.trainer.stream.stream import Stream
 
 
@@ -35,10 +36,10 @@ def filling(**changes: Any) -> Config:
     return small(selection__late="fill", **changes)
 
 
-def stream_of(config: Config, num_examples: int = 600) -> tuple[Stream, Fallback]:
+def stream_of(config: Config, num_examples: int = 600) -> tuple[Stream, Filler]:
     stream = Stream(config, num_examples)
     stream.versions.offer(Part.WHOLE, 0)
-    return stream, Fallback(config, stream.order, stream.table)
+    return stream, Filler(stream, Fallback(config, stream.order, stream.table))
 
 
 def train(stream: Stream) -> TrainBatch:
@@ -54,8 +55,8 @@ def train(stream: Stream) -> TrainBatch:
 
 
 def test_a_batch_without_any_selection_is_the_next_candidates_of_the_line() -> None:
-    stream, drawer = stream_of(filling(train__steps=0, train__epochs=2.0, selection__keep=0.25))
-    assert stream.fill(drawer) == 16
+    stream, filler = stream_of(filling(train__steps=0, train__epochs=2.0, selection__keep=0.25))
+    assert filler.fill() == 16
     batch = train(stream)
     assert batch.example_ids.tolist() == stream.order.ids(0, 0, 16).tolist()
     assert batch.is_fill.all()
@@ -65,7 +66,7 @@ def test_a_batch_without_any_selection_is_the_next_candidates_of_the_line() -> N
 
 
 def test_only_what_is_missing_is_filled_and_the_late_answer_goes_into_the_next_batch() -> None:
-    stream, drawer = stream_of(filling(train__steps=0, train__epochs=2.0))
+    stream, filler = stream_of(filling(train__steps=0, train__epochs=2.0))
     peer = Peer("a", "cpu", is_ready=True)
     stream.ahead = 0.5
     leases = [lease for _, lease in stream.grant([peer])]
@@ -73,7 +74,7 @@ def test_only_what_is_missing_is_filled_and_the_late_answer_goes_into_the_next_b
     stream.accept(answer_all(leases[0]))
     on_hand = stream.leftover
     assert 0 < on_hand < 16
-    assert stream.fill(drawer) == 16 - on_hand
+    assert filler.fill() == 16 - on_hand
     batch = train(stream)
     assert batch.is_fill.tolist() == [False] * on_hand + [True] * (16 - on_hand)
     assert stream.accept(answer_all(leases[1])) == ""
@@ -81,29 +82,29 @@ def test_only_what_is_missing_is_filled_and_the_late_answer_goes_into_the_next_b
 
 
 def test_a_fill_goes_on_behind_the_end_of_an_epoch() -> None:
-    stream, drawer = stream_of(filling(train__steps=0, train__epochs=2.0), num_examples=20)
-    stream.fill(drawer)
+    stream, filler = stream_of(filling(train__steps=0, train__epochs=2.0), num_examples=20)
+    filler.fill()
     train(stream)
-    assert stream.fill(drawer) == 16
+    assert filler.fill() == 16
     assert train(stream).epochs.tolist() == [0] * 4 + [1] * 12
 
 
 def test_at_the_end_of_the_line_what_a_selector_still_holds_is_taken_back() -> None:
-    stream, drawer = stream_of(filling(train__steps=0, train__epochs=1.0), num_examples=64)
+    stream, filler = stream_of(filling(train__steps=0, train__epochs=1.0), num_examples=64)
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     while not stream.is_finished:
-        assert stream.fill(drawer) == 16
+        assert filler.fill() == 16
         train(stream)
     assert stream.steps_done == 4
     assert stream.ledger.num_considered == 64
     assert stream.accept(answer_all(lease)) == "the lease is not out"
     assert stream.ledger.num_expired == 0, "by nobody's fault"
-    assert lease.lease_id in stream.taken_back
+    assert lease.lease_id in filler.taken_back
 
 
-def scored(config: Config) -> tuple[Stream, Fallback]:
+def scored(config: Config) -> tuple[Stream, Filler]:
     """A stream whose first epoch was answered by a selector: scores are 0, 1, 2, ... along each lease."""
-    stream, drawer = stream_of(config, num_examples=96)
+    stream, filler = stream_of(config, num_examples=96)
     peer = Peer("a", "cpu", is_ready=True)
     while stream.ledger.num_considered < 96:
         stream.is_waiting = True
@@ -111,16 +112,16 @@ def scored(config: Config) -> tuple[Stream, Fallback]:
             stream.accept(answer_all(lease))
         while stream.ready:
             train(stream)
-    return stream, drawer
+    return stream, filler
 
 
 def test_where_the_table_knows_recent_scores_a_fill_is_chosen_by_them() -> None:
-    stream, drawer = scored(
+    stream, filler = scored(
         filling(train__steps=0, train__epochs=9.0, selection__policy="topk", selection__keep=0.25)
     )
     before = stream.ledger.num_considered
     need = 16 - stream.leftover
-    assert stream.fill(drawer) == need
+    assert filler.fill() == need
     assert stream.ledger.num_considered - before > 2 * need, "others were considered and not kept"
     batch = train(stream)
     assert np.isnan(batch.scores[batch.is_fill]).all(), "old scores are not told as if they were new"
@@ -128,28 +129,27 @@ def test_where_the_table_knows_recent_scores_a_fill_is_chosen_by_them() -> None:
 
 @pytest.mark.parametrize("changes", [{"selection__fallback": "uniform"}, {"sync__max_staleness": 2}])
 def test_a_fill_is_blind_where_old_scores_may_not_be_used(changes: dict[str, Any]) -> None:
-    stream, drawer = scored(
+    stream, filler = scored(
         filling(train__steps=0, train__epochs=9.0, selection__policy="topk", selection__keep=0.25, **changes)
     )
     for _ in range(3):  # so that the bound is passed, too
-        stream.fill(drawer)
+        filler.fill()
         train(stream)
     before = stream.ledger.num_considered
-    assert stream.fill(drawer) == stream.ledger.num_considered - before
+    assert filler.fill() == stream.ledger.num_considered - before
 
 
 def test_scores_of_more_than_an_epoch_ago_are_not_recent() -> None:
-    stream, drawer = scored(
-        filling(train__steps=0, train__epochs=9.0, selection__policy="topk", selection__keep=0.25)
-    )
-    stream.steps_done += 10
-    assert not drawer.knows(1, 0, 64, step=stream.steps_done, recent=2)
-    assert drawer.knows(1, 0, 64, step=stream.steps_done, recent=100)
+    config = filling(train__steps=0, train__epochs=9.0, selection__policy="topk", selection__keep=0.25)
+    stream, _ = scored(config)
+    table = Fallback(config, stream.order, stream.table)
+    assert not table.knows(1, 0, 64, step=stream.steps_done + 10, recent=2)
+    assert table.knows(1, 0, 64, step=stream.steps_done + 10, recent=100)
 
 
 def test_in_a_stretch_without_selection_a_fill_is_kept_for_sure_like_the_rest() -> None:
-    stream, drawer = stream_of(filling(train__steps=0, train__epochs=2.0, selection__warmup=10))
-    stream.fill(drawer)
+    stream, filler = stream_of(filling(train__steps=0, train__epochs=2.0, selection__warmup=10))
+    filler.fill()
     batch = train(stream)
     keep = np.float32(1 / 3)
     assert batch.keep_probability.tolist() == [1.0] * 10 + [keep] * 6
@@ -168,7 +168,7 @@ def test_every_candidate_is_considered_once_and_trained_at_most_once_with_fills(
     num_examples: int, limit: int, moves: list[tuple[str, int]]
 ) -> None:
     config = filling(train__steps=0, train__epochs=limit / num_examples)
-    (stream, drawer), trained = stream_of(config, num_examples), list[tuple[int, int]]()
+    (stream, filler), trained = stream_of(config, num_examples), list[tuple[int, int]]()
     last = stream.ledger.limit
     peers = [Peer(name, "cpu", is_ready=True) for name in "ab"]
     leases: dict[int, Any] = {}
@@ -182,7 +182,7 @@ def test_every_candidate_is_considered_once_and_trained_at_most_once_with_fills(
         elif move == "x":
             stream.expire_peer("ab"[number % 2])
         elif move == "f":
-            stream.fill(drawer)
+            filler.fill()
         elif move == "t" and stream.ready:
             batch = train(stream)
             assert len(batch.example_ids) == 16
@@ -190,7 +190,7 @@ def test_every_candidate_is_considered_once_and_trained_at_most_once_with_fills(
         elif move == "k":
             stream.aim(0.25 + number / 40)
         elif move == "r":
-            again, drawer = stream_of(config, num_examples)
+            again, filler = stream_of(config, num_examples)
             again.restore(stream.state())
             stream, leases = again, {}
     assert stream.is_finished
@@ -201,9 +201,9 @@ def test_every_candidate_is_considered_once_and_trained_at_most_once_with_fills(
 
 def test_a_checkpoint_keeps_what_was_filled_and_at_which_rate_its_lease_aimed() -> None:
     config = filling(train__steps=0, train__epochs=9.0)
-    stream, drawer = stream_of(config)
+    stream, filler = stream_of(config)
     stream.aim(0.4)
-    stream.fill(drawer)
+    filler.fill()
     again, _ = stream_of(config)
     again.restore(stream.state())
     batch = again.ready[0]
@@ -248,8 +248,8 @@ def test_the_mean_weight_of_a_batch_does_not_depend_on_how_much_of_it_was_filled
 
 
 def test_unbiased_weights_count_a_fill_once() -> None:
-    stream, drawer = stream_of(filling(selection__policy="sb", selection__keep=0.25))
-    stream.fill(drawer)
+    stream, filler = stream_of(filling(selection__policy="sb", selection__keep=0.25))
+    filler.fill()
     batch = train(stream)
     assert (batch.target_keep / batch.keep_probability).tolist() == [1.0] * 16
 

@@ -24,6 +24,7 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
 from sbpipe.trainer.stream.keep import KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
@@ -49,6 +50,7 @@ class Dispatcher:
         self._events = events
         self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table)
+        self._filler = Filler(stream, self._fallback)
         self._filling = Filling(events)
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
@@ -197,7 +199,7 @@ class Dispatcher:
     def _fill(self) -> bool:
         """Complete the next batch from the line; whether that was possible."""
         step = self._stream.num_assembled
-        count = self._stream.fill(self._fallback)
+        count = self._filler.fill()
         if count:
             reason = LATE if self._roster.ready() else ALONE if self._reception.num_admitted else STARTING
             self._filling.filled(step, count, reason)
@@ -246,7 +248,7 @@ class Dispatcher:
             reason = self._stream.accept(message)
         if reason:
             peer.was_refused()
-        if reason and message.lease_id not in self._stream.taken_back:
+        if reason and message.lease_id not in self._filler.taken_back:
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 

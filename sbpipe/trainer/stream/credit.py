@@ -10,9 +10,9 @@ A loop that does not wait for selection (`selection.late = "fill"`) needs the ne
 current one is done, because it has yet to be loaded. A lease granted when a step begins would be answered too
 late by a selector that needs most of a step for it, which is what `selection.keep = "auto"` aims at. So half
 a batch more (a whole one where loading takes long) is leased ahead, in leases of a third of a batch: when a
-step begins, half of the next batch is on hand or being scored, the rest is answered in the middle of the step,
-and the selector finds its next lease when it has answered the last one. No lease is longer than what its selector
-can score in about one step's time, so that the answer of a slow one is not many steps old.
+step begins, half of the next batch is on hand or being scored, the rest is answered in the middle of the
+step, and the selector finds its next lease when it has answered the last one. No lease is longer than what
+its selector can score in about one step's time, so that the answer of a slow one is not many steps old.
 
 The yield of a lease is what is fixed, not its length. Scores move with the weights, and early in a run one
 lease keeps a tenth of its candidates and the next one a half; so a lease's range is generous, its selector

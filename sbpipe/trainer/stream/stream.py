@@ -19,7 +19,7 @@ from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
-from sbpipe.trainer.stream.fallback import FILL, Fallback
+from sbpipe.trainer.stream.fallback import FILL
 from sbpipe.trainer.stream.ledger import Grant, Ledger
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stretches import Stretches
@@ -49,7 +49,7 @@ class Stream:
             else math.ceil(config.train.epochs * num_examples)
         )
         self.ledger = Ledger(num_examples, limit)
-        self._stretches = Stretches(config, limit)
+        self.stretches = Stretches(config, limit)
         self.order = Order(num_examples, config.seed)
         judged_by = classes if config.selection.history_by == "class" else None
         self.table = ScoreTable(
@@ -72,8 +72,6 @@ class Stream:
         """The keep rate that leases aim at from now on."""
         self.step_s: float | None = None
         """What a step takes a loop that does not wait; None = not known, or nobody asks."""
-        self.taken_back: set[int] = set()
-        """Leases whose answers come too late for the end of the run, by nobody's fault."""
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
         self.yielded = Yield(config.selection, num_examples)
@@ -82,7 +80,7 @@ class Stream:
 
     def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         """The leases to send now, given the peers that are ready."""
-        if not peers or self._has_enough_batches() or self.versions.published < 0:
+        if not peers or self.has_enough_batches() or self.versions.published < 0:
             return []
         if self._config.is_clocked:
             return self._grant_clocked(peers)
@@ -93,7 +91,8 @@ class Stream:
                 break
         return granted
 
-    def _has_enough_batches(self) -> bool:
+    def has_enough_batches(self) -> bool:
+        """Whether a run by steps needs no further batch."""
         return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
 
     def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
@@ -148,7 +147,7 @@ class Stream:
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
     ) -> list[tuple[Peer, Lease]]:
-        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
+        keep_all, change_at = self.stretches.at(self.ledger.next_place, self.num_assembled)
         rate = 1.0 if keep_all else self.yielded.rate
         # What it can score in about a step's time, once both are known: a slow one answers as soon as others.
         most_in_time = peer.rate * self.step_s if peer.rate and self.step_s else math.inf
@@ -157,14 +156,14 @@ class Stream:
         if places is None:
             return []
         expected = min(enough, rate * (places[1] - places[0]))
-        lease = self._put_out(
+        lease = self.put_out(
             peer.name, places, expected, enough=enough, most=most, versions=versions, exact=exact
         )
         # The ledger's copy need not hold the history: only its first reader wants it.
         history, history_classes = self.table.history if peer.takes_history() else (None, None)
         return [(peer, replace(lease, history=history, history_classes=history_classes))]
 
-    def _put_out(
+    def put_out(
         self,
         name: str,
         places: tuple[int, int],
@@ -187,7 +186,7 @@ class Stream:
             version=versions[0],
             fast_version=versions[1],
             exact=exact,
-            keep_all=self._stretches.at(places[0], self.num_assembled)[0],
+            keep_all=self.stretches.at(places[0], self.num_assembled)[0],
             strength=self._strength(),
             keep=self.keep,
         )
@@ -250,53 +249,10 @@ class Stream:
         self._assemble()
         return ""
 
-    # --- fills ------------------------------------------------------------------------------------
-
     def aim(self, keep: float) -> None:
         """Leases aim at another keep rate from now on."""
         self.yielded.aim(keep / self.keep)
         self.keep = keep
-
-    def fill(self, drawer: Fallback) -> int:
-        """Complete the next train batch from the line, without a selector's word; the examples that took.
-
-        0 if no candidate is left. What a selector has out stays out, and its answer goes into a later batch.
-        """
-        before, filled = self.num_assembled, 0
-        while self.num_assembled == before and not self._has_enough_batches():
-            need = self.batch_size - len(self._assembler)
-            answer = self._drawn(drawer, need)
-            if answer is None:
-                if not self._take_back():
-                    break
-                continue
-            filled += len(answer[0].kept)
-            self.accept(*answer)
-        return filled
-
-    def _drawn(self, drawer: Fallback, need: int) -> tuple[Selection, Ids] | None:
-        """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
-        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
-        num_examples = self.ledger.num_examples
-        places = self.ledger.reach(need if keep_all else math.ceil(need / self.keep), change_at)
-        if places is None:
-            return None
-        epoch, start = divmod(places[0], num_examples)
-        stop, recent = start + places[1] - places[0], math.ceil(num_examples * self.keep / self.batch_size)
-        step = self.steps_done
-        is_chosen = not keep_all and drawer.knows(epoch, start, stop, step=step, recent=recent)
-        if not is_chosen:
-            places = places[0], min(places[1], places[0] + need)
-        lease = self._put_out(FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
-        return drawer.answer(lease, step) if is_chosen else drawer.take_all(lease, step)
-
-    def _take_back(self) -> bool:
-        """At the end of the line: take back what selectors hold of it, or the last batches would wait."""
-        grants = list(self.ledger.out.values())
-        for grant in grants:
-            self.ledger.take_back(grant.lease.lease_id)
-            self.taken_back.add(grant.lease.lease_id)
-        return bool(grants)
 
     def expire(self, lease_id: int) -> None:
         """Take a lease back."""
@@ -313,7 +269,7 @@ class Stream:
 
     def _assemble(self) -> None:
         while (
-            not self._has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None
+            not self.has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None
         ):
             self._untrained.append(taken)
             self.ready.append(taken[0])
@@ -344,13 +300,13 @@ class Stream:
     @property
     def is_finished(self) -> bool:
         """Whether no further batch will come."""
-        return not self.ready and (self._has_enough_batches() or self.ledger.is_exhausted)
+        return not self.ready and (self.has_enough_batches() or self.ledger.is_exhausted)
 
     @property
     def is_quiet(self) -> bool:
         """Under a logical clock: nothing is out and nothing can be granted before the next step."""
         return not self.ledger.out and (
-            self._clocked_versions() is None or self._has_enough_batches() or self.ledger.is_exhausted
+            self._clocked_versions() is None or self.has_enough_batches() or self.ledger.is_exhausted
         )
 
     @property
