@@ -13,7 +13,7 @@ from typing import Any
 from sbpipe.bench.rows import Row, table
 from sbpipe.errors import ConfigError
 
-BENCHES = ("selection", "views", "link", "publish", "scoring", "startup", "memory", "pipeline")
+BENCHES = ("selection", "views", "link", "publish", "scoring", "startup", "memory", "pipeline", "waiting")
 """The files that have a `measure() -> list[Row]`; imported when asked for, since most need torch."""
 
 
