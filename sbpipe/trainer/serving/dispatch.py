@@ -24,6 +24,7 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
 from sbpipe.trainer.stream.finite import FiniteScores
 from sbpipe.trainer.stream.keep import KeepControl
 from sbpipe.trainer.stream.pace import Pace
@@ -50,6 +51,7 @@ class Dispatcher:
         self._events = events
         self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table, stream.sync)
+        self._filler = Filler(stream, self._fallback)
         self._filling = Filling(events)
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
@@ -202,7 +204,7 @@ class Dispatcher:
     def _fill(self) -> bool:
         """Complete the next batch from the line; whether that was possible."""
         step = self._stream.num_assembled
-        count = self._stream.fill(self._fallback)
+        count = self._filler.fill()
         if count:
             reason = LATE if self._roster.ready() else ALONE if self._reception.num_admitted else STARTING
             self._filling.filled(step, count, reason)
@@ -254,7 +256,7 @@ class Dispatcher:
             self._finite.see(message.scores, self._stream.steps_done)
         if reason:
             peer.was_refused()
-        if reason and message.lease_id not in self._stream.taken_back:
+        if reason and message.lease_id not in self._filler.taken_back:
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 

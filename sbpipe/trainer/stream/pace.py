@@ -19,8 +19,8 @@ SHORT, LONG = 0.25, 0.9
 """Quantiles: of periods and of loading times, where being late is what must not be."""
 MARGIN, MARGIN_S = 0.1, 1e-3
 """Share of a period and seconds by which a fill is early: threads take their time to wake."""
-ROOMY = 0.45
-"""Share of a period for loading below which half a batch ahead of the next one keeps selectors in time."""
+SLACK = 0.25
+"""Share of a period by which answers should be there before a fill is due: no two take the same time."""
 
 
 class Pace:
@@ -68,7 +68,9 @@ class Pace:
         period_s = self.period_s
         if period_s is None:
             return 0.0
-        return 0.5 if self._lead_s < ROOMY * period_s else 1.0
+        # While a share 1 - ahead of a batch is scored, the loop must not get past the moment of the fill.
+        in_time = 1.0 - SLACK - self._lead_s / period_s
+        return min(1.0, max(0.5, 1.0 - in_time))
 
     @property
     def _lead_s(self) -> float:
