@@ -22,7 +22,7 @@ FIELDS = {kind.name: {field.name for field in kind.fields} for kind in KINDS.val
 STAGE_NAMES = {stage.name for stage in STAGES}
 OFTEN_ABSENT = {"selector": {"device", "pulls_weights", "reason"}, "built": {"irreducible"}}
 """Fields that only some events of a kind have."""
-RARE = {"check", "expired", "failed", "fenced", "note", "resumed", "warning"}
+RARE = {"statistics", "check", "expired", "failed", "fenced", "note", "resumed", "warning"}
 """Kinds that a short run without trouble does not write."""
 
 

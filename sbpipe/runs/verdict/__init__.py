@@ -65,14 +65,16 @@ def _worth(numbers: Numbers) -> Finding:
     measure = "Not measured: `sbpipe worth` measures it."
     if share is None:
         return Finding(measure, "better is not measured")
-    estimate = f"the effective share of the candidates is {share:.2f} ± {error or 0.0:.2f}"
+    estimate = f"the effective share of the candidates is {share:.3f} ± {error or 0.0:.3f}"
     if share > ALIKE:
-        hint = "candidates are nearly alike, so expect no gain"
+        hint = "no room for a gain yet"
     elif share > SOME_ROOM:
-        hint = "expect a small gain at best"
+        hint = "little room for a gain"
     else:
-        hint = "there is room for a gain"
-    return Finding(f"{measure} An estimate: {estimate}; {hint}.", f"better is not measured ({hint})")
+        hint = "room for a gain"
+    return Finding(
+        f"{measure} An estimate of the room for it: {estimate}; {hint}.", f"better is not measured ({hint})"
+    )
 
 
 def _lost(numbers: Numbers) -> Finding:
