@@ -2,8 +2,9 @@
 
 This process is the trainer, on one core; a selector of its own process has another. Stretches of steps in
 turn, so that both meet the same noise: some through the engine, some bare, which train the same model on
-batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A selector is
-slowed down from outside, by stopping and continuing its process: nothing in the product knows of it.
+batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A
+selector is slowed down from outside, by stopping and continuing its process: nothing in the product knows of
+it.
 """
 
 import itertools

@@ -44,12 +44,12 @@ def weighted_spearman(scores: Floats, losses: Floats, stands_for: Floats) -> tup
     scores say: among the kept they differ little. Pairs that are not finite do not count; NaN where there is
     nothing to correlate.
     """
-    # Cut off: one kept with a chance of 1 in 1,000 would outweigh the whole batch.
-    stands_for = np.minimum(stands_for, MOST * np.median(stands_for))
     known = np.isfinite(scores) & np.isfinite(losses)
     if known.sum() < 3:
         return float("nan"), 0.0
     weights = stands_for[known].astype(np.float64)
+    # Cut off at a multiple of the median: one kept with a chance of 1 in 1,000 would outweigh its batch.
+    weights = np.minimum(weights, MOST * np.sort(weights)[len(weights) // 2])
     weights /= weights.sum()
     a, b = _centred_ranks(scores[known], weights), _centred_ranks(losses[known], weights)
     scale = float(np.sqrt((weights @ (a * a)) * (weights @ (b * b))))
@@ -59,6 +59,12 @@ def weighted_spearman(scores: Floats, losses: Floats, stands_for: Floats) -> tup
 
 def _centred_ranks(values: Floats, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """The middle of each value's stretch of the weighted cdf, less the mean, which is 1/2 by construction."""
+    order = values.argsort()
+    if (values[order[1:]] > values[order[:-1]]).all():
+        # The usual case, without ties, at a third of the time.
+        found, own = np.empty(len(values)), weights[order]
+        found[order] = np.cumsum(own) - 0.5 * own - 0.5
+        return found
     ordered, inverse = np.unique(values, return_inverse=True)
     mass = np.bincount(inverse, weights, minlength=len(ordered))
     return (np.cumsum(mass) - 0.5 * mass)[inverse] - 0.5

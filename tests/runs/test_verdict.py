@@ -32,10 +32,10 @@ SOUND: dict[str, Any] = {
 def test_a_sound_run_is_not_slower_not_worse_and_says_that_better_is_not_measured() -> None:
     verdict = verdict_of(SOUND)
     assert verdict.headline.startswith("Not slower")
-    assert "not worse" in verdict.headline
+    assert "no sign of being worse" in verdict.headline
     assert "better is not measured" in verdict.headline
     assert "sbpipe worth" in verdict.worth
-    assert "0.30 ± 0.01" in verdict.worth
+    assert "0.300 ± 0.010" in verdict.worth
     assert verdict.lost == "Nothing was lost."
     assert verdict.knob.startswith("none")
 

@@ -1,5 +1,7 @@
 """BatchNorm statistics that lag: found out, said, and estimated on candidates."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -14,19 +16,31 @@ from sbpipe.selection.fidelity import spearman
 COUNT = 128
 
 
+def learned() -> nn.Module:
+    """A net that is sure of its answers."""
+    model = net("small_resnet")
+    with torch.no_grad():
+        model.state_dict()["head.weight"].mul_(8.0)
+    return model
+
+
+@functools.cache
 def some() -> tuple[Tensor, Tensor]:
-    """Candidates, small ones: many passes go over them."""
-    return candidates(COUNT, side=8)
+    """Candidates, small ones, since many passes go over them; of most the net gives the right class."""
+    inputs, targets = candidates(COUNT, side=8)
+    with torch.no_grad():
+        answers = learned().train()(inputs).argmax(dim=1)
+    return inputs, torch.where(torch.arange(COUNT) % 4 > 0, answers, targets)
 
 
 def lagging(model: nn.Module) -> nn.Module:
     """Statistics as at the start of a training that has moved on: they say the wrong thing of every value."""
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(7)
     for norm in batch_norms(model):
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        norm.running_mean.add_(4.0 * torch.randn(norm.running_mean.shape, generator=generator))
-        norm.running_var.mul_(0.01 + torch.rand(norm.running_var.shape, generator=generator) ** 4 * 50.0)
+        norm.running_mean.add_(torch.randn(norm.running_mean.shape, generator=generator))
+        norm.running_var.mul_(100.0)
     return model
 
 
@@ -65,7 +79,7 @@ def score_much(scorer: Scorer, snapshot: dict[str, Tensor], leases: int = 96) ->
 def test_a_model_that_is_blind_in_evaluation_mode_is_found_out_and_scored_with_statistics_of_candidates(
     precision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = lagging(net("small_resnet"))
+    model = lagging(learned())
     snapshot = {name: value.clone() for name, value in model.state_dict().items()}
     inputs, targets = some()
     trained = losses_in_training(model, inputs, targets)
@@ -80,7 +94,7 @@ def test_a_model_that_is_blind_in_evaluation_mode_is_found_out_and_scored_with_s
 
 
 def test_a_model_whose_statistics_are_fine_is_scored_to_the_same_bits() -> None:
-    model = settled(net("small_resnet"))
+    model = settled(learned())
     snapshot = {name: value.clone() for name, value in model.state_dict().items()}
     scorer = scorer_of(model)
     scores = score_much(scorer, snapshot)
@@ -90,7 +104,7 @@ def test_a_model_whose_statistics_are_fine_is_scored_to_the_same_bits() -> None:
 
 
 def test_a_check_leaves_neither_statistics_nor_modes_nor_generators_behind() -> None:
-    model = lagging(net("small_resnet"))
+    model = lagging(learned())
     snapshot = {name: value.clone() for name, value in model.state_dict().items()}
     scorer, state = scorer_of(model), torch.get_rng_state()
     inputs, _ = some()
@@ -102,7 +116,7 @@ def test_a_check_leaves_neither_statistics_nor_modes_nor_generators_behind() -> 
 
 
 def test_statistics_of_candidates_can_be_asked_for_from_the_start() -> None:
-    model = lagging(net("small_resnet"))
+    model = lagging(learned())
     inputs, targets = some()
     trained = losses_in_training(model, inputs, targets)
     scorer = scorer_of(model, statistics="candidates")  # type: ignore[arg-type]
@@ -112,7 +126,7 @@ def test_statistics_of_candidates_can_be_asked_for_from_the_start() -> None:
 
 
 def test_few_candidates_are_scored_with_the_statistics_of_more() -> None:
-    model = lagging(net("small_resnet"))
+    model = lagging(learned())
     snapshot = {name: value.clone() for name, value in model.state_dict().items()}
     inputs, targets = some()
     scorer = scorer_of(model, statistics="candidates")  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_a_run_on_noise_says_so_once_and_a_steered_policy_selects_uniformly(
     if policy == "steady":
         assert steps[-1]["strength"] == 0.0
         assert "Candidates are chosen uniformly" in told[-1]
-        assert "not worse (selection was uniform for" in summary["verdict.headline"]
+        assert "worse than random selection (uniform for" in summary["verdict.headline"]
     else:
         assert "goes by them all the same" in told[-1]
         assert "perhaps worse" in summary["verdict.headline"]

@@ -104,8 +104,9 @@ class _Fidelity:
         if found == found and pairs > 1.0:
             # Of n pairs without any relation the variance is 1 / (n - 1): so much counts each step.
             self._steps.append((found, pairs - 1.0))
-            while len(self._steps) > FEWEST_STEPS and self._total - self._steps[0][1] >= PAIRS:
-                self._steps.popleft()
+            total = self._total
+            while len(self._steps) > FEWEST_STEPS and total - self._steps[0][1] >= PAIRS:
+                total -= self._steps.popleft()[1]
 
     @property
     def _total(self) -> float:
@@ -162,6 +163,8 @@ class _OneClass:
 
     def __init__(self) -> None:
         self._predicted: deque[NDArray[np.int32]] = deque()
+        self._sizes: deque[int] = deque()
+        self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
         self._trained: NDArray[np.int64] = np.zeros(0, np.int64)
         self._is_one = False
 
@@ -169,25 +172,29 @@ class _OneClass:
         trained = np.array(class_counts, np.int64)
         self._trained = self._trained + trained if len(trained) == len(self._trained) else trained
         for counts in predicted:
-            if self._predicted and len(counts) != len(self._predicted[0]):
-                self._predicted.clear()
-            self._predicted.append(counts)
-        while len(self._predicted) > 1 and self._total - int(self._predicted[0].sum()) >= CANDIDATES:
-            self._predicted.popleft()
+            self._append(counts)
+        total = sum(self._sizes)
+        while len(self._sizes) > 1 and total - self._sizes[0] >= CANDIDATES:
+            total -= self._sizes.popleft()
+            self._counts -= self._predicted.popleft()
 
-    @property
-    def _total(self) -> int:
-        return sum(int(counts.sum()) for counts in self._predicted)
+    def _append(self, counts: NDArray[np.int32]) -> None:
+        if len(counts) != len(self._counts):
+            self._predicted.clear()
+            self._sizes.clear()
+            self._counts = np.zeros(len(counts), np.int64)
+        self._predicted.append(counts)
+        self._sizes.append(int(counts.sum()))
+        self._counts += counts
 
     def judge(self, largest_class: float | None) -> str:
-        total = self._total
-        if total < FEWEST_CANDIDATES or len(self._predicted[0]) < 2:
+        total, counts = sum(self._sizes), self._counts
+        if total < FEWEST_CANDIDATES or len(counts) < 2:
             return ""
         if largest_class is None:
             largest_class = float(self._trained.max() / self._trained.sum()) if self._trained.sum() else 1.0
         if largest_class >= 1.0:
             return ""
-        counts = np.sum(self._predicted, axis=0)
         share = float(counts.max()) / total
         taken = (share - largest_class) / (1.0 - largest_class)
         self._is_one = taken >= (SEVERAL if self._is_one else ONE_CLASS)
@@ -201,5 +208,6 @@ class _OneClass:
 
     def restore(self, state: list[Any]) -> None:
         predicted, trained, self._is_one = state
-        self._predicted = deque(np.array(counts, np.int32) for counts in predicted)
+        for counts in predicted:
+            self._append(np.array(counts, np.int32))
         self._trained = np.array(trained, np.int64)
