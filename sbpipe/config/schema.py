@@ -163,8 +163,8 @@ class SelectionConfig:
     """Which candidates are kept."""
 
     policy: str = setting(
-        "steady",
-        "the rule from scores to keep probabilities",
+        "spread",
+        "the rule by which candidates are kept",
         choices=tuple(TRAITS),
     )
     score: str = setting(
