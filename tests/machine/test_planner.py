@@ -17,7 +17,7 @@ SLOW = replace(FAST, score_us=1000.0)
 def test_a_selector_that_keeps_up_costs_nothing() -> None:
     plan = forecast(FAST, keep=0.25, interval=1)
     assert (plan.period_ms, plan.idle, plan.fills) == (100.0, 0.0, 0.0)
-    assert plan.selector_busy == pytest.approx(0.8)
+    assert plan.selector_ms == pytest.approx(80.0)
     assert plan.candidates == pytest.approx(4.0), "four candidates considered for each trained"
 
 
@@ -26,7 +26,7 @@ def test_a_slow_selector_is_waited_for_or_the_rest_is_filled() -> None:
     assert plan.period_ms == pytest.approx(400.0)
     assert plan.idle == pytest.approx(0.75)
     assert plan.fills == pytest.approx(0.75)
-    assert plan.slowdown == 1.0, "filled, it takes what plain training takes"
+    assert plan.fill_ms == plan.plain_ms, "filled, it takes what plain training takes"
 
 
 def test_two_selectors_halve_what_each_has_to_do() -> None:
@@ -67,6 +67,20 @@ def test_staleness_grows_with_the_interval_and_the_transfer() -> None:
 
 def test_loading_that_takes_longer_than_a_step_is_the_period() -> None:
     assert forecast(replace(FAST, load_ms=300.0), keep=0.25, interval=1).period_ms == 300.0
+
+
+def test_a_side_is_faster_while_the_other_rests() -> None:
+    shared = replace(FAST, step_alone=0.7, score_alone=0.6)
+    quick = forecast(shared, keep=0.25, interval=1)
+    assert quick.period_ms == pytest.approx(80 + 0.7 * 20), "for a fifth of a step the selector rests"
+    slow = forecast(replace(shared, score_us=1000.0), keep=0.25, interval=1)
+    assert slow.period_ms == pytest.approx(100 + 0.6 * 300)
+    assert slow.idle == pytest.approx(1 - 100 / 280)
+    assert quick.plain_ms == pytest.approx(70.0), "plain training has the machine to itself"
+
+
+def test_a_batch_that_is_late_is_not_loaded_beside_a_step() -> None:
+    assert forecast(replace(SLOW, load_ms=30.0), keep=0.25, interval=1).period_ms == pytest.approx(430.0)
 
 
 def test_break_even_is_what_both_devices_would_give_by_training() -> None:
