@@ -35,6 +35,8 @@ GIVEN = {
     "efficiency": "of data-parallel training (0.9)",
 }
 
+_SCORING = ("score_us", "score_spread", "apply_ms")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
@@ -115,7 +117,7 @@ def _costs(
 
     sides = measure_both(given, args.seconds)
     trainer, selector = sides["trainer"], sides["selector"]
-    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms")}
+    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms", "step_spread")}
     speed = _second_speed(trainer, selector)
     measured |= {} if speed is None else {"second_speed": speed}
     measured |= {
@@ -123,7 +125,7 @@ def _costs(
         "score_alone": _alone(selector["alone"]["score_us"], selector["precisions"]["fp32"]["score_us"]),
     }
     return {
-        precision: Costs(**{**shared, **measured, **found, **stated})
+        precision: Costs(**{**shared, **measured, **{name: found[name] for name in _SCORING}, **stated})
         for precision, found in selector["precisions"].items()
     }, sides
 

@@ -10,7 +10,8 @@ data-parallel training:
     period P, where a late batch is waited for:
         S + t (T - S)                   if S < T: for the rest of a step the selectors rest
         T + s (S - T) + V               else: the loop rests, and what is late is not loaded beside a step
-    idle = 1 - T / P                    in the second case, else 0
+        and, since every step ends with the later of both, E max(S, T) - max(S, T) if they vary
+    idle = 1 - T / P                    of a loop that rests; T is S + t (T - S) in the first case
     filled = 1 - T / S                  in the second case, where a late batch is filled: the period is T then
     staleness = 1 + L / T + (i - 1) / 2
     plain training takes t T; data-parallel training is (1 + r eta) t times as fast
@@ -60,6 +61,9 @@ class Costs:
     step_alone: float = 1.0
     """A step while the selectors rest, over one while they work: below 1 where they share a memory."""
     score_alone: float = 1.0
+    step_spread: float = 0.0
+    """Standard deviation of a step over its mean: on a machine that others use, neither side is regular."""
+    score_spread: float = 0.0
 
     @property
     def loop_ms(self) -> float:
@@ -120,7 +124,9 @@ def forecast(
     is_late = selector_ms > loop_ms
     fill_ms = loop_ms if is_late else selector_ms + costs.step_alone * (loop_ms - selector_ms)
     late_ms = loop_ms + costs.score_alone * (selector_ms - loop_ms) + costs.load_ms
-    period_ms = late_ms if is_late else fill_ms
+    busy_ms = loop_ms if is_late else fill_ms
+    spread_ms = math.hypot(costs.step_spread * loop_ms, costs.score_spread * selector_ms)
+    period_ms = (late_ms if is_late else fill_ms) + wait_for_later_ms(selector_ms - loop_ms, spread_ms)
     r = costs.second_speed
     return Forecast(
         keep=keep,
@@ -128,13 +134,22 @@ def forecast(
         plain_ms=costs.plain_ms,
         selector_ms=selector_ms,
         period_ms=period_ms,
-        idle=1.0 - loop_ms / period_ms if is_late else 0.0,
+        idle=1.0 - busy_ms / period_ms,
         fill_ms=fill_ms,
         fills=1.0 - loop_ms / selector_ms if is_late else 0.0,
         staleness=1.0 + costs.transfer_ms / loop_ms + (interval - 1) / 2,
         candidates=costs.plain_ms / (keep * period_ms),
         data_parallel=None if r is None else max(1.0, (1.0 + r * costs.efficiency) * costs.step_alone),
     )
+
+
+def wait_for_later_ms(apart_ms: float, spread_ms: float) -> float:
+    """How much later than the mean of the slower one the later of two comes; normal, `spread_ms` together."""
+    if spread_ms <= 0.0:
+        return 0.0
+    z = abs(apart_ms) / spread_ms
+    density = math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi)
+    return spread_ms * density - abs(apart_ms) * 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
 def scoring_ms(costs: Costs, keep: float) -> float:

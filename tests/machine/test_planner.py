@@ -1,5 +1,6 @@
 """The planner: four numbers in, the forecast that follows from them out."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,16 @@ def test_a_side_is_faster_while_the_other_rests() -> None:
     assert slow.period_ms == pytest.approx(100 + 0.6 * 300)
     assert slow.idle == pytest.approx(1 - 100 / 280)
     assert quick.plain_ms == pytest.approx(70.0), "plain training has the machine to itself"
+
+
+def test_where_both_sides_vary_every_step_waits_for_the_later_one() -> None:
+    even = replace(FAST, score_us=250.0)  # 100 ms at keep 1/4: as long as a step
+    assert forecast(even, keep=0.25, interval=1).idle == 0.0
+    varied = forecast(replace(even, step_spread=0.3, score_spread=0.4), keep=0.25, interval=1)
+    assert varied.period_ms == pytest.approx(100 + 50 / math.sqrt(2 * math.pi))  # E max of two normals
+    assert varied.idle == pytest.approx(1 - 100 / varied.period_ms)
+    far = forecast(replace(FAST, score_us=25.0, step_spread=0.1), keep=0.25, interval=1)
+    assert far.idle == pytest.approx(0.0, abs=1e-6), "a selector that is ten times as fast is never late"
 
 
 def test_a_batch_that_is_late_is_not_loaded_beside_a_step() -> None:
