@@ -35,6 +35,8 @@ GIVEN = {
     "efficiency": "of data-parallel training (0.9)",
 }
 
+_SCORING = ("score_us", "score_spread", "apply_ms")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command."""
@@ -82,7 +84,7 @@ def _measure_side(args: argparse.Namespace, config: Config) -> int:
     cores.pin_role(args.side, own.device, own.threads)
     from sbpipe.process.gauging import measure_side
 
-    measure_side(args.side, config, args.seconds, lambda text: print(text, flush=True))
+    measure_side(args.side, config, lambda text: print(text, flush=True))
     return 0
 
 
@@ -115,13 +117,23 @@ def _costs(
 
     sides = measure_both(given, args.seconds)
     trainer, selector = sides["trainer"], sides["selector"]
-    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms")}
+    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms", "step_spread")}
     speed = _second_speed(trainer, selector)
     measured |= {} if speed is None else {"second_speed": speed}
+    measured |= {
+        "step_alone": _alone(trainer["alone"]["step_ms"], trainer["step_ms"]),
+        "score_alone": _alone(selector["alone"]["score_us"], selector["precisions"]["fp32"]["score_us"]),
+    }
     return {
-        precision: Costs(**{**shared, **measured, **found, **stated})
+        precision: Costs(**{**shared, **measured, **{name: found[name] for name in _SCORING}, **stated})
         for precision, found in selector["precisions"].items()
     }, sides
+
+
+def _alone(alone: float, together: float) -> float:
+    """What a side takes while the other rests, as a share of what it takes while both work."""
+    # Others use the machine too: more than 1 is their doing, less than half as well.
+    return min(1.0, max(0.5, alone / together))
 
 
 def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> float | None:

@@ -1,16 +1,23 @@
 """What a pipeline will do on given hardware: numbers in, forecast out. Pure; knows neither torch nor files.
 
-T a train step as the loop takes it, F_S the scoring cost of a candidate, b the batch, n selectors, c a
-publish, A an apply, L the transfer of a snapshot, i the sync interval, r the second device's training speed,
-eta the efficiency of data-parallel training:
+T a train step as the loop takes it, with its share of publishing, and F_S the scoring cost of a candidate,
+both while the other side works too; b the batch, n selectors, A an apply, L the transfer of a snapshot, i the
+sync interval, V loading a batch; t and s what a step and a score take while the other side rests, as a share
+of T and F_S (1 where they share nothing); r the second device's training speed, eta the efficiency of
+data-parallel training:
 
     S = b F_S / (keep n) + A / i        what the selectors need for the candidates of one step
-    period P = max(T + c / i, S)        where a batch that is late is waited for
-    idle = 1 - (T + c / i) / P          and where it is filled instead: P = T + c / i, and 1 - P / S is filled
+    period P, where a late batch is waited for:
+        S + t (T - S)                   if S < T: for the rest of a step the selectors rest
+        T + s (S - T) + V               else: the loop rests, and what is late is not loaded beside a step
+        and, since every step ends with the later of both, E max(S, T) - max(S, T) if they vary
+    idle = 1 - T / P                    of a loop that rests; T is S + t (T - S) in the first case
+    filled = 1 - T / S                  in the second case, where a late batch is filled: the period is T then
     staleness = 1 + L / T + (i - 1) / 2
-    data-parallel = 1 + r eta           break-even worth k* = (1 + r eta) P / T
+    plain training takes t T; data-parallel training is (1 + r eta) t times as fast
+    break-even worth k* = (1 + r eta) t P / (t T)
 
-What is filled counts as chosen at random: where a share f is, k* is 1 + ((1 + r eta) P / T - 1) / (1 - f).
+What is filled counts as chosen at random: where a share f is, k* - 1 is divided by 1 - f.
 
 "auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds, and as interval the
 least that keeps a publish below 1 % of a step, lets a snapshot arrive before the next, and leaves the
@@ -51,11 +58,22 @@ class Costs:
     second_speed: float | None = None
     """Train steps of the second device per train step of the first; None: not known."""
     efficiency: float = EFFICIENCY
+    step_alone: float = 1.0
+    """A step while the selectors rest, over one while they work: below 1 where they share a memory."""
+    score_alone: float = 1.0
+    step_spread: float = 0.0
+    """Standard deviation of a step over its mean: on a machine that others use, neither side is regular."""
+    score_spread: float = 0.0
 
     @property
     def loop_ms(self) -> float:
-        """A step of the bare loop: what plain training takes."""
+        """A step of the bare loop while the selectors work."""
         return max(self.step_ms, self.load_ms)
+
+    @property
+    def plain_ms(self) -> float:
+        """A step of plain training on the first device."""
+        return max(self.step_ms * self.step_alone, self.load_ms)
 
 
 @dataclass(frozen=True)
@@ -64,14 +82,16 @@ class Forecast:
 
     keep: float
     interval: int
-    loop_ms: float
-    """A step with everything that is the trainer's own."""
+    plain_ms: float
+    """A step of plain training."""
     selector_ms: float
     """What the selectors need for the candidates of one step."""
     period_ms: float
     """From step to step, where a late batch is waited for."""
     idle: float
     """Share of the trainer's time, where a late batch is waited for."""
+    fill_ms: float
+    """From step to step, where a late batch is filled."""
     fills: float
     """Share of the trained examples that no selector judged, where a late batch is filled."""
     staleness: float
@@ -79,19 +99,16 @@ class Forecast:
     """Candidates per second, over those of plain training, where a late batch is waited for."""
     data_parallel: float | None
     """Speed of both devices training, over one."""
-    slowdown: float
-    """Period of a run that fills, over that of plain training."""
-    selector_busy: float
 
     @property
     def break_even(self) -> float:
         """The worth at which it pays, where late batches are filled: against both devices, or one alone."""
-        return 1.0 + ((self.data_parallel or 1.0) * self.slowdown - 1.0) / (1.0 - self.fills)
+        return 1.0 + ((self.data_parallel or 1.0) * self.fill_ms / self.plain_ms - 1.0) / (1.0 - self.fills)
 
     @property
     def break_even_waiting(self) -> float:
         """The same where late batches are waited for."""
-        return (self.data_parallel or 1.0) * self.slowdown * self.period_ms / self.loop_ms
+        return (self.data_parallel or 1.0) * self.period_ms / self.plain_ms
 
 
 def forecast(
@@ -104,22 +121,35 @@ def forecast(
         keep = keep_reached(costs, interval, bounds)
     loop_ms = costs.loop_ms + costs.publish_ms / interval
     selector_ms = scoring_ms(costs, keep) + costs.apply_ms / interval
-    period_ms = max(loop_ms, selector_ms)
+    is_late = selector_ms > loop_ms
+    fill_ms = loop_ms if is_late else selector_ms + costs.step_alone * (loop_ms - selector_ms)
+    late_ms = loop_ms + costs.score_alone * (selector_ms - loop_ms) + costs.load_ms
+    busy_ms = loop_ms if is_late else fill_ms
+    spread_ms = math.hypot(costs.step_spread * loop_ms, costs.score_spread * selector_ms)
+    period_ms = (late_ms if is_late else fill_ms) + wait_for_later_ms(selector_ms - loop_ms, spread_ms)
     r = costs.second_speed
     return Forecast(
         keep=keep,
         interval=interval,
-        loop_ms=loop_ms,
+        plain_ms=costs.plain_ms,
         selector_ms=selector_ms,
         period_ms=period_ms,
-        idle=1.0 - loop_ms / period_ms,
-        fills=max(0.0, 1.0 - loop_ms / selector_ms) if selector_ms else 0.0,
+        idle=1.0 - busy_ms / period_ms,
+        fill_ms=fill_ms,
+        fills=1.0 - loop_ms / selector_ms if is_late else 0.0,
         staleness=1.0 + costs.transfer_ms / loop_ms + (interval - 1) / 2,
-        candidates=costs.loop_ms / (keep * period_ms),
-        data_parallel=None if r is None else 1.0 + r * costs.efficiency,
-        slowdown=loop_ms / costs.loop_ms,
-        selector_busy=min(1.0, selector_ms / period_ms),
+        candidates=costs.plain_ms / (keep * period_ms),
+        data_parallel=None if r is None else max(1.0, (1.0 + r * costs.efficiency) * costs.step_alone),
     )
+
+
+def wait_for_later_ms(apart_ms: float, spread_ms: float) -> float:
+    """How much later than the mean of the slower one the later of two comes; normal, `spread_ms` together."""
+    if spread_ms <= 0.0:
+        return 0.0
+    z = abs(apart_ms) / spread_ms
+    density = math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi)
+    return spread_ms * density - abs(apart_ms) * 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
 def scoring_ms(costs: Costs, keep: float) -> float:

@@ -1,7 +1,8 @@
 """Measures both sides of a pipeline at the same time, each in a process pinned as `run` pins it. No torch.
 
 At the same time, because they share memory bandwidth and perhaps a core's execution units: either side alone
-would look faster than it is in a run.
+would look faster than it is in a run. Then each alone for a while, because in a run one of them rests for a
+part of every step.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from sbpipe.process import assignments
 from sbpipe.process.child import SAYS, role_command
 
 SIDES = ("trainer", "selector")
+READY, MEASURE, AGAIN, REST = "ready", "measure", "again", "rest"
+"""What sides say when they are built, and what they are told."""
 _DEADLINE_S = 180.0
 """Far beyond what measuring takes: only a side that hangs is that late."""
 
@@ -29,26 +32,38 @@ class GaugeFailed(SbpipeError):
 def measure_both(settings: Mapping[str, Any], seconds: float) -> dict[str, dict[str, Any]]:
     """What each side found, by its name."""
     with tempfile.TemporaryFile("w+") as log:
-        sides = {side: _start(side, settings, seconds, log) for side in SIDES}
+        sides = {side: _start(side, settings, log) for side in SIDES}
         # A hang must end somewhere, and reading a line has no deadline of its own.
         watchdog = threading.Timer(_DEADLINE_S, _kill, [list(sides.values())])
         watchdog.start()
         try:
             for process in sides.values():
                 _line_of(process, log)
-            for process in sides.values():
-                assert process.stdin is not None
-                process.stdin.write("go\n")
-                process.stdin.flush()
-            return {side: json.loads(_line_of(process, log)) for side, process in sides.items()}
+            found = _ask(sides, f"{MEASURE} {seconds}", log)
+            for side, other in (SIDES, reversed(SIDES)):
+                _ask({other: sides[other]}, REST, log)
+                found[side]["alone"] = _ask({side: sides[side]}, f"{AGAIN} {seconds / 4}", log)[side]
+            return found
         finally:
             watchdog.cancel()
             for process in sides.values():
                 _stop(process)
 
 
-def _start(side: str, settings: Mapping[str, Any], seconds: float, log: IO[str]) -> "subprocess.Popen[str]":
-    command = role_command("plan", *assignments(settings), "--side", side, "--seconds", str(seconds))
+def _ask(sides: Mapping[str, "subprocess.Popen[str]"], order: str, log: IO[str]) -> dict[str, Any]:
+    """Tell some sides what to do, all before the first answers; what each answers."""
+    for process in sides.values():
+        assert process.stdin is not None
+        # The answer of one that has ended is missing, and says so.
+        with contextlib.suppress(OSError):
+            process.stdin.write(f"{order}\n")
+            process.stdin.flush()
+    answers = {side: _line_of(process, log).strip() for side, process in sides.items()}
+    return {side: json.loads(text) if text != REST else {} for side, text in answers.items()}
+
+
+def _start(side: str, settings: Mapping[str, Any], log: IO[str]) -> "subprocess.Popen[str]":
+    command = role_command("plan", *assignments(settings), "--side", side)
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -1,11 +1,12 @@
 """Each side of a pipeline measures its costs, as a process of its own, while the other side works too.
 
-A side builds what a run would build, says that it is ready, and begins when it is told to. When it has
-measured it goes on working until it is stopped, because the other side may not be done. Costs are wall-clock
-means without the extremes: what else this machine does is part of what a run would meet.
+A side builds what a run would build, says that it is ready, and measures when it is told to. When it has
+measured it goes on working until it is told otherwise, because the other side may not be done. Costs are
+wall-clock means without the extremes: what else this machine does is part of what a run would meet.
 """
 
 import json
+import queue
 import statistics
 import sys
 import threading
@@ -23,6 +24,7 @@ from sbpipe.data import Data, load_data
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_loss
+from sbpipe.process.gauge import MEASURE, READY, REST
 from sbpipe.records import Lease
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
@@ -37,7 +39,6 @@ from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
 
-READY = "ready"
 _TASTE = 8
 _LEAST_STEPS = 3
 _TRIMMED = 0.1
@@ -46,24 +47,31 @@ _TRIMMED = 0.1
 Costs = dict[str, Any]
 
 
-def measure_side(side: str, config: Config, seconds: float, say: Callable[[str], None]) -> None:
-    """Build, wait for the word, measure, say what was found, and work on until the input is closed."""
-    build = _Trainer if side == "trainer" else _Selector
-    measuring = build(config)
+def measure_side(side: str, config: Config, say: Callable[[str], None]) -> None:
+    """Build, then do as the lines of the input say until there are no more.
+
+    `measure SECONDS` and `again SECONDS` (the essence only) are answered with what was found, and the work
+    goes on until the next line; `rest` is answered when it has stopped.
+    """
+    measuring: _Trainer | _Selector = _Trainer(config) if side == "trainer" else _Selector(config)
+    orders: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=[orders], daemon=True).start()
     say(READY)
-    if not sys.stdin.readline():
-        # Whoever asked is gone.
-        return
-    is_stopped = threading.Event()
-    threading.Thread(target=_until_closed, args=[is_stopped], daemon=True).start()
-    say(json.dumps(measuring.measure(seconds)))
-    while not is_stopped.is_set():
-        measuring.work()
+    while order := orders.get():
+        word, _, seconds = order.partition(" ")
+        if word == REST:
+            say(REST)
+            continue
+        found = measuring.measure(float(seconds)) if word == MEASURE else measuring.again(float(seconds))
+        say(json.dumps(found))
+        while orders.empty():
+            measuring.work()
 
 
-def _until_closed(is_stopped: threading.Event) -> None:
-    sys.stdin.read()
-    is_stopped.set()
+def _read(orders: "queue.Queue[str]") -> None:
+    for line in sys.stdin:
+        orders.put(line.strip())
+    orders.put("")
 
 
 class _Trainer:
@@ -106,8 +114,13 @@ class _Trainer:
             "step_ms": _mean_ms(self._step_s) + beside_ms,
             "load_ms": _mean_ms(self._load_s),
             "publish_ms": publish_ms,
+            "step_spread": _spread(self._period_s),
             "steps": len(self._step_s),
         }
+
+    def again(self, seconds: float) -> Costs:
+        """The same, while the other side rests."""
+        return self.measure(seconds)
 
     def work(self) -> None:
         """One step."""
@@ -170,6 +183,10 @@ class _Selector:
             "train_ms": self._train_ms() if self._device.type != "cpu" else None,
         }
 
+    def again(self, seconds: float) -> Costs:
+        """Scoring in fp32 alone: what the others gain while the trainer rests is alike."""
+        return self._scoring.measure(seconds, None) or {}
+
     def work(self) -> None:
         """One lease."""
         self._scoring.answer(self._config.train.batch_size)
@@ -211,16 +228,20 @@ class _Scoring:
         """Microseconds per candidate and milliseconds per apply; None if it is of no use here."""
         if self._selector.precision != self._precision:
             return None
-        taste_s = self.answer(_TASTE)[0]
+        # The second: the first warms up.
+        taste_s = min(self.answer(_TASTE)[0] for _ in range(2))
         # A precision that the device only imitates can be ten times as slow: a taste must do.
-        if fp32 is not None and 1e6 * taste_s / _TASTE > 4.0 * fp32["score_us"]:
+        if fp32 is not None and taste_s > 4.0 * fp32["taste_s"]:
             return None
         whole = round(self._config.train.batch_size / self._config.selection.keep_rate)
         is_quick = taste_s / _TASTE * whole < seconds / 3
         size = whole if is_quick else self._config.train.batch_size
         answers = [self.answer(size) for _ in _for_a_while(seconds, 1)]
+        each_s = [taken / count for taken, _, count in answers]
         return {
-            "score_us": 1e6 * _trimmed([taken / count for taken, _, count in answers]),
+            "taste_s": taste_s,
+            "score_us": 1e6 * _trimmed(each_s),
+            "score_spread": _spread(each_s),
             "apply_ms": 1e3 * _trimmed([apply_s for _, apply_s, _ in answers]),
         }
 
@@ -286,3 +307,10 @@ def _trimmed(values: Sequence[float]) -> float:
     ordered = sorted(values)
     cut = int(len(ordered) * _TRIMMED)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Half of what lies between the sixths at either end, over the mean: of a normal, about its deviation."""
+    ordered = sorted(values)
+    cut = len(ordered) // 6
+    return (ordered[len(ordered) - 1 - cut] - ordered[cut]) / 2.0 / statistics.fmean(ordered)

@@ -18,11 +18,17 @@ def plan_text(plans: Plans, sides: Mapping[str, Any], chosen: str) -> str:
 
 
 def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
+    alone = (
+        f", {100 * costs.step_alone:.0f} % of that while the selectors rest" if costs.step_alone < 1 else ""
+    )
+    score_alone = (
+        f", {100 * costs.score_alone:.0f} % of that while the trainer rests" if costs.score_alone < 1 else ""
+    )
     rows = [
-        ["train step", f"{costs.step_ms:.1f} ms", f"batch of {costs.batch_size}"],
+        ["train step", f"{costs.step_ms:.1f} ms", f"batch of {costs.batch_size}{alone}"],
         ["load a train batch", f"{costs.load_ms:.3g} ms", "beside the step before"],
         ["publish", f"{costs.publish_ms:.3g} ms", "what a snapshot costs the trainer"],
-        ["score", f"{costs.score_us:.0f} µs", "one candidate: loaded, scored, judged"],
+        ["score", f"{costs.score_us:.0f} µs", f"one candidate: loaded, scored, judged{score_alone}"],
         ["apply", f"{costs.apply_ms:.3g} ms", "new weights, by a selector"],
         ["transfer", f"{costs.transfer_ms:.3g} ms", "of a snapshot; 0 in shared memory"],
         ["second device", number(costs.second_speed), "train steps per train step of the first"],
@@ -44,8 +50,8 @@ def _plan_table(plans: Plans, chosen: str) -> Table:
         "* the settings; a second row of a precision is what keep = auto would settle at",
         "selector: its work for one step; candidates: per second, over those of plain training",
         "period, idle, k*: where a batch that is late is waited for",
-        f"filled, k* filled: where it is filled, and a step takes {plans[0][2][0].loop_ms:.1f} ms whatever "
-        "the selector does",
+        f"filled, k* filled: where it is filled, and a step takes at most {_longest(plans):.1f} ms whatever "
+        f"the selector does; plain training takes {plans[0][1].plain_ms:.1f} ms",
         f"k*: the worth from which it is ahead of {_against(plans)}",
     ]
     return Table("forecast", header, rows, notes=notes)
@@ -73,3 +79,7 @@ def _against(plans: Plans) -> str:
     if speed is None:
         return "one device alone (how fast the second one trains is not known: --second-speed)"
     return f"data-parallel training on both devices (× {speed:.2f})"
+
+
+def _longest(plans: Plans) -> float:
+    return max(plan.fill_ms for _, _, found in plans for plan in found)

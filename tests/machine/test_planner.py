@@ -1,5 +1,6 @@
 """The planner: four numbers in, the forecast that follows from them out."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ SLOW = replace(FAST, score_us=1000.0)
 def test_a_selector_that_keeps_up_costs_nothing() -> None:
     plan = forecast(FAST, keep=0.25, interval=1)
     assert (plan.period_ms, plan.idle, plan.fills) == (100.0, 0.0, 0.0)
-    assert plan.selector_busy == pytest.approx(0.8)
+    assert plan.selector_ms == pytest.approx(80.0)
     assert plan.candidates == pytest.approx(4.0), "four candidates considered for each trained"
 
 
@@ -26,7 +27,7 @@ def test_a_slow_selector_is_waited_for_or_the_rest_is_filled() -> None:
     assert plan.period_ms == pytest.approx(400.0)
     assert plan.idle == pytest.approx(0.75)
     assert plan.fills == pytest.approx(0.75)
-    assert plan.slowdown == 1.0, "filled, it takes what plain training takes"
+    assert plan.fill_ms == plan.plain_ms, "filled, it takes what plain training takes"
 
 
 def test_two_selectors_halve_what_each_has_to_do() -> None:
@@ -67,6 +68,30 @@ def test_staleness_grows_with_the_interval_and_the_transfer() -> None:
 
 def test_loading_that_takes_longer_than_a_step_is_the_period() -> None:
     assert forecast(replace(FAST, load_ms=300.0), keep=0.25, interval=1).period_ms == 300.0
+
+
+def test_a_side_is_faster_while_the_other_rests() -> None:
+    shared = replace(FAST, step_alone=0.7, score_alone=0.6)
+    quick = forecast(shared, keep=0.25, interval=1)
+    assert quick.period_ms == pytest.approx(80 + 0.7 * 20), "for a fifth of a step the selector rests"
+    slow = forecast(replace(shared, score_us=1000.0), keep=0.25, interval=1)
+    assert slow.period_ms == pytest.approx(100 + 0.6 * 300)
+    assert slow.idle == pytest.approx(1 - 100 / 280)
+    assert quick.plain_ms == pytest.approx(70.0), "plain training has the machine to itself"
+
+
+def test_where_both_sides_vary_every_step_waits_for_the_later_one() -> None:
+    even = replace(FAST, score_us=250.0)  # 100 ms at keep 1/4: as long as a step
+    assert forecast(even, keep=0.25, interval=1).idle == 0.0
+    varied = forecast(replace(even, step_spread=0.3, score_spread=0.4), keep=0.25, interval=1)
+    assert varied.period_ms == pytest.approx(100 + 50 / math.sqrt(2 * math.pi))  # E max of two normals
+    assert varied.idle == pytest.approx(1 - 100 / varied.period_ms)
+    far = forecast(replace(FAST, score_us=25.0, step_spread=0.1), keep=0.25, interval=1)
+    assert far.idle == pytest.approx(0.0, abs=1e-6), "a selector that is ten times as fast is never late"
+
+
+def test_a_batch_that_is_late_is_not_loaded_beside_a_step() -> None:
+    assert forecast(replace(SLOW, load_ms=30.0), keep=0.25, interval=1).period_ms == pytest.approx(430.0)
 
 
 def test_break_even_is_what_both_devices_would_give_by_training() -> None:
