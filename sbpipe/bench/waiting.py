@@ -2,8 +2,9 @@
 
 This process is the trainer, on one core; a selector of its own process has another. Stretches of steps in
 turn, so that both meet the same noise: some through the engine, some bare, which train the same model on
-batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A selector is
-slowed down from outside, by stopping and continuing its process: nothing in the product knows of it.
+batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A
+selector is slowed down from outside, by stopping and continuing its process: nothing in the product knows of
+it.
 """
 
 import itertools
@@ -43,7 +44,7 @@ COMMON = {
     "link.lost_after_s": 600.0,
     "link.hung_after_s": 600.0,
 }
-PAIRS, STEPS = 9, 12
+PAIRS, STEPS = 7, 8
 """Stretches of each kind, and steps in one."""
 SETTLING = 50
 """Steps after which the keep rate must have settled."""
@@ -103,6 +104,7 @@ class Contest:
         for _ in range(PAIRS):
             bare_s = self._bare(STEPS)
             ratios.append(bare_s / self.pipelined(STEPS))
+        sys.stderr.write(f"  {what}: {', '.join(f'{ratio:.3f}' for ratio in ratios)}\n")
         return Row(
             "waiting", f"rate against the bare loop, {what}", statistics.median(ratios), "", at_least=0.98
         )
