@@ -44,7 +44,7 @@ COMMON = {
     "link.lost_after_s": 600.0,
     "link.hung_after_s": 600.0,
 }
-PAIRS, STEPS = 9, 12
+PAIRS, STEPS = 7, 8
 """Stretches of each kind, and steps in one."""
 SETTLING = 50
 """Steps after which the keep rate must have settled."""
@@ -104,6 +104,7 @@ class Contest:
         for _ in range(PAIRS):
             bare_s = self._bare(STEPS)
             ratios.append(bare_s / self.pipelined(STEPS))
+        sys.stderr.write(f"  {what}: {', '.join(f'{ratio:.3f}' for ratio in ratios)}\n")
         return Row(
             "waiting", f"rate against the bare loop, {what}", statistics.median(ratios), "", at_least=0.98
         )

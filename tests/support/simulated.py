@@ -93,7 +93,9 @@ class SimulatedRun:
         self.batches.append(self.stream.ready.popleft())
         self.pace.viewed(self.view_s)
         self.pace.started(self.now, asked_at)
-        self.stream.step_s, self.stream.ahead = self.pace.period_s, self.pace.ahead
+        speed = sum(one.peer.rate or 0.0 for one in self.selectors)
+        scoring_s = self.stream.batch_size / (self.stream.keep * speed) if speed else None
+        self.stream.step_s, self.stream.ahead = self.pace.period_s, self.pace.ahead(scoring_s)
         self.stream.start()
         self._whole_at: float | None = None
         end, fill_at = self.now + self.step_s, self.pace.fill_at

@@ -112,7 +112,7 @@ class Dispatcher:
             self._pace.viewed(view_s)
             self._pace.started(time.perf_counter(), asked_at)
             if self._config.fills:
-                self._stream.step_s, self._stream.ahead = self._pace.period_s, self._pace.ahead
+                self._stream.step_s, self._stream.ahead = self._pace.period_s, self._ahead()
             self._stream.start()
             self._changed.notify_all()
         self._port.wake()
@@ -210,8 +210,17 @@ class Dispatcher:
             self._filling.filled(step, count, reason)
         return count > 0
 
+    def _ahead(self) -> float:
+        speed = sum(self._rates())
+        scoring_s = self._stream.batch_size / (self._stream.keep * speed) if speed else None
+        return self._pace.ahead(scoring_s)
+
+    def _rates(self) -> list[float]:
+        """Candidates per second of the selectors that are ready, where known."""
+        return [peer.rate for peer in self._roster.ready() if peer.rate]
+
     def _follow_speed(self) -> None:
-        rates = [peer.rate for peer in self._roster.ready() if peer.rate is not None]
+        rates = self._rates()
         change = self._control.update(self._stream.steps_done, self._pace.period_s, rates)
         if change is not None:
             self._stream.aim(change.new)
