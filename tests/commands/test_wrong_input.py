@@ -191,7 +191,15 @@ def test_a_diverged_run_stops_with_the_same_words_in_every_mode(
 def test_a_run_whose_candidates_fill_no_batch_is_an_error_not_a_result(run_path: Path) -> None:
     with pytest.raises(ConfigError, match="did not fill one batch"):
         train_inline(
-            small(mode="inline", data__examples=60, train__steps=0, train__epochs=1.0, train__batch_size=20),
+            small(
+                mode="inline",
+                selection__policy="sb",
+                selection__keep=1 / 3,
+                data__examples=60,
+                train__steps=0,
+                train__epochs=1.0,
+                train__batch_size=20,
+            ),
             run_path,
         )
 
