@@ -122,7 +122,10 @@ class Dispatcher:
         with self._changed:
             self._stream.finish_step(strength)
             self._follow_speed()
-        self._port.wake()
+        # Without a clock nothing is granted for a step that has ended, and the next one, which wakes the
+        # thread, begins at once: a turn of it less on the loop's core.
+        if self._config.is_clocked:
+            self._port.wake()
 
     def take_predicted(self, step: int) -> list[NDArray[np.int32]]:
         """The predictions of selectors' models by class, of selections up to the batch of this step."""
