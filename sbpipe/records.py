@@ -85,10 +85,14 @@ class SelectorStats:
     """Comparisons of coarse scores with exact ones."""
     failed_checks: int = 0
     """Comparisons without a result: equal or infinite losses."""
+    estimated: int = 0
+    """Candidates scored with statistics of BatchNorm layers that were estimated on candidates."""
     view_s: float = 0.0
     """Loading and augmenting candidates."""
     score_s: float = 0.0
     """Forward passes."""
+    score_cpu_s: float = 0.0
+    """Of these, time on a core; 0 on other devices than a CPU."""
     select_s: float = 0.0
     """The policy."""
     apply_s: float = 0.0
@@ -109,6 +113,12 @@ class SelectorStats:
     """Mean rank correlation of scores with those of fp32, in [-1, 1]."""
     scale_agreement: float | None = None
     """Mean rank correlation of scores at the reduced size with those at full size, in [-1, 1]."""
+    statistics_agreement: float | None = None
+    """Rank correlation of scores in evaluation mode with those by batch statistics."""
+    evaluation_loss: float | None = None
+    """Mean loss of the last candidates that were scored both in evaluation mode and with batch statistics."""
+    batch_loss: float | None = None
+    """The same with batch statistics."""
 
     @property
     def busy_s(self) -> float:

@@ -13,7 +13,18 @@ from typing import Any
 from sbpipe.bench.rows import Row, table
 from sbpipe.errors import ConfigError
 
-BENCHES = ("selection", "views", "link", "publish", "scoring", "startup", "memory", "pipeline", "plan")
+BENCHES = (
+    "selection",
+    "views",
+    "link",
+    "publish",
+    "scoring",
+    "startup",
+    "memory",
+    "pipeline",
+    "waiting",
+    "plan",
+)
 """The files that have a `measure() -> list[Row]`; imported when asked for, since most need torch."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sbpipe.process.reporting import report_apart
 from sbpipe.runs.names.files import SUMMARY
-from sbpipe.show.terminal import summary_table
+from sbpipe.show.terminal import summary_table, verdict_text
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def read_summary(path: Path) -> dict[str, Any]:
 def say_ending(path: Path, summary: dict[str, Any]) -> None:
     """Say how a run ended and where its files are."""
     if summary:
-        print(f"\n{summary['status']}\n{summary_table(summary)}")
+        verdict = verdict_text(summary)
+        print(f"\n{summary['status']}\n{verdict + chr(10) * 2 if verdict else ''}{summary_table(summary)}")
         print(f"\nrun directory: {path}   (every number: {SUMMARY})")
     else:
         print(f"\nkilled before it could leave a summary\nrun directory: {path}")

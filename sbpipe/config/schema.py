@@ -163,8 +163,8 @@ class SelectionConfig:
     """Which candidates are kept."""
 
     policy: str = setting(
-        "steady",
-        "the rule from scores to keep probabilities",
+        "spread",
+        "the rule by which candidates are kept",
         choices=tuple(TRAITS),
     )
     score: str = setting(
@@ -230,6 +230,7 @@ class SelectionConfig:
         high=1.0,
     )
     guard: bool = setting(True, "steady: choose less sharply while the loop swings")
+    trust: bool = setting(True, "steady: choose uniformly while scores say nothing about fresh losses")
     late: str = setting(
         "fill",
         "pipelined: a train batch that is not whole when the loop needs it is filled from the line, or "
@@ -297,6 +298,12 @@ class SelectorConfig:
         "precision of the scoring forward pass; auto = fp32 at first, then the fastest here that ranks like "
         "it, measured between the first leases (fp32 for good under a clock or with selector.compile)",
         choices=("fp32", "bf16", "fp16", "int8", "auto"),
+    )
+    statistics: str = setting(
+        "auto",
+        "what BatchNorm layers score with: auto (stored statistics, unless the model is blind with them), "
+        "stored, or candidates (estimated anew after new weights)",
+        choices=("auto", "stored", "candidates"),
     )
     min_agreement: float = setting(
         0.95,

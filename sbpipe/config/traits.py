@@ -48,7 +48,7 @@ TRAITS = {
     "sb": Traits(ranks_by_class=True),
     "shuffled": Traits(ranks_by_class=True),
     "spread": Traits(
-        has_chances=False, is_steered=True, chooses_sets=True, keep_bounds=(1 / 8, 1 / 2), keep_start=1 / 4
+        has_chances=False, is_steered=True, chooses_sets=True, keep_bounds=(1 / 4, 1 / 2), keep_start=1 / 4
     ),
     "steady": Traits(ranks_by_class=True, is_steered=True, sharpens_by_loss=True, keep_bounds=(1 / 4, 1 / 2)),
     "topk": Traits(has_chances=False),

@@ -287,12 +287,25 @@ _STATS = Record(
     {
         "weights_version": Whole(-1),
         "precision": Text(32),
-        **dict.fromkeys(("scored", "applied", "overflowed", "checks", "failed_checks"), _COUNT),
+        **dict.fromkeys(("scored", "applied", "overflowed", "checks", "failed_checks", "estimated"), _COUNT),
         **dict.fromkeys(
-            ("view_s", "score_s", "select_s", "apply_s", "tune_s", "idle_s", "slowest_chunk_s"), _TOTAL
+            (
+                "view_s",
+                "score_s",
+                "score_cpu_s",
+                "select_s",
+                "apply_s",
+                "tune_s",
+                "idle_s",
+                "slowest_chunk_s",
+            ),
+            _TOTAL,
         ),
         **dict.fromkeys(("apply_ms", "transfer_ms", "refresh_ms"), _MEAN),
-        **dict.fromkeys(("agreement", "scale_agreement"), _CORRELATION),
+        **dict.fromkeys(("agreement", "scale_agreement", "statistics_agreement"), _CORRELATION),
+        **dict.fromkeys(
+            ("evaluation_loss", "batch_loss"), Real(-1e30, 1e30, is_clipped=True, is_optional=True)
+        ),
     },
 )
 

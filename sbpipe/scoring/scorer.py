@@ -22,6 +22,8 @@ from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
+from sbpipe.scoring.blindness import CHECKED
+from sbpipe.scoring.norms import Statistics
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 
 log = logging.getLogger("sbpipe.scoring")
@@ -52,6 +54,7 @@ class Scorer:
         compiled: bool = False,
         min_agreement: float = 0.0,
         residual: Residual | None = None,
+        statistics: str = "auto",
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
@@ -67,6 +70,8 @@ class Scorer:
         self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
         """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
+        self.statistics = Statistics(self.model, statistics)
+        """What normalisation layers compute with."""
         self.num_outputs = 0
         """Classes that predictions are of, once there are some."""
         self.num_overflowed = 0
@@ -80,8 +85,8 @@ class Scorer:
         """Score at this precision from now on; in fp32 if the model cannot be."""
         self.agreement.forget()
         self.precision, self._program = self._make(precision)
-        self._is_pending = True
-        self.refresh()
+        self._derive()
+        self._is_pending = self.statistics.are_estimated
 
     def trial(self, precision: str) -> "Scorer":
         """Another scorer of the same model at another precision, to be measured beside this one."""
@@ -129,15 +134,20 @@ class Scorer:
         # casting or packing each of them would be wasted.
         self._is_pending = True
         self.agreement.weights_arrived()
+        self.statistics.weights_arrived()
 
     @torch.inference_mode()
     def refresh(self, *, anyway: bool = False) -> bool:
         """Take weights that have arrived, if any did or `anyway`; whether it was done."""
-        if not self._is_pending and not anyway:
+        # Statistics that are estimated need candidates: then the next pass does it.
+        if self.statistics.are_estimated or not (self._is_pending or anyway):
             return False
-        self._is_broken = not self._program.refresh()
+        self._derive()
         self._is_pending = False
         return True
+
+    def _derive(self) -> None:
+        self._is_broken = not self._program.refresh()
 
     # --- before the first lease, and before a trial -----------------------------------------------
 
@@ -241,11 +251,24 @@ class Scorer:
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
-        return self.examine(inputs, targets).scores
+        return self._pass(inputs, targets).scores
 
     @torch.inference_mode()
     def examine(self, inputs: Tensor, targets: Tensor) -> Scored:
         """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
+        is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
+        if was_estimated and self._is_pending:
+            self._estimate(inputs, targets, is_compared=is_compared)
+        scored = self._pass(inputs, targets)
+        if was_estimated:
+            self.statistics.num_estimated += len(inputs)
+        elif is_compared:
+            outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
+            self._note_statistics(scored.scores[:CHECKED], self._losses(outputs, targets[:CHECKED]))
+        return scored
+
+    @torch.inference_mode()
+    def _pass(self, inputs: Tensor, targets: Tensor) -> Scored:
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
         # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
@@ -253,6 +276,8 @@ class Scorer:
         outputs = self._outputs(self._shrunk(inputs))
         losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
         losses = self._without_nonsense(losses, inputs)
+        if self._has_overflowed(losses, inputs, targets):
+            return self._pass(inputs, targets)
         if is_checked:
             self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
         residuals = None if self._residual is None else self._residual(outputs, targets).cpu().numpy()
@@ -282,6 +307,18 @@ class Scorer:
         self.num_overflowed += count
         return losses
 
+    def _has_overflowed(self, losses: Floats, inputs: Tensor, targets: Tensor) -> bool:
+        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
+        if self.precision == "fp32" or np.isfinite(losses).any():
+            return False
+        exact = self._losses(self.model(self._laid_out(self._shrunk(inputs[:SLICE]))), targets[:SLICE])
+        # Not finite in fp32 either: the model has diverged, which no precision can help.
+        if self._is_broken or not np.isfinite(exact).any():
+            return False
+        log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
+        self.use("fp32")
+        return True
+
     def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
         """The losses in fp32, learning the ranges of int8 on the way; None if values were not finite."""
         outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
@@ -310,6 +347,28 @@ class Scorer:
             return inputs
         size = [max(1, round(side * self._scale)) for side in inputs.shape[2:]]
         return nn.functional.interpolate(inputs, size=size, mode="area")
+
+    # --- statistics of normalisation layers -------------------------------------------------------
+
+    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> None:
+        """Take weights that have arrived, with statistics of these candidates in place of the stored ones."""
+        finite = _finite_rows(inputs)
+        inputs, targets = self._laid_out(self._shrunk(inputs[finite])), targets[finite]
+        compared = (inputs[:CHECKED], targets[:CHECKED])
+        evaluated = self._losses(self.model(compared[0]), compared[1]) if is_compared else None
+        outputs = self.statistics.estimate(inputs)
+        self._derive()
+        self._is_pending = False
+        # What int8 has learned of ranges was learned under other statistics.
+        if self.precision == "int8" and not self.statistics.num_estimated:
+            self._program.calibrate(inputs[:SLICE])
+        if evaluated is not None and outputs is not None:
+            self._note_statistics(evaluated, self._losses(outputs[:CHECKED], compared[1]))
+
+    def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
+        changed = self.statistics.note(evaluated, batch)
+        if changed:
+            log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
 
     # --- checks -----------------------------------------------------------------------------------
 

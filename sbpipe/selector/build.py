@@ -93,6 +93,7 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
         scale=own.scale,
         compiled=own.compile,
         min_agreement=own.min_agreement,
+        statistics=own.statistics,
         residual=build_residual(config.loss) if config.selection.traits.chooses_sets else None,
     )
 

@@ -40,6 +40,7 @@ class ForwardPass:
         self._num_scored = 0
         self._num_applied = 0
         self._slowest_s = 0.0
+        self._score_cpu_s = 0.0
 
     @property
     def version(self) -> int:
@@ -95,15 +96,27 @@ class ForwardPass:
         begin = time.perf_counter()
         with self._spans.span("view"):
             inputs, targets = self._candidates.batch(example_ids, epoch)
-        num_checks, precision = self._scorer.agreement.num_checks, self.precision
+        statistics = self._scorer.statistics
+        num_checks, num_compared = self._scorer.agreement.num_checks, statistics.num_checks
+        precision = self.precision
+        on_core_s = time.thread_time()
         with self._spans.span("score"):
             scored = self._scorer.examine(inputs, targets)
+        if inputs.device.type == "cpu":
+            self._score_cpu_s += time.thread_time() - on_core_s
         if self._tuning is not None:
             self._tuning.offer(inputs, targets)
         if self._scorer.agreement.num_checks > num_checks:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
                 "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
+            )
+        if statistics.num_checks > num_compared and statistics.checked is not None:
+            self._events.write(
+                "statistics",
+                version=self.version,
+                **statistics.checked._asdict(),
+                are_estimated=statistics.are_estimated,
             )
         self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
         self._num_scored += len(scored.scores)
@@ -116,6 +129,8 @@ class ForwardPass:
     def stats(self) -> SelectorStats:
         """What the trainer wants to know of this selector, as running totals."""
         spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
+        statistics = self._scorer.statistics
+        checked = statistics.checked
         return SelectorStats(
             weights_version=self.version,
             precision=self.precision,
@@ -126,6 +141,7 @@ class ForwardPass:
             failed_checks=agreement.num_failed,
             view_s=spans.total_s["view"],
             score_s=spans.total_s["score"],
+            score_cpu_s=self._score_cpu_s,
             select_s=spans.total_s["select"],
             apply_s=sum(spans.total_s[name] for name in ("apply", "apply_fast", "refresh")),
             tune_s=spans.total_s["tune"],
@@ -136,4 +152,8 @@ class ForwardPass:
             refresh_ms=spans.mean_ms("refresh"),
             agreement=agreement.mean if agreement.num_checks else None,
             scale_agreement=scale.mean if scale.num_checks else None,
+            estimated=statistics.num_estimated,
+            evaluation_loss=checked.evaluation_loss if checked else None,
+            batch_loss=checked.batch_loss if checked else None,
+            statistics_agreement=checked.agreement if checked else None,
         )

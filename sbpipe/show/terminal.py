@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpipe.runs.names import NUMBERS
+from sbpipe.runs.verdict import lines_of
 
 if TYPE_CHECKING:
     from sbpipe.records import SelectorStats
@@ -72,8 +74,14 @@ def selector_line(event: Mapping[str, Any]) -> str:
     return (
         f"selector {event.get('selectors') or 0:.0f} ready  keep {percent(event.get('keep_rate'))}"
         f"  {event.get('candidates_per_s') or 0.0:,.0f} candidates/s"
-        f"  idle {percent(event.get('selector_idle'))}"
+        f"  idle {percent(event.get('selector_idle'))}{_effective(event)}"
     )
+
+
+def _effective(event: Mapping[str, Any]) -> str:
+    """How unlike the candidates are, where scores tell: what selection can gain from."""
+    share, error = event.get("worth_ess"), event.get("worth_ess_error")
+    return "" if share is None or error is None else f"  effective share {share:.2f}±{error:.2f}"
 
 
 def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
@@ -146,6 +154,21 @@ class Display:
             # Up to the first live line, and clear from there to the end of the screen.
             self._out.write(f"\r\x1b[{self._num_live}A\x1b[J")
             self._num_live = 0
+
+
+def verdict_text(summary: Mapping[str, Any], width: int | None = None) -> str:
+    """The verdict of a run: its headline, then a finding of each kind; "" if the summary holds none."""
+    lines = lines_of(summary)
+    width = max(40, width or min(100, shutil.get_terminal_size().columns))
+    label_width = max((len(label) for label, _ in lines), default=0)
+    told = []
+    for label, words in lines:
+        head = f"  {label:<{label_width}}  " if label else ""
+        plain = cut(words, 10_000)
+        told += textwrap.wrap(
+            plain, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+        )
+    return "\n".join(told)
 
 
 ENDING = {

@@ -75,7 +75,7 @@ class Engine:
     ) -> None:
         """`run_dir` is told to selectors; `trained` learns all losses (`infobatch`)."""
         config = job.config
-        self._config, self._port, self._slots, self._spans = config, port, slots, spans
+        self.config, self._port, self._slots, self._spans = config, port, slots, spans
         self._needs_weights = config.selection.traits.needs_scores
         self.sync = SyncPace.of(config)
         """Interval and depth in use: the one place where they stand."""
@@ -157,9 +157,7 @@ class Engine:
         if outcome.is_here:
             self.settle()
         with self._spans.span("steer"):
-            for predicted in self._dispatcher.take_predicted():
-                self.steering.health.predicted(predicted)
-            self.steering.observe(outcome)
+            self.steering.observe(outcome, self._dispatcher.take_predicted(batch.step))
         return outcome
 
     def settle(self) -> None:
@@ -194,7 +192,7 @@ class Engine:
 
     def state(self, step: int) -> dict[str, Any]:
         """For a checkpoint at a step boundary. TimeoutError where a clock waits for a silent selector."""
-        is_kept = self._config.is_clocked and self._needs_weights
+        is_kept = self.config.is_clocked and self._needs_weights
         return {
             "stream": self._dispatcher.state(QUIET_DEADLINE_S),
             "steering": self.steering.state(),

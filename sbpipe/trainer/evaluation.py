@@ -14,11 +14,15 @@ from sbpipe.models.losses import PerExampleLoss
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one pass over the test split found; `error` is top-1, None where targets are not classes."""
+    """What one pass over the test split found; `error` is top-1, None where targets are not classes.
+
+    `is_finite`: some test example has a finite loss. Where none has, the model computes nothing any more.
+    """
 
     error: float | None
     loss: float
     class_errors: list[float] = field(default_factory=list)
+    is_finite: bool = True
 
 
 @torch.inference_mode()
@@ -30,12 +34,14 @@ def evaluate(
     model.eval()
     wrong, seen = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     loss_sum = 0.0
-    is_classes = True
+    is_classes, is_finite = True, False
     for start in range(0, test.num_examples, batch_size):
         ids = np.arange(start, min(start + batch_size, test.num_examples))
         inputs, targets = test.batch(ids, 0)
         outputs = model(laid_out(inputs, layout))
-        loss_sum += float(loss(outputs, targets).sum())
+        losses = loss(outputs, targets)
+        loss_sum += float(losses.sum())
+        is_finite = is_finite or bool(losses.isfinite().any())
         is_classes = is_classes and are_classes(outputs, targets, num_classes)
         if is_classes:
             answers, truth = outputs.argmax(1).cpu().numpy(), targets.cpu().numpy()
@@ -43,10 +49,10 @@ def evaluate(
             wrong += np.bincount(truth[answers != truth], minlength=num_classes)
     model.train(was_training)
     if not is_classes:
-        return Evaluation(None, loss_sum / test.num_examples)
+        return Evaluation(None, loss_sum / test.num_examples, is_finite=is_finite)
     per_class = (wrong / np.maximum(seen, 1)).round(6).tolist()
     mean_loss = loss_sum / test.num_examples
-    return Evaluation(float(wrong.sum() / seen.sum()), mean_loss, per_class)
+    return Evaluation(float(wrong.sum() / seen.sum()), mean_loss, per_class, is_finite)
 
 
 def are_classes(outputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> bool:

@@ -11,6 +11,7 @@ from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.step import TrainStep
+from sbpipe.trainer.step_outcome import DivergedError
 
 
 @dataclass
@@ -91,6 +92,8 @@ class Loop:
             with self.spans.span("evaluate"):
                 evaluation = self.evaluate()
             self.telemetry.evaluated(evaluation, step, candidates)
+        if not evaluation.is_finite:
+            raise DivergedError("no test example has a finite loss", step)
 
     def _checkpoint_if_due(self, step: int) -> None:
         if self.config.checkpoint.every and step % self.config.checkpoint.every == 0:

@@ -21,7 +21,7 @@ from sbpipe.trainer.record.accounts import Accounts
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.record.thumbnails import leave_examples
 from sbpipe.trainer.setup import Setup
-from sbpipe.trainer.step_outcome import WAY_OUT, DivergedError
+from sbpipe.trainer.step_outcome import DivergedError
 
 log = logging.getLogger("sbpipe.trainer")
 
@@ -136,7 +136,7 @@ class TrainerRun:
             return
         floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
         if not all(bool(tensor.isfinite().all()) for tensor in floats):
-            raise DivergedError(f"the weights are not finite at step {step}: the run has diverged. {WAY_OUT}")
+            raise DivergedError("the weights are not finite", step)
         self._checkpoints.save(step, state)
 
     def _resume(self) -> int:

@@ -21,7 +21,10 @@ CountClasses = Callable[[Ids, torch.Tensor], list[int]]
 
 
 class DivergedError(UserError):
-    """The loss is no longer a number."""
+    """Losses are no longer numbers: the same words and exit code, whoever finds it and in every mode."""
+
+    def __init__(self, what: str, step: int) -> None:
+        super().__init__(f"the run has diverged: {what} at step {step}. {WAY_OUT}")
 
 
 class StepOutcome:
@@ -55,7 +58,4 @@ class StepOutcome:
     def check(self) -> None:
         """Raise if the run has diverged."""
         if not math.isfinite(self.mean_loss):
-            raise DivergedError(
-                f"the training loss is {self.mean_loss} at step {self.batch.step}: the run has diverged. "
-                f"{WAY_OUT}"
-            )
+            raise DivergedError(f"the training loss is {self.mean_loss}", self.batch.step)

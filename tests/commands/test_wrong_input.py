@@ -171,12 +171,21 @@ def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Pat
     assert "was started with 0.1" in done.stderr
 
 
-def test_a_diverged_run_stops_and_says_what_to_do(run_path: Path) -> None:
-    done = sbpipe(
-        "run", "--run-dir", str(run_path), *settings(mode="inline", optim__lr=1e30, train__steps=40)
+# Rates at which the training loss goes first, and the scores: large weights that still train, in batches.
+@pytest.mark.parametrize("rate", [1e30, 1e4])
+@pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag", "pipelined", "data-parallel"])
+def test_a_diverged_run_stops_with_the_same_words_in_every_mode(
+    mode: str, rate: float, run_path: Path
+) -> None:
+    changes = {"selection__policy": "full"} if mode == "data-parallel" else {}
+    given = settings(
+        mode=mode, optim__lr=rate, schedule__name="constant", train__steps=0, train__epochs=3.0, **changes
     )
+    done = sbpipe("run", "--run-dir", str(run_path), *given)
     assert done.returncode == 2
-    assert "ower optim.lr" in done.stderr
+    assert "sbpipe: the run has diverged: " in done.stderr
+    assert "Lower optim.lr, or look for what is wrong with the data" in done.stderr
+    assert not (run_path / "summary.json").exists()
 
 
 def test_a_run_whose_candidates_fill_no_batch_is_an_error_not_a_result(run_path: Path) -> None:

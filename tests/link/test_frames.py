@@ -370,13 +370,18 @@ short_texts = texts.filter(lambda text: len(text) <= 32)
 totals, correlations = st.floats(0, limits.MAX_TOTAL_S), st.none() | st.floats(-1, 1)
 stats = st.builds(
     SelectorStats,
-    st.integers(-1, limits.MAX_COUNT),
-    short_texts,
-    *[counts] * 5,
-    *[totals] * 7,
-    *[st.none() | totals] * 3,
-    *[correlations] * 2,
+    weights_version=st.integers(-1, limits.MAX_COUNT),
+    precision=st.sampled_from(["", "fp32", "int8"]),
+    **dict.fromkeys(("scored", "applied", "overflowed", "checks", "failed_checks", "estimated"), counts),
+    **dict.fromkeys(
+        ("view_s", "score_s", "score_cpu_s", "select_s", "apply_s", "tune_s", "idle_s", "slowest_chunk_s"),
+        totals,
+    ),
+    **dict.fromkeys(("apply_ms", "transfer_ms", "refresh_ms"), st.none() | totals),
+    **dict.fromkeys(("agreement", "scale_agreement", "statistics_agreement"), correlations),
+    **dict.fromkeys(("evaluation_loss", "batch_loss"), st.none() | st.floats(-1e30, 1e30)),
 )
+
 scores = npst.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 seconds = st.floats(limits.MIN_PERIOD_S, limits.MAX_PERIOD_S)
 

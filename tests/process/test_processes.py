@@ -136,6 +136,22 @@ def test_a_frozen_selector_is_given_up_and_rejoins(run_path: Path) -> None:
     assert summary_of(run_path)["lease.fallback"] > 0
 
 
+def test_a_frozen_selector_does_not_hold_up_the_loop(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(selection__late="fill", train__steps=100_000))
+    wait_for("a selector", lambda: has_steps(run_path, 1)() and events_of(run_path, "selector"))
+    frozen = pid_of(run_path, "selector")
+    os.kill(frozen, signal.SIGSTOP)
+    before = len(events_of(run_path, "step"))
+    # Silence counts as loss after 120 s here: these steps are trained while its leases are out.
+    wait_for("steps", lambda: len(events_of(run_path, "step")) > before + 50)
+    assert [event["state"] for event in events_of(run_path, "selector")] == ["ready"]
+    os.kill(frozen, signal.SIGCONT)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=HANG_S)
+    assert run.returncode == 130, output
+    assert any(event["reason"] == "selector late" for event in events_of(run_path, "fill"))
+
+
 def test_a_killed_trainer_resumes_to_the_same_weights(tmp_path: Path) -> None:
     # So many steps that none but a hanging test lets it finish between the first checkpoint and the kill.
     given = {"train__steps": 200, "train__batch_size": 8}

@@ -22,7 +22,19 @@ FIELDS = {kind.name: {field.name for field in kind.fields} for kind in KINDS.val
 STAGE_NAMES = {stage.name for stage in STAGES}
 OFTEN_ABSENT = {"selector": {"device", "pulls_weights", "reason"}, "built": {"irreducible"}}
 """Fields that only some events of a kind have."""
-RARE = {"auto", "check", "expired", "failed", "fenced", "fill", "keep", "note", "resumed", "warning"}
+RARE = {
+    "auto",
+    "check",
+    "expired",
+    "failed",
+    "fenced",
+    "fill",
+    "keep",
+    "note",
+    "resumed",
+    "statistics",
+    "warning",
+}
 """Kinds that a short run by a logical clock and without trouble does not write."""
 
 

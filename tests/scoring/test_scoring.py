@@ -190,16 +190,29 @@ def test_weights_that_give_no_finite_values_are_an_error_at_the_start_of_int8() 
         scorer_of(model, "int8").prepare(*candidates())
 
 
-def test_overflow_in_half_precision_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def overflowing() -> nn.Module:
+    """A net whose outputs are finite in fp32 and not in fp16."""
     model = net()
     with torch.no_grad():
         model.state_dict()["head.weight"].fill_(60_000.0)
         model.state_dict()["head.weight"][::2] *= -1.0
-    scorer = scorer_of(model, "fp16")
-    assert not np.isfinite(scorer.score(*candidates())).any()
-    scorer.score(*candidates())
-    assert scorer.num_overflowed == 2 * len(candidates()[0])
-    assert caplog.text.count("32 of 32 scores in fp16 are not finite") == 1
+    return model
+
+
+def test_overflow_in_half_precision_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    scorer, (inputs, targets) = scorer_of(overflowing(), "fp16"), candidates()
+    inputs[0] = 0.0  # such an image overflows nothing, so that half precision still says something
+    assert np.flatnonzero(np.isfinite(scorer.score(inputs, targets))).tolist() == [0]
+    scorer.score(inputs, targets)
+    assert scorer.num_overflowed == 2 * (len(inputs) - 1)
+    assert caplog.text.count("31 of 32 scores in fp16 are not finite") == 1
+
+
+def test_a_precision_that_holds_no_score_at_all_is_left_for_fp32(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = scorer_of(overflowing(), "fp16")
+    assert np.isfinite(scorer.score(*candidates())).all()
+    assert scorer.precision == "fp32"
+    assert "no score in fp16 is finite: scoring in fp32 from now on" in caplog.text
 
 
 class Branching(nn.Module):

@@ -64,7 +64,12 @@ _SPANS = Field(
     "spans", "map", "`{stage: [start, duration, start, duration, ...]}` since the last such event, at most "
     "64 of each, in seconds on `clock`; stages are listed below",
 )  # fmt: skip
-LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD)}
+_TRUST = Field(
+    "trust", "ratio", "1 = scores are trusted; 0 = selection is uniform, because scores say nothing about "
+    "fresh losses, are all alike, or come from a model that predicts one class. Of a policy that is not "
+    "steered: what it would be", "trust",
+)  # fmt: skip
+LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD, _TRUST)}
 """Whether the loop is stable, by field; null where one does not apply or is not yet known."""
 
 _START = EventKind("start", ("trainer",), "a trainer's process begins", (
@@ -105,6 +110,11 @@ _PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run sta
     _ESS,
     _STRENGTH,
     _GUARD,
+    _TRUST,
+    Field("worth_ess", "ratio", "effective share of the last candidates, mean(g)² / mean(g²) of their "
+          "residual norms: 1 = all are alike, so selection can gain nothing; null where scores do not tell "
+          "the norms", "effective share"),
+    Field("worth_ess_error", "ratio", "its standard error"),
 ))  # fmt: skip
 _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step later", (
     Field("step", "steps", "its number, counted from 0"),
@@ -130,6 +140,7 @@ _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step 
     _ESS,
     _STRENGTH,
     _GUARD,
+    _TRUST,
     _SPANS,
 ))  # fmt: skip
 _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
@@ -192,6 +203,15 @@ _SELECTORS = (
         Field("precision", "text", "what it scores in"),
         Field("agreement", "correlation", "rank correlation of both scores"),
     )),
+    EventKind("statistics", ("selector",), "some candidates scored in evaluation mode and with batch "
+              "statistics too; means of the last three such checks", (
+        Field("version", "steps", "of the weights"),
+        Field("evaluation_loss", "loss", "mean loss in evaluation mode"),
+        Field("batch_loss", "loss", "mean loss with batch statistics"),
+        Field("agreement", "correlation", "rank correlation of both"),
+        Field("are_estimated", "yes/no", "whether BatchNorm layers score with statistics of candidates from "
+              "here on, because evaluation mode is blind"),
+    )),
 )  # fmt: skip
 _PACE = (
     EventKind("fill", ("trainer",), "train batches begin or cease to be filled without a selector's word", (
@@ -220,7 +240,7 @@ _AUTO = EventKind("auto", ("trainer",), "a setting that is `auto` was decided an
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
     EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
-    EventKind("note", ("selector",), "what `auto` measured and chose; `sbpipe run` shows it", _TEXT),
+    EventKind("note", ("trainer", "selector"), "what was measured and chosen; `sbpipe run` shows it", _TEXT),
     EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
     EventKind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
     EventKind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
@@ -248,6 +268,9 @@ IN_SUMMARY = {
     "ess": "selection.ess",
     "strength": "selection.strength",
     "guard": "selection.guard",
+    "trust": "selection.trust",
+    "worth_ess": "worth.ess",
+    "worth_ess_error": "worth.ess_error",
 }
 """Fields of `progress` that the summary holds too, under these names."""
 

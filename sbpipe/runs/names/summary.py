@@ -18,9 +18,19 @@ class Number(NamedTuple):
     meaning: str
 
 
+_VERDICT = (
+    Number("verdict.headline", "verdict", "text", "which part of the promise was got: not slower than plain "
+           "training, not worse than random selection, better"),
+    Number("verdict.loop", "loop", "text", "whether the loop waited, and for what"),
+    Number("verdict.scores", "scores", "text", "whether scores said anything about fresh losses"),
+    Number("verdict.worth", "worth", "text", "what is known of the gain"),
+    Number("verdict.lost", "lost", "text", "what was lost on the way"),
+    Number("verdict.knob", "knob", "text", "the setting that would help most"),
+)  # fmt: skip
 _RUN = (
     Number("status", "status", "text", "`finished`, `stopped` or `failed`"),
     Number("mode", "mode", "text", "how the roles were clocked"),
+    Number("policy", "policy", "text", "`selection.policy`"),
     Number("seed", "seed", "number", "the seed"),
     Number("config.digest", "settings digest", "text", "digest of every setting that changes the training"),
     Number("wall_s", "wall time", "s", "from the start of the trainer's process to its end"),
@@ -71,6 +81,9 @@ _SELECTOR = (
     Number("selector.busy_s", "selector busy", "s", "total: view, score, select, apply and measure"),
     Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),
     Number("selector.score_s", "selector score", "s", "total: forward pass of candidates"),
+    Number(
+        "selector.score_cpu_s", "selector score, core", "s", "of this, time on a core; 0 on other devices"
+    ),
     Number("selector.select_s", "selector select", "s", "total: keep probabilities and choice"),
     Number("selector.tune_s", "selector measure", "s", "total: what is left to `auto` measured"),
     Number(
@@ -99,6 +112,12 @@ _SELECTION = (
     Number("selection.ess", "effective sample size", "ratio", "mean of `ess`"),
     Number("selection.strength", "strength", "ratio", "mean of `strength`"),
     Number("selection.guard", "guard", "ratio", "mean of `guard`"),
+    Number("selection.trust", "trust", "ratio", "mean of `trust`"),
+    Number("selection.doubt", "doubt", "text", "why scores were not trusted, the first time; null where they "
+           "were"),
+    Number("worth.ess", "effective share", "ratio", "mean(g)² / mean(g²) of the residual norms of the last "
+           "candidates: 1 = all alike, selection can gain nothing; null where scores do not tell the norms"),
+    Number("worth.ess_error", "its error", "ratio", "standard error of `worth.ess`"),
     Number("scoring.agreement", "scoring agreement", "correlation", "rank correlation of coarse scores with "
            "fp32 at the same image size; null where scores are exact"),
     Number("scoring.scale_agreement", "scale agreement", "correlation", "rank correlation of scores of "
@@ -106,6 +125,13 @@ _SELECTION = (
     Number("scoring.checks", "scoring checks", "checks", "how often scores were compared with fp32"),
     Number("scoring.failed_checks", "failed checks", "checks", "without a result: not finite, or all alike"),
     Number("scoring.overflowed", "overflowed", "candidates", "scores that were not finite"),
+    Number("scoring.estimated", "estimated", "candidates", "candidates scored with BatchNorm statistics that "
+           "were estimated on candidates, because evaluation mode was blind"),
+    Number("scoring.evaluation_loss", "loss, evaluation mode", "loss", "mean over the last candidates that "
+           "were scored both ways; null where there are no BatchNorm layers, or no check was due"),
+    Number("scoring.batch_loss", "loss, batch statistics", "loss", "the same with batch statistics"),
+    Number("scoring.statistics_agreement", "statistics agreement", "correlation", "rank correlation of the "
+           "two"),
     Number("scoring.refresh_ms", "refresh", "ms", "mean folding, casting or quantising of new weights"),
 )  # fmt: skip
 _WEIGHTS = (
@@ -139,6 +165,7 @@ _LEASES = (
     Number("events.lost", "events lost", "events", "events that could not be written"),
 )
 GROUPS: dict[str, tuple[Number, ...]] = {
+    "The verdict": _VERDICT,
     "The run": _RUN,
     "The trainer": _TRAINER,
     "The selectors, summed": _SELECTOR,

@@ -34,6 +34,8 @@ FACTS = (
     "selection.ess",
     "selection.strength",
     "selection.guard",
+    "selection.trust",
+    "worth.ess",
     "trainer.step_ms",
     "sync.snapshot_ms",
     "sync.bytes_per_s",

@@ -2,6 +2,7 @@
 
 from sbpipe.runs import Run
 from sbpipe.runs.study.arm_group import group_runs
+from sbpipe.runs.verdict import lines_of
 from sbpipe.show.charts import Chart
 from sbpipe.show.report.breakdown import breakdown_charts
 from sbpipe.show.report.curves import error_over_time
@@ -29,7 +30,7 @@ def sections_of_one(run: Run) -> list[Section]:
     sheets = example_charts(read_examples(run.path, example_notes))
     kept = [*kept_charts(run), *_known(distribution(run.of("scores")))]
     return [
-        Section("head", "", tiles=tiles_of(run), notes=warnings_in(run)),
+        Section("head", "", verdict=lines_of(run.summary), tiles=tiles_of(run), notes=warnings_in(run)),
         Section("training", "Error and loss", _known(error_over_time(group), loss_chart(run))),
         Section("time", "Time", [*breakdown_charts(group), *_known(timeline)], notes=missing),
         Section("selection", "What was kept", kept, notes=score_notes(run)),
@@ -50,7 +51,16 @@ def section_of_run(run: Run, name: str, title: str, only: tuple[str, ...] | None
     ]
     notes = [note for section in sections for note in section.notes]
     status = [("status", status_of(run))]
-    return Section(name, title, charts, fact_tables(run), [*status, *tiles_of(run)], notes, is_folded=True)
+    return Section(
+        name,
+        title,
+        charts,
+        fact_tables(run),
+        lines_of(run.summary),
+        [*status, *tiles_of(run)],
+        notes,
+        is_folded=True,
+    )
 
 
 def _known(*charts: Chart | None) -> list[Chart]:

@@ -60,13 +60,19 @@ def _section(section: Section, figures: str | None) -> str:
     folder = None if section.is_folded else figures
     charts = [_figure(chart, folder) for chart in section.charts]
     tables = "".join(_table(table) for table in section.tables)
-    parts = [_tiles(section.tiles), _notes(section.notes), *charts, tables]
+    parts = [_verdict(section.verdict), _tiles(section.tiles), _notes(section.notes), *charts, tables]
     body = "\n".join(part for part in parts if part)
     name, title = escape(section.name), escape(section.title)
     if section.is_folded:
         return f'<section id="{name}">\n<details>\n<summary>{title}</summary>\n{body}\n</details>\n</section>'
     heading = f"<h2>{title}</h2>\n" if title else ""
     return f'<section id="{name}">\n{heading}{body}\n</section>'
+
+
+def _verdict(lines: Sequence[tuple[str, str]]) -> str:
+    headline = "".join(f"<p>{escape(words)}</p>" for label, words in lines if not label)
+    items = "".join(f"<dt>{escape(label)}</dt><dd>{escape(words)}</dd>" for label, words in lines if label)
+    return f'<div class="verdict">{headline}<dl>{items}</dl></div>' if lines else ""
 
 
 def _tiles(tiles: Sequence[tuple[str, str]]) -> str:

@@ -16,6 +16,8 @@ class Section:
     """Its heading; "" for the head of a page, which needs none."""
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    verdict: list[tuple[str, str]] = field(default_factory=list)
+    """What a reader reads first: (label, words); the headline has no label."""
     tiles: list[tuple[str, str]] = field(default_factory=list)
     """Numbers a reader asks for first: (label, value)."""
     notes: list[str] = field(default_factory=list)

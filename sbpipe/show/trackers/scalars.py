@@ -23,6 +23,7 @@ NAMES: dict[str, dict[str, str]] = {
         "ess": "train/ess",
         "strength": "train/strength",
         "guard": "train/guard",
+        "trust": "train/trust",
     },
     "eval": {"error": "eval/error", "loss": "eval/loss"},
     "progress": {
@@ -33,6 +34,7 @@ NAMES: dict[str, dict[str, str]] = {
         "selectors": "pipeline/selectors",
         "candidates": "pipeline/candidates",
         "candidates_per_s": "pipeline/candidates_per_s",
+        "worth_ess": "pipeline/worth_ess",
     },
 }
 """From an event's kind and field to the name a tracker shows."""

@@ -12,6 +12,7 @@ from sbpipe.machine import devices
 from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import LOOP_STAGES
+from sbpipe.runs.verdict import verdict_of
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.record.telemetry import Telemetry
@@ -22,6 +23,7 @@ _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
     "selector.busy_s": lambda stats: stats.busy_s,
     "selector.view_s": lambda stats: stats.view_s,
     "selector.score_s": lambda stats: stats.score_s,
+    "selector.score_cpu_s": lambda stats: stats.score_cpu_s,
     "selector.select_s": lambda stats: stats.select_s,
     "selector.apply_s": lambda stats: stats.apply_s,
     "selector.tune_s": lambda stats: stats.tune_s,
@@ -67,9 +69,10 @@ class Accounts:
             + totals["sync.fast_published"] * fast_bytes
         )
         selectors = [*self.engine.roster.gone, *self.engine.roster.peers.values()]
-        return {
+        summary = {
             "status": str(ending),
             "mode": config.mode,
+            "policy": config.selection.policy,
             "seed": config.seed,
             "config.digest": digest(config),
             **numbers,
@@ -91,6 +94,7 @@ class Accounts:
                 else {}
             ),
         }
+        return verdict_of(summary).numbers() | summary
 
 
 def _of_replicas(count: int, device: torch.device) -> dict[str, Any]:

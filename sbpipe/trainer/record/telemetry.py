@@ -10,6 +10,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.fidelity import mean_error, spearman
+from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.steering.health import Health
@@ -45,6 +46,7 @@ class Telemetry:
     def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
         self._events = events
         self._spans = spans
+        self._config = engine.config
         self._stream, self._roster, self._census = engine.stream, engine.roster, engine.census
         self._process_began = process_began
         self._startup_before_s = 0.0
@@ -148,7 +150,9 @@ class Telemetry:
             elapsed_s=self.elapsed_s,
             evaluate_s=self.evaluate_s,
             startup_s=self._startup_before_s + self.began - self._process_began,
-            **vars(evaluation),
+            error=evaluation.error,
+            loss=evaluation.loss,
+            class_errors=evaluation.class_errors,
         )
         self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 
@@ -174,11 +178,24 @@ class Telemetry:
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
             queue=self._stream.on_hand,
-            **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard")},
+            **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard", "trust")},
+            **self._worth("worth_ess"),
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
             elapsed_s=elapsed,
             left_s=elapsed * (1.0 - share) / share if share > 0 else None,
         )
+
+    def _worth(self, name: str) -> dict[str, float | None]:
+        """How unlike the last candidates are, and the standard error of that."""
+        loss = self._config.loss
+        norms = residual_norms(
+            self._stream.table.recent,
+            loss=loss.name,
+            by=self._config.selection.score,
+            label_smoothing=loss.label_smoothing,
+        )
+        found = effective_share(norms)
+        return {name: found.share if found else None, f"{name}_error": found.error if found else None}
 
     # --- summary ----------------------------------------------------------------------------------
 
@@ -247,12 +264,17 @@ class Telemetry:
             "scoring.failed_checks": int(self._roster.total(lambda stats: stats.failed_checks)),
             "scoring.checks": int(self._roster.total(lambda stats: stats.checks)),
             "scoring.overflowed": int(self._roster.total(lambda stats: stats.overflowed)),
+            "scoring.estimated": int(self._roster.total(lambda stats: stats.estimated)),
+            "scoring.evaluation_loss": self._roster.mean(lambda stats: stats.evaluation_loss),
+            "scoring.batch_loss": self._roster.mean(lambda stats: stats.batch_loss),
+            "scoring.statistics_agreement": self._roster.mean(lambda stats: stats.statistics_agreement),
             "scoring.refresh_ms": self._roster.mean(lambda stats: stats.refresh_ms),
             "sync.apply_ms": self._roster.mean(lambda stats: stats.apply_ms),
             "sync.transfer_ms": self._roster.mean(lambda stats: stats.transfer_ms) or 0.0,
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,
             "lease.expired": stream.ledger.num_expired,
+            **self._worth("worth.ess"),
             **self.evaluation_numbers(),
         }
 

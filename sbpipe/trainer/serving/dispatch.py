@@ -24,6 +24,8 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
+from sbpipe.trainer.stream.finite import FiniteScores
 from sbpipe.trainer.stream.keep import KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
@@ -49,9 +51,11 @@ class Dispatcher:
         self._events = events
         self._spans = spans
         self._fallback = Fallback(config, stream.order, stream.table, stream.sync)
+        self._filler = Filler(stream, self._fallback)
         self._filling = Filling(events)
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
+        self._finite = FiniteScores() if config.selection.traits.needs_scores else None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_stopping = False
@@ -108,7 +112,7 @@ class Dispatcher:
             self._pace.viewed(view_s)
             self._pace.started(time.perf_counter(), asked_at)
             if self._config.fills:
-                self._stream.step_s, self._stream.ahead = self._pace.period_s, self._pace.ahead
+                self._stream.step_s, self._stream.ahead = self._pace.period_s, self._ahead()
             self._stream.start()
             self._changed.notify_all()
         self._port.wake()
@@ -120,10 +124,13 @@ class Dispatcher:
             self._follow_speed()
         self._port.wake()
 
-    def take_predicted(self) -> list[NDArray[np.int32]]:
-        """The predictions of selectors' models by class since the last call. A deque needs no lock."""
-        predicted = self._stream.predicted
-        return [predicted.popleft() for _ in range(len(predicted))]
+    def take_predicted(self, step: int) -> list[NDArray[np.int32]]:
+        """The predictions of selectors' models by class, of selections up to the batch of this step."""
+        predicted, taken = self._stream.predicted, list[NDArray[np.int32]]()
+        # A deque needs no lock: the other thread only appends.
+        while predicted and predicted[0][0] <= step:
+            taken.append(predicted.popleft()[1])
+        return taken
 
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: time that does not count must gain nothing.
@@ -197,14 +204,23 @@ class Dispatcher:
     def _fill(self) -> bool:
         """Complete the next batch from the line; whether that was possible."""
         step = self._stream.num_assembled
-        count = self._stream.fill(self._fallback)
+        count = self._filler.fill()
         if count:
             reason = LATE if self._roster.ready() else ALONE if self._reception.num_admitted else STARTING
             self._filling.filled(step, count, reason)
         return count > 0
 
+    def _ahead(self) -> float:
+        speed = sum(self._rates())
+        scoring_s = self._stream.batch_size / (self._stream.keep * speed) if speed else None
+        return self._pace.ahead(scoring_s)
+
+    def _rates(self) -> list[float]:
+        """Candidates per second of the selectors that are ready, where known."""
+        return [peer.rate for peer in self._roster.ready() if peer.rate]
+
     def _follow_speed(self) -> None:
-        rates = [peer.rate for peer in self._roster.ready() if peer.rate is not None]
+        rates = self._rates()
         change = self._control.update(self._stream.steps_done, self._pace.period_s, rates)
         if change is not None:
             self._stream.aim(change.new)
@@ -245,9 +261,11 @@ class Dispatcher:
         peer.answered(message.stats, now, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
+        if self._finite is not None and not reason:
+            self._finite.see(message.scores, self._stream.steps_done)
         if reason:
             peer.was_refused()
-        if reason and message.lease_id not in self._stream.taken_back:
+        if reason and message.lease_id not in self._filler.taken_back:
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
 

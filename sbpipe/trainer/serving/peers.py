@@ -47,7 +47,8 @@ class Peer:
     def answered(self, stats: SelectorStats, now: float, considered: int = 0) -> None:
         """A selection of so many candidates came from it."""
         self.stats, self.answers = stats, self.answers + 1
-        busy_s, self._busy_s = stats.busy_s - self._busy_s, stats.busy_s
+        worked_s = stats.busy_s - stats.tune_s  # what it measures for itself is over after the first leases
+        busy_s, self._busy_s = worked_s - self._busy_s, worked_s
         # Only of a lease that met it idle: another would count the time that it lay behind the one before.
         if self._asked is not None:
             asked_at, busy_before_s = self._asked
@@ -56,8 +57,8 @@ class Peer:
         # The first answer holds what only first ones take: pages, caches, kernels.
         if self.answers < 2 or not busy_s > 0.0:
             return
-        before, worked_s = (SLOWNESS * value for value in self._rated)
-        self._rated = before + considered, worked_s + busy_s
+        before, before_s = (SLOWNESS * value for value in self._rated)
+        self._rated = before + considered, before_s + busy_s
         self.rate = self._rated[0] / self._rated[1]
 
     def was_refused(self) -> None:

@@ -1,4 +1,4 @@
-"""Is the loop healthy? What each step tells, the means over a run, the warning when selection swings.
+"""Is the loop healthy? What each step tells, the means over a run, warnings when selection swings or guesses.
 
 For every policy; it decides nothing. Knows neither leases nor the model.
 """
@@ -43,6 +43,7 @@ class Health(NamedTuple):
     ess: float | None = None
     strength: float | None = None
     guard: float | None = None
+    trust: float | None = None
 
 
 def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
@@ -83,6 +84,7 @@ class HealthMonitor:
         self._means = _Means()
         self._swinging: deque[bool] = deque(maxlen=PATIENCE)
         self._was_warned = False
+        self._doubt, self._first_doubt = "", ""
         self.last = Health()
 
     def count(self, class_counts: list[int]) -> float | None:
@@ -105,11 +107,23 @@ class HealthMonitor:
         ess: float | None,
         strength: float | None,
         guard: float | None,
+        trust: float | None = None,
     ) -> None:
         """Note what a step told; `swing` is what counting its classes gave."""
-        self.last = Health(swing, self._prediction_swing.value, ess, strength, guard)
+        self.last = Health(swing, self._prediction_swing.value, ess, strength, guard, trust)
         self._means.add(self.last)
         self._warn_if_swinging(step)
+
+    def doubt(self, step: int, reason: str) -> None:
+        """Note why scores are not trusted; "" = they are. The first time it is a warning, later a note."""
+        if bool(reason) != bool(self._doubt):
+            is_followed = self._is_steered and self._config.selection.trust
+            text = _words_of_doubt(step, reason, self._config.selection.policy, is_followed=is_followed)
+            is_news = bool(reason) and not self._first_doubt
+            self._first_doubt = self._first_doubt or reason
+            log.log(logging.WARNING if is_news else logging.INFO, "%s", text)
+            self._events.write("warning" if is_news else "note", text=text)
+        self._doubt = reason
 
     def _warn_if_swinging(self, step: int) -> None:
         swing, sway = self.last.swing, self.last.prediction_swing
@@ -133,9 +147,10 @@ class HealthMonitor:
         log.warning("%s", text)
         self._events.write("warning", text=text)
 
-    def summary(self) -> dict[str, float | None]:
-        """Means over the run."""
-        return {f"selection.{name}": self._means.of(name) for name in Health._fields}
+    def summary(self) -> dict[str, Any]:
+        """Means over the run, and why scores were doubted first."""
+        means = {f"selection.{name}": self._means.of(name) for name in Health._fields}
+        return means | {"selection.doubt": self._first_doubt or None}
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -144,6 +159,7 @@ class HealthMonitor:
             "prediction_swing": self._prediction_swing.state(),
             "swinging": [list(self._swinging), self._was_warned],
             "means": [self._means.totals.copy(), self._means.counts.copy()],
+            "doubt": [self._doubt, self._first_doubt],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -153,3 +169,15 @@ class HealthMonitor:
         swinging, self._was_warned = state["swinging"]
         self._swinging.extend(swinging)
         self._means = _Means(*state["means"])
+        self._doubt, self._first_doubt = state["doubt"]
+
+
+def _words_of_doubt(step: int, reason: str, policy: str, *, is_followed: bool) -> str:
+    if not reason:
+        return f"at step {step} scores say something again: selection goes by them"
+    consequence = (
+        "Candidates are chosen uniformly until they do"
+        if is_followed
+        else f"Policy {policy!r} goes by them all the same; 'steady' would choose uniformly until they do"
+    )
+    return f"at step {step} scores say nothing about losses: {reason}. {consequence}"

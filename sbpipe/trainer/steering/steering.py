@@ -6,7 +6,8 @@ that it never waits for the device, unless a logical clock must not depend on th
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +22,20 @@ from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.guard import Guard
 from sbpipe.trainer.steering.health import HealthMonitor
 from sbpipe.trainer.steering.ramp import Ramp
+from sbpipe.trainer.steering.trust import Trust
 from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 
 LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: every step looks through them all."""
+
+
+class _Taken(NamedTuple):
+    """A step whose numbers may still be on their way from the device."""
+
+    outcome: StepOutcome
+    weights: Arrival | None
+    predicted: Sequence[NDArray[np.int32]]
 
 
 class Steering:
@@ -45,8 +55,9 @@ class Steering:
         self._ramp = Ramp(2 * config.train.batch_size) if by_loss and selection.ramp else None
         self._guard = Guard() if self._is_steered and selection.guard else None
         self._fresh = FreshWeights(window=window) if by_loss and selection.reweight else None
+        self._trust = Trust(_largest_share(classes)) if selection.traits.needs_scores else None
         self._is_immediate = self._is_steered and config.is_clocked
-        self._pending: tuple[StepOutcome, Arrival | None] | None = None
+        self._pending: _Taken | None = None
         self._weights: torch.Tensor | None = None
         self.health = HealthMonitor(config, events, is_steered=self._is_steered)
 
@@ -55,7 +66,10 @@ class Steering:
         """How sharply fresh selection would choose now: the target that weights aim at."""
         if not self._is_steered:
             return 1.0
-        return (self._ramp.strength if self._ramp else 1.0) * (self._guard.factor if self._guard else 1.0)
+        strength = self._ramp.strength if self._ramp else 1.0
+        if self._trust is not None and self._config.selection.trust:
+            strength *= self._trust.factor
+        return strength * (self._guard.factor if self._guard else 1.0)
 
     @property
     def proposal(self) -> float:
@@ -87,16 +101,21 @@ class Steering:
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
-    def observe(self, outcome: StepOutcome) -> None:
-        """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes."""
+    def observe(self, outcome: StepOutcome, predicted: Sequence[NDArray[np.int32]] = ()) -> None:
+        """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes.
+
+        `predicted` counts by class what selectors' models predict for the candidates before it.
+        """
         weights = Arrival(self._weights) if self._weights is not None else None
-        taken: tuple[StepOutcome, Arrival | None] | None = (outcome, weights)
+        taken: _Taken | None = _Taken(outcome, weights, predicted)
         if not (outcome.is_here or self._is_immediate):
             taken, self._pending = self._pending, taken
         if taken is None:
             return
-        outcome, weights = taken
+        outcome, weights, predicted = taken
         batch = outcome.batch
+        for counts in predicted:
+            self.health.predicted(counts)
         swing = self.health.count(outcome.class_counts)
         ess = effective_share(weights.wait().numpy()) if weights is not None else None
         if self._ramp is not None:
@@ -105,12 +124,18 @@ class Steering:
             self._trained.see(batch.example_ids, outcome.losses)
         if self._guard is not None:
             self._guard.observe(swing, ess)
+        if self._trust is not None:
+            self._trust.observe(
+                batch.scores, outcome.losses, batch.keep_probability, predicted, outcome.class_counts
+            )
+            self.health.doubt(batch.step, self._trust.reason)
         self.health.note(
             batch.step,
             swing=swing,
             ess=ess,
             strength=self.strength if self._is_steered else None,
             guard=self._guard.factor if self._guard else None,
+            trust=self._trust.factor if self._trust else None,
         )
 
     def state(self) -> dict[str, Any]:
@@ -120,6 +145,7 @@ class Steering:
             "guard": self._guard.state() if self._guard else None,
             "fresh": self._fresh.state() if self._fresh else None,
             "trained": self._trained.state() if self._trained else None,
+            "trust": self._trust.state() if self._trust else None,
             "health": self.health.state(),
         }
 
@@ -133,7 +159,14 @@ class Steering:
             self._fresh.restore(state["fresh"])
         if self._trained is not None:
             self._trained.restore(state["trained"])
+        if self._trust is not None:
+            self._trust.restore(state["trust"])
         self.health.restore(state["health"])
+
+
+def _largest_share(classes: Classes | None) -> float | None:
+    """The share of the most frequent class; None where classes are not known before examples are loaded."""
+    return None if classes is None or not len(classes) else float(np.bincount(classes).max() / len(classes))
 
 
 def _on_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:

@@ -8,11 +8,11 @@ and was scored with version s - (interval - 1) at the oldest: with one selector,
 
 A loop that does not wait for selection (`selection.late = "fill"`) needs the next batch whole before the
 current one is done, because it has yet to be loaded. A lease granted when a step begins would be answered too
-late by a selector that needs most of a step for it, which is what `selection.keep = "auto"` aims at. So half
-a batch more (a whole one where loading takes long) is leased ahead, in leases of half a batch: when a step
-begins, half of the next batch is on hand or being scored, the rest is answered in the middle of the step, and
-the selector finds its next lease when it has answered the last one. No lease is longer than what its selector
-can score in about one step's time, so that the answer of a slow one is not many steps old.
+late by a selector that needs most of a step for it, which is what `selection.keep = "auto"` aims at. So part
+of a batch more (a whole one where loading takes long) is leased ahead, in leases of a third of a batch: when
+a step begins, part of the next batch is on hand or being scored, the rest is answered in the middle of the
+step, and the selector finds its next lease when it has answered the last one. No lease is longer than what
+its selector can score in about one step's time, so that the answer of a slow one is not many steps old.
 
 The yield of a lease is what is fixed, not its length. Scores move with the weights, and early in a run one
 lease keeps a tenth of its candidates and the next one a half; so a lease's range is generous, its selector
@@ -26,6 +26,9 @@ import math
 GENEROSITY = 3.0
 """How many times the expected number of candidates a lease offers."""
 
+PIECE = 1 / 3
+"""Share of a batch in one lease where batches are selected ahead."""
+
 LONGEST = 2**20
 """Candidates in a lease at the most: what one message may carry scores of."""
 
@@ -38,16 +41,17 @@ def kept_to_lease(
     expected: float,
     is_waiting: bool,
     ahead: float = 0.0,
+    least: float = math.inf,
 ) -> int:
     """Kept examples to lease for now: 0, or about a batch; less only to complete the batch that is next.
 
-    `on_hand` are kept and not yet in training, `expected` are on their way from leases that are out; `ahead`
-    batches are to be selected on top, for a loop that does not wait.
+    `on_hand` are kept and not yet in training, `expected` are on their way from leases that are out. For a
+    loop that does not wait, `ahead` batches are to be selected on top, in leases of `least` kept or more.
     """
     batches_ahead = min(depth, max(depth - 1 + ahead, 1 if is_waiting else 0))
     short = batches_ahead * batch_size - on_hand - expected
     next_is_short = batches_ahead > 0 and on_hand + expected < batch_size
-    return math.ceil(short) if short > 0 and (next_is_short or short >= batch_size / 2) else 0
+    return math.ceil(short) if short > 0 and (next_is_short or short >= min(least, batch_size / 2)) else 0
 
 
 def candidates_for(kept: int, keep_rate: float, chunk: int, most: float = math.inf) -> int:

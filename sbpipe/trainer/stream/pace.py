@@ -19,8 +19,11 @@ SHORT, LONG = 0.25, 0.9
 """Quantiles: of periods and of loading times, where being late is what must not be."""
 MARGIN, MARGIN_S = 0.1, 1e-3
 """Share of a period and seconds by which a fill is early: threads take their time to wake."""
-ROOMY = 0.45
-"""Share of a period for loading below which half a batch ahead of the next one keeps selectors in time."""
+SLACK = 0.25
+"""Share of a period by which answers should be there before a fill is due: no two take the same time."""
+
+LEAST_AHEAD = 0.4
+"""Of a batch: leases are a third of one, and come whole or not at all."""
 
 
 class Pace:
@@ -58,17 +61,20 @@ class Pace:
             return None
         return self._started_at + float(np.quantile(self._periods, SHORT)) - self._lead_s
 
-    @property
-    def ahead(self) -> float:
+    def ahead(self, scoring_s: float | None) -> float:
         """Train batches to select ahead of the next one, so that it is whole in time; 0 while not known.
 
-        A lease that is granted when a step begins is answered about a step later; what must be whole sooner
-        has to be asked for before.
+        A lease that is granted when a step begins is answered when its candidates are scored: a batch's in
+        `scoring_s` (None = not known: about a step). What must be whole sooner has to be asked for before.
         """
         period_s = self.period_s
-        if period_s is None:
+        if not period_s or scoring_s == 0.0:
             return 0.0
-        return 0.5 if self._lead_s < ROOMY * period_s else 1.0
+        in_time_s = (1.0 - SLACK) * period_s - self._lead_s
+        # While a share 1 - ahead of a batch is scored, the loop must not get past the moment of the fill. A
+        # selector that needs more than a step is late whatever is done.
+        ahead = 1.0 - in_time_s / min(period_s, scoring_s or period_s)
+        return min(1.0, max(LEAST_AHEAD, ahead)) if ahead > 0.0 else 0.0
 
     @property
     def _lead_s(self) -> float:

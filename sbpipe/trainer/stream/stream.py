@@ -21,14 +21,14 @@ from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit
 from sbpipe.trainer.stream.assembler import Assembler, Kept
-from sbpipe.trainer.stream.fallback import FILL, Fallback
+from sbpipe.trainer.stream.fallback import FILL
 from sbpipe.trainer.stream.ledger import Grant, Ledger
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.stretches import Stretches
 from sbpipe.trainer.stream.versions import Versions, fast_version_of
 from sbpipe.trainer.stream.yields import Yield
 
-_MOST_PREDICTED = 64
+_MOST_PREDICTED = 1024
 
 
 class Stream:
@@ -54,7 +54,7 @@ class Stream:
             else math.ceil(config.train.epochs * num_examples)
         )
         self.ledger = Ledger(num_examples, limit)
-        self._stretches = Stretches(config, limit)
+        self.stretches = Stretches(config, limit)
         self.order = Order(num_examples, config.seed)
         judged_by = classes if config.selection.history_by == "class" else None
         self.table = ScoreTable(
@@ -70,15 +70,15 @@ class Stream:
         self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
         self._strengths = {0: 1.0}
         """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
-        self.predicted: deque[NDArray[np.int32]] = deque(maxlen=_MOST_PREDICTED)
-        """Predictions by class of the last selections, for who wants to take them."""
+        self.predicted: deque[tuple[int, NDArray[np.int32]]] = deque(maxlen=_MOST_PREDICTED)
+        """Predictions by class of the last selections, for who wants to take them, each with the number of
+        the batch that was being filled: under a clock it does not depend on when an answer arrives.
+        """
         self.is_waiting = False
         self.keep = config.selection.keep_rate
         """The keep rate that leases aim at from now on."""
         self.step_s: float | None = None
         """What a step takes a loop that does not wait; None = not known, or nobody asks."""
-        self.taken_back: set[int] = set()
-        """Leases whose answers come too late for the end of the run, by nobody's fault."""
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
         self.yielded = Yield(config.selection, num_examples)
@@ -87,7 +87,7 @@ class Stream:
 
     def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         """The leases to send now, given the peers that are ready."""
-        if not peers or self._has_enough_batches() or self.versions.published < 0:
+        if not peers or self.has_enough_batches() or self.versions.published < 0:
             return []
         if self._config.is_clocked:
             return self._grant_clocked(peers)
@@ -98,7 +98,8 @@ class Stream:
                 break
         return granted
 
-    def _has_enough_batches(self) -> bool:
+    def has_enough_batches(self) -> bool:
+        """Whether a run by steps needs no further batch."""
         return bool(self._config.train.steps) and self.num_assembled >= self._config.train.steps
 
     def _grant_clocked(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
@@ -120,6 +121,7 @@ class Stream:
 
     def _grant_pipelined(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         depth, granted = self.sync.depth, list[tuple[Peer, Lease]]()
+        a_pass = self._config.score_batch_size * self.yielded.rate  # what one keeps, about
         # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
         # it finds work the moment it has answered the first.
         idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
@@ -133,16 +135,17 @@ class Stream:
                 expected=sum(grant.expected_kept for grant in out),
                 is_waiting=self.is_waiting,
                 ahead=self.ahead,
+                least=a_pass if self.ahead else math.inf,
             )
             if self.ahead:
-                needed = min(needed, math.ceil(self.batch_size / 2))
+                needed = min(needed, math.ceil(self.batch_size * credit.PIECE))
             free = depth * self.batch_size - self.on_hand - sum(grant.lease.most for grant in out)
             others = max(1, len(idle) - len(granted))
             kept, room = math.ceil(needed / others), math.ceil(free / others)
             if kept < 1 or room < 1:
                 break
             # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
-            most = min(room, kept + self._config.score_batch_size)
+            most = min(room, kept + (math.ceil(a_pass) if self.ahead else self._config.score_batch_size))
             granted += self._lease(
                 peer, min(kept, most), most, self.versions.least(peer, self.steps_done), exact=False
             )
@@ -151,7 +154,7 @@ class Stream:
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
     ) -> list[tuple[Peer, Lease]]:
-        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
+        keep_all, change_at = self.stretches.at(self.ledger.next_place, self.num_assembled)
         rate = 1.0 if keep_all else self.yielded.rate
         is_set = self._config.selection.traits.chooses_sets and not keep_all
         # What it can score in about a step's time, once both are known: a slow one answers as soon as others.
@@ -168,14 +171,14 @@ class Stream:
             # An epoch's end, or a slow selector, cuts a set short: it yields its share, and no more.
             enough = most = min(enough, share_of(rate, places[1] - places[0]))
         expected = min(enough, rate * (places[1] - places[0]))
-        lease = self._put_out(
+        lease = self.put_out(
             peer.name, places, expected, enough=enough, most=most, versions=versions, exact=exact
         )
         # The ledger's copy need not hold the history: only its first reader wants it.
         history, history_classes = self.table.history if peer.takes_history() else (None, None)
         return [(peer, replace(lease, history=history, history_classes=history_classes))]
 
-    def _put_out(
+    def put_out(
         self,
         name: str,
         places: tuple[int, int],
@@ -198,7 +201,7 @@ class Stream:
             version=versions[0],
             fast_version=versions[1],
             exact=exact,
-            keep_all=self._stretches.at(places[0], self.num_assembled)[0],
+            keep_all=self.stretches.at(places[0], self.num_assembled)[0],
             strength=self._strength(),
             keep=self.keep,
         )
@@ -236,7 +239,7 @@ class Stream:
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
-            self.predicted.append(selection.predicted)
+            self.predicted.append((self.num_assembled, selection.predicted))
         is_fill = grant.peer == FILL
         if is_fill:
             self.yielded.fill(num_kept)
@@ -261,53 +264,10 @@ class Stream:
         self._assemble()
         return ""
 
-    # --- fills ------------------------------------------------------------------------------------
-
     def aim(self, keep: float) -> None:
         """Leases aim at another keep rate from now on."""
         self.yielded.aim(keep / self.keep)
         self.keep = keep
-
-    def fill(self, drawer: Fallback) -> int:
-        """Complete the next train batch from the line, without a selector's word; the examples that took.
-
-        0 if no candidate is left. What a selector has out stays out, and its answer goes into a later batch.
-        """
-        before, filled = self.num_assembled, 0
-        while self.num_assembled == before and not self._has_enough_batches():
-            need = self.batch_size - len(self._assembler)
-            answer = self._drawn(drawer, need)
-            if answer is None:
-                if not self._take_back():
-                    break
-                continue
-            filled += len(answer[0].kept)
-            self.accept(*answer)
-        return filled
-
-    def _drawn(self, drawer: Fallback, need: int) -> tuple[Selection, Ids] | None:
-        """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
-        keep_all, change_at = self._stretches.at(self.ledger.next_place, self.num_assembled)
-        num_examples = self.ledger.num_examples
-        places = self.ledger.reach(need if keep_all else math.ceil(need / self.keep), change_at)
-        if places is None:
-            return None
-        epoch, start = divmod(places[0], num_examples)
-        stop, recent = start + places[1] - places[0], math.ceil(num_examples * self.keep / self.batch_size)
-        step = self.steps_done
-        is_chosen = not keep_all and drawer.knows(epoch, start, stop, step=step, recent=recent)
-        if not is_chosen:
-            places = places[0], min(places[1], places[0] + need)
-        lease = self._put_out(FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
-        return drawer.answer(lease, step) if is_chosen else drawer.take_all(lease, step)
-
-    def _take_back(self) -> bool:
-        """At the end of the line: take back what selectors hold of it, or the last batches would wait."""
-        grants = list(self.ledger.out.values())
-        for grant in grants:
-            self.ledger.take_back(grant.lease.lease_id)
-            self.taken_back.add(grant.lease.lease_id)
-        return bool(grants)
 
     def expire(self, lease_id: int) -> None:
         """Take a lease back."""
@@ -324,7 +284,7 @@ class Stream:
 
     def _assemble(self) -> None:
         while (
-            not self._has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None
+            not self.has_enough_batches() and (taken := self._assembler.take(self.num_assembled)) is not None
         ):
             self._untrained.append(taken)
             self.ready.append(taken[0])
@@ -355,13 +315,13 @@ class Stream:
     @property
     def is_finished(self) -> bool:
         """Whether no further batch will come."""
-        return not self.ready and (self._has_enough_batches() or self.ledger.is_exhausted)
+        return not self.ready and (self.has_enough_batches() or self.ledger.is_exhausted)
 
     @property
     def is_quiet(self) -> bool:
         """Under a logical clock: nothing is out and nothing can be granted before the next step."""
         return not self.ledger.out and (
-            self._clocked_versions() is None or self._has_enough_batches() or self.ledger.is_exhausted
+            self._clocked_versions() is None or self.has_enough_batches() or self.ledger.is_exhausted
         )
 
     @property
@@ -389,6 +349,7 @@ class Stream:
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
+            "predicted": [(number, counts.tolist()) for number, counts in self.predicted],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -399,5 +360,6 @@ class Stream:
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
+        self.predicted.extend((number, np.array(counts, np.int32)) for number, counts in state["predicted"])
         self._assembler.restore(state["waiting"])
         self._assemble()

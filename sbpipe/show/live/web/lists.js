@@ -33,6 +33,8 @@ function numbersOf(head) {
   if (head.candidates_per_s != null) numbers.push(["throughput", `${whole(head.candidates_per_s)} candidates/s`]);
   if (head.keep_rate != null) numbers.push(["keep", percent(head.keep_rate)]);
   if (head.staleness != null) numbers.push(["staleness", `${head.staleness.toFixed(2)} steps`]);
+  if (head.worth_ess != null && head.worth_ess_error != null)
+    numbers.push(["effective share", `${head.worth_ess.toFixed(2)} ± ${head.worth_ess_error.toFixed(2)}`]);
   if (head.elapsed_s != null) numbers.push([head.state === "running" ? "so far" : "took", duration(head.elapsed_s)]);
   if (head.left_s != null) numbers.push(["left", duration(head.left_s)]);
   if (head.state === "stalled") numbers.push(["no event for", duration(head.age_s)]);

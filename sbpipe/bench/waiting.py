@@ -1,0 +1,219 @@
+"""The loop never waits: its rate beside that of a bare loop, with selectors that are slow, stopped or dead.
+
+This process is the trainer, on one core; a selector of its own process has another. Stretches of steps in
+turn, so that both meet the same noise: some through the engine, some bare, which train the same model on
+batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A
+selector is slowed down from outside, by stopping and continuing its process: nothing in the product knows of
+it.
+"""
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from sbpipe.bench.rows import Row, one_core
+from sbpipe.config import Config, resolve
+from sbpipe.data import Batch
+from sbpipe.errors import PeerLost
+from sbpipe.link.connection import connection_of, write_connection
+from sbpipe.link.opening import open_trainer_port
+from sbpipe.records import RunEnd
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.engine import Engine
+from sbpipe.trainer.setup import Setup, prepare
+
+COMMON = {
+    "model.name": "small_resnet",
+    "model.options": {"depth": 8},
+    "train.steps": 10**6,
+    "eval.every": 0.0,
+    "link.bind": "tcp://127.0.0.1:0",
+    # Slowness is the subject: who is stopped now and then must not count as lost.
+    "link.lost_after_s": 600.0,
+    "link.hung_after_s": 600.0,
+}
+PAIRS, STEPS = 7, 8
+"""Stretches of each kind, and steps in one."""
+SETTLING = 50
+"""Steps after which the keep rate must have settled."""
+CYCLE_S = 0.05
+"""How long a slowed selector works at a time."""
+START_S = 120.0
+
+
+def measure() -> list[Row]:
+    """The ratio of rates in every case, the selector's load, and how soon keep follows its speed."""
+    cores = os.sched_getaffinity(0)
+    others = cores - {min(cores)} or cores
+    with one_core():
+        with _contest(resolve(COMMON), others) as contest:
+            rows = _cases(contest)
+        slow = resolve(COMMON | {"data.name": "sbpipe.bench.slow_images:make"})
+        with _contest(slow, others) as contest:
+            contest.pipelined(STEPS)
+            rows.append(contest.row("selector bound by its loading"))
+    return rows
+
+
+def _cases(contest: "Contest") -> list[Row]:
+    contest.pipelined(SETTLING)
+    rows = [contest.row("selector at full speed"), *contest.load()]
+    with contest.slowed(2):
+        rows.append(contest.settling("half"))
+    rows.append(contest.settling("twice"))
+    for factor in (5, 20):
+        with contest.slowed(factor):
+            contest.pipelined(STEPS)
+            rows.append(contest.row(f"selector {factor} x slower"))
+    contest.send(signal.SIGSTOP)
+    rows.append(contest.row("selector stopped"))
+    contest.send(signal.SIGKILL)
+    rows.append(contest.row("selector dead"))
+    return rows
+
+
+class Contest:
+    """A trainer here, its selector elsewhere, and a bare loop over the same model."""
+
+    def __init__(self, setup: Setup, engine: Engine, selector: "subprocess.Popen[bytes]") -> None:
+        self._setup, self._engine, self._selector = setup, engine, selector
+        self._step = 0
+        self._places = itertools.count()
+        self._loader = ThreadPoolExecutor(1)
+        self._never = threading.Event()
+
+    def send(self, number: signal.Signals) -> None:
+        """Stop, continue or kill the selector."""
+        self._selector.send_signal(number)
+
+    def row(self, what: str) -> Row:
+        """Stretches in turn; the ratio is the median of those of neighbours."""
+        ratios = []
+        for _ in range(PAIRS):
+            bare_s = self._bare(STEPS)
+            ratios.append(bare_s / self.pipelined(STEPS))
+        sys.stderr.write(f"  {what}: {', '.join(f'{ratio:.3f}' for ratio in ratios)}\n")
+        return Row(
+            "waiting", f"rate against the bare loop, {what}", statistics.median(ratios), "", at_least=0.98
+        )
+
+    def load(self) -> list[Row]:
+        """The selector's share of busy time, which has a bar where the keep rate is at no bound."""
+        begin, busy_s = time.perf_counter(), self._busy_s()
+        self.pipelined(SETTLING)
+        busy = (self._busy_s() - busy_s) / (time.perf_counter() - begin)
+        keep, bounds = self._engine.stream.keep, self._setup.config.keep_bounds
+        is_free = bounds is not None and bounds[0] < keep < bounds[1]
+        return [
+            Row("waiting", "keep rate that auto comes to", keep, ""),
+            Row("waiting", "selector busy at that rate", busy, "", at_least=0.85 if is_free else None),
+        ]
+
+    def settling(self, what: str) -> Row:
+        """Steps until the keep rate is where it stays, after the selector's speed has changed."""
+        seen = []
+        for _ in range(2 * SETTLING):
+            self.pipelined(1)
+            seen.append(self._engine.stream.keep)
+        # Within the change that it ignores, of where it is at the end.
+        moved = [step for step, keep in enumerate(seen) if abs(keep / seen[-1] - 1.0) > 0.15]
+        steps = 1 + moved[-1] if moved else 0
+        words = f"steps until keep settles at {what} the speed ({seen[0]:.2f} to {seen[-1]:.2f})"
+        return Row("waiting", words, steps, "steps", at_most=SETTLING)
+
+    @contextmanager
+    def slowed(self, factor: int) -> Iterator[None]:
+        """Let the selector work for one part in `factor` of the time."""
+        is_over = threading.Event()
+
+        def cycle() -> None:
+            while not is_over.wait(CYCLE_S):
+                self.send(signal.SIGSTOP)
+                is_over.wait((factor - 1) * CYCLE_S)
+                self.send(signal.SIGCONT)
+
+        thread = threading.Thread(target=cycle, name="slow", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def pipelined(self, steps: int) -> float:
+        """Train through the engine; seconds."""
+        begin = time.perf_counter()
+        for _ in range(steps):
+            prepared = self._engine.next_batch(self._never)
+            assert prepared is not None
+            weigh = self._engine.weigher(prepared.batch)
+            losses = self._setup.train_step(self._step, 0.5, prepared.inputs, prepared.targets, weigh)
+            self._engine.take_losses(prepared.batch, losses, prepared.targets)
+            self._step += 1
+            self._engine.finish_step(self._step)
+        return time.perf_counter() - begin
+
+    def _bare(self, steps: int) -> float:
+        """Train without any of it; seconds."""
+        loading = self._loader.submit(self._load)
+        loading.result()  # as the engine has one ready, too
+        begin = time.perf_counter()
+        for _ in range(steps):
+            batch, loading = loading.result(), self._loader.submit(self._load)
+            self._setup.train_step(self._step, 0.5, batch.inputs, batch.targets)
+        seconds = time.perf_counter() - begin
+        loading.result()
+        return seconds
+
+    def _load(self) -> Batch:
+        size, train = self._setup.config.train.batch_size, self._setup.data.train
+        first = next(self._places) * size % (train.num_examples - size)
+        return train.batch(np.arange(first, first + size), 0)
+
+    def _busy_s(self) -> float:
+        return self._engine.roster.total(lambda stats: stats.busy_s)
+
+
+@contextmanager
+def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
+    """A trainer and a selector that is ready; both are gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        setup, port = prepare(config), open_trainer_port(config.link)
+        write_connection(Path(folder), connection_of(port.endpoints, port.session, config.link.keys))
+        slots = setup.slots(port.session)
+        engine = Engine(setup.job(), port, slots, EventLog(None, "trainer"), setup.spans, run_dir=folder)
+        command = [sys.executable, "-m", "sbpipe", "selector", "--connect", folder]
+        selector = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # At once, before it has looked how many cores it has: it must not share the trainer's.
+        os.sched_setaffinity(selector.pid, cores)
+        try:
+            engine.begin()
+            engine.start()
+            _await_selector(engine)
+            yield Contest(setup, engine, selector)
+            engine.stop(RunEnd.FINISHED)
+        finally:
+            selector.send_signal(signal.SIGCONT)
+            selector.kill()
+            selector.wait()
+            engine.close()
+
+
+def _await_selector(engine: Engine) -> None:
+    deadline = time.monotonic() + START_S
+    while not engine.roster.ready():
+        if time.monotonic() > deadline:
+            raise PeerLost(f"the selector of the bench was not ready after {START_S:.0f} s")
+        time.sleep(0.05)

@@ -1,0 +1,102 @@
+"""Did scores say anything, and was it safe to go by them? From the numbers of a summary. Pure."""
+
+from sbpipe.runs.numbers import number
+from sbpipe.runs.verdict.finding import WAITED, Finding, Numbers, percent
+
+CLEAR, FAINT = 0.5, 0.1
+"""Fidelity from which on scores rank like fresh losses, and below which they say nothing."""
+SAME_RANKS = 0.9
+"""Agreement with fp32 below which a precision costs ranks."""
+DOUBTED = 0.98
+"""Mean trust below which selection was uniform for a part of the run that matters."""
+SWINGS = 6.0
+"""Swing above which the loop over-corrects between classes."""
+_NOT_WORSE = "no sign of being worse than random selection"
+
+
+def scores_finding(numbers: Numbers) -> Finding:
+    """Whether scores said anything."""
+    if not number(numbers, "selector.scored"):
+        return Finding(
+            "No candidate was scored: the policy needs no scores.", "nothing was selected by scores"
+        )
+    parts = [part for part in (_blindness(numbers), _coarseness(numbers)) if part]
+    fidelity, trust = number(numbers, "fidelity.spearman"), number(numbers, "selection.trust")
+    if fidelity is None:
+        return Finding(" ".join([*parts, "How well they rank is not known."]), "scores were not checked")
+    parts.insert(0, _ranks(fidelity))
+    doubt = numbers.get("selection.doubt")
+    if doubt and trust is not None and trust < DOUBTED:
+        return _doubted(numbers, parts, str(doubt), 1.0 - trust)
+    swing = number(numbers, "selection.swing")
+    if swing is not None and swing > SWINGS:
+        parts.append(f"The loop swung ({swing:.1f} times as much as by chance).")
+        return Finding(
+            " ".join(parts),
+            "perhaps worse (the loop swung)",
+            "a shorter sync.interval, or a larger selection.keep",
+        )
+    if fidelity < FAINT:
+        return Finding(" ".join(parts), "perhaps worse (scores said nothing)", _knob_of_scores(numbers))
+    return Finding(" ".join(parts), f"{_NOT_WORSE} (fidelity {fidelity:.2f})", _knob_of_precision(numbers))
+
+
+def _ranks(fidelity: float) -> str:
+    if fidelity < FAINT:
+        return f"Scores said nothing about fresh losses (fidelity {fidelity:.2f})."
+    how = "ranked like fresh losses" if fidelity >= CLEAR else "ranked a little like fresh losses"
+    return f"Scores {how} (fidelity {fidelity:.2f})."
+
+
+def _doubted(numbers: Numbers, parts: list[str], doubt: str, share: float) -> Finding:
+    """Scores said nothing for a part of the run."""
+    is_followed = number(numbers, "selection.strength") is not None
+    reason = f"For {percent(share)} of the run they could not be trusted: {doubt}."
+    what = "Selection was uniform then." if is_followed else "The policy went by them all the same."
+    short = f"{percent(share)} of the run"
+    return Finding(
+        " ".join([*parts, reason, what]),
+        f"{_NOT_WORSE} (uniform for {short}, as scores said nothing)"
+        if is_followed
+        else f"perhaps worse (scores said nothing for {short})",
+        _knob_of_scores(numbers),
+    )
+
+
+def _knob_of_scores(numbers: Numbers) -> str:
+    if _knob_of_precision(numbers):
+        return _knob_of_precision(numbers)
+    staleness = number(numbers, "staleness.mean") or 0.0
+    if staleness > 2.0:
+        return f"a shorter sync.interval: scores were {staleness:.1f} steps old"
+    return "selection.policy = 'random' costs less, until the model learns something that scores can tell"
+
+
+def _knob_of_precision(numbers: Numbers) -> str:
+    agreement = number(numbers, "scoring.agreement")
+    return "selector.precision = 'fp32'" if agreement is not None and agreement < SAME_RANKS else ""
+
+
+def _blindness(numbers: Numbers) -> str:
+    """Evaluation mode against batch statistics."""
+    scored, estimated = number(numbers, "selector.scored"), number(numbers, "scoring.estimated")
+    if not scored or not estimated:
+        return ""
+    share = min(1.0, estimated / scored)
+    evaluated, batch = number(numbers, "scoring.evaluation_loss"), number(numbers, "scoring.batch_loss")
+    by = f" (mean loss {evaluated:.2f}, with batch statistics {batch:.2f})" if evaluated and batch else ""
+    return (
+        f"The model is blind in evaluation mode{by}, so its BatchNorm statistics were estimated anew for "
+        f"{percent(share)} of the candidates. Its test error is measured in evaluation mode too."
+    )
+
+
+def _coarseness(numbers: Numbers) -> str:
+    agreement = number(numbers, "scoring.agreement")
+    scored, overflowed = number(numbers, "selector.scored") or 0, number(numbers, "scoring.overflowed") or 0
+    parts = []
+    if agreement is not None and agreement < SAME_RANKS:
+        parts.append(f"The selector's precision ranks like fp32 only to {agreement:.2f}.")
+    if overflowed > WAITED * scored:
+        parts.append(f"{percent(overflowed / max(1, scored))} of them were not finite.")
+    return " ".join(parts)

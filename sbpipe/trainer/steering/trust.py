@@ -1,0 +1,213 @@
+"""Do scores say anything? If not, selection is noise, and uniform selection is better. Pure.
+
+Three kinds of evidence, each over many steps and none from one batch: the rank correlation of scores with
+fresh losses (fidelity) is significantly below a bound; scores are all of one value; the selector's model
+predicts one class for nearly all candidates. It answers with a factor of the strength, 1 = scores are
+trusted, 0 = uniform selection, and with the reason in words. It knows only what the trainer itself knows at a
+step, so that under a logical clock every run of it decides alike.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Floats
+from sbpipe.selection.fidelity import weighted_spearman
+
+LEARNING = 32
+"""First steps, which never count: statistics of normalisation layers are still settling in them."""
+LEAST = 0.1
+"""Fidelity below which scores say nothing worth acting on."""
+SURE = 2.0
+"""Standard errors between the fidelity and the bound before trust is lost, and before it comes back."""
+PAIRS, FEWEST_PAIRS, FEWEST_STEPS = 2048, 512, 16
+"""Trained examples that the fidelity is taken over, and how many there must be, of how many steps."""
+ALIKE = 8
+"""Steps in a row whose scores have one value before that counts, and without one before it is over."""
+CANDIDATES, FEWEST_CANDIDATES = 2048, 512
+"""The same as PAIRS for the candidates whose predictions are counted."""
+ONE_CLASS, SEVERAL = 0.9, 0.7
+"""Share of the examples of other classes that are taken for the favourite one: when trust is lost, and below
+which it comes back.
+"""
+CLOSING, OPENING = 0.25, 0.05
+"""Share of the way to go in one step: quick to close, slow to open again."""
+_SETTLED = 0.01
+
+
+class Trust:
+    """A factor in [0, 1], and the reason why it is not 1; "" = scores are trusted."""
+
+    def __init__(self, largest_class: float | None = None) -> None:
+        """`largest_class` is the share of the most frequent class in the data; None = not known."""
+        self._largest_class = largest_class
+        self._fidelity = _Fidelity()
+        self._values = _OneValue()
+        self._classes = _OneClass()
+        self._steps = 0
+        self.factor = 1.0
+        self.reason = ""
+
+    def observe(
+        self,
+        scores: Floats,
+        losses: Floats,
+        keep_probability: Floats,
+        predicted: Iterable[NDArray[np.int32]] = (),
+        class_counts: Iterable[int] = (),
+    ) -> None:
+        """Take in a train batch, and what the selector's model predicted for the candidates before it."""
+        self._steps += 1
+        if self._steps > LEARNING:
+            self._values.add(scores)
+            self._fidelity.add(scores, losses, keep_probability)
+            self._classes.add(predicted, class_counts)
+            self.reason = (
+                self._values.judge() or self._classes.judge(self._largest_class) or self._fidelity.judge()
+            )
+        goal = 0.0 if self.reason else 1.0
+        self.factor += (CLOSING if goal < self.factor else OPENING) * (goal - self.factor)
+        if abs(self.factor - goal) < _SETTLED:
+            self.factor = goal
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "steps": self._steps,
+            "factor": self.factor,
+            "reason": self.reason,
+            "fidelity": self._fidelity.state(),
+            "values": self._values.state(),
+            "classes": self._classes.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._steps, self.factor, self.reason = state["steps"], state["factor"], state["reason"]
+        self._fidelity.restore(state["fidelity"])
+        self._values.restore(state["values"])
+        self._classes.restore(state["classes"])
+
+
+class _Fidelity:
+    """The rank correlation of the last trained examples' scores with their fresh losses."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque()
+        self._is_low = False
+
+    def add(self, scores: Floats, losses: Floats, keep_probability: Floats) -> None:
+        found, pairs = weighted_spearman(scores, losses, 1.0 / keep_probability)
+        if found == found and pairs > 1.0:
+            # Of n pairs without any relation the variance is 1 / (n - 1): so much counts each step.
+            self._steps.append((found, pairs - 1.0))
+            total = self._total
+            while len(self._steps) > FEWEST_STEPS and total - self._steps[0][1] >= PAIRS:
+                total -= self._steps.popleft()[1]
+
+    @property
+    def _total(self) -> float:
+        return sum(weight for _, weight in self._steps)
+
+    def judge(self) -> str:
+        total = self._total
+        if len(self._steps) < FEWEST_STEPS or total < FEWEST_PAIRS:
+            return ""
+        mean = sum(found * weight for found, weight in self._steps) / total
+        error = total**-0.5
+        bound = LEAST + SURE * error if self._is_low else LEAST - SURE * error
+        self._is_low = mean < bound
+        return f"their rank correlation with fresh losses is {mean:.2f} ± {error:.2f}" if self._is_low else ""
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": list(self._steps), "is_low": self._is_low}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._steps = deque((found, weight) for found, weight in state["steps"])
+        self._is_low = state["is_low"]
+
+
+class _OneValue:
+    """Whether all scores of the last train batches are equal."""
+
+    def __init__(self) -> None:
+        self._alike: deque[bool] = deque(maxlen=ALIKE)
+        self._is_alike = False
+        self._value = 0.0
+
+    def add(self, scores: Floats) -> None:
+        known = scores[np.isfinite(scores)]
+        if len(known) >= min(ALIKE, len(scores)) and len(known) > 1:
+            low, high = float(known.min()), float(known.max())
+            self._alike.append(high - low <= 1e-6 * max(abs(low), abs(high)))
+            self._value = high
+
+    def judge(self) -> str:
+        if len(self._alike) == ALIKE:
+            self._is_alike = all(self._alike) or (self._is_alike and any(self._alike))
+        return f"they are all {self._value:.4g}" if self._is_alike else ""
+
+    def state(self) -> list[Any]:
+        return [list(self._alike), self._is_alike, self._value]
+
+    def restore(self, state: list[Any]) -> None:
+        alike, self._is_alike, self._value = state
+        self._alike = deque(alike, ALIKE)
+
+
+class _OneClass:
+    """Whether the selector's model takes nearly all candidates for one class."""
+
+    def __init__(self) -> None:
+        self._predicted: deque[NDArray[np.int32]] = deque()
+        self._sizes: deque[int] = deque()
+        self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._trained: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._is_one = False
+
+    def add(self, predicted: Iterable[NDArray[np.int32]], class_counts: Iterable[int]) -> None:
+        trained = np.array(class_counts, np.int64)
+        self._trained = self._trained + trained if len(trained) == len(self._trained) else trained
+        for counts in predicted:
+            self._append(counts)
+        total = sum(self._sizes)
+        while len(self._sizes) > 1 and total - self._sizes[0] >= CANDIDATES:
+            total -= self._sizes.popleft()
+            self._counts -= self._predicted.popleft()
+
+    def _append(self, counts: NDArray[np.int32]) -> None:
+        if len(counts) != len(self._counts):
+            self._predicted.clear()
+            self._sizes.clear()
+            self._counts = np.zeros(len(counts), np.int64)
+        self._predicted.append(counts)
+        self._sizes.append(int(counts.sum()))
+        self._counts += counts
+
+    def judge(self, largest_class: float | None) -> str:
+        total, counts = sum(self._sizes), self._counts
+        if total < FEWEST_CANDIDATES or len(counts) < 2:
+            return ""
+        if largest_class is None:
+            largest_class = float(self._trained.max() / self._trained.sum()) if self._trained.sum() else 1.0
+        if largest_class >= 1.0:
+            return ""
+        share = float(counts.max()) / total
+        taken = (share - largest_class) / (1.0 - largest_class)
+        self._is_one = taken >= (SEVERAL if self._is_one else ONE_CLASS)
+        if not self._is_one:
+            return ""
+        of_all = f"{100 * share:.0f} % of its candidates"
+        return f"the selector's model predicts class {int(counts.argmax())} for {of_all}"
+
+    def state(self) -> list[Any]:
+        return [[counts.tolist() for counts in self._predicted], self._trained.tolist(), self._is_one]
+
+    def restore(self, state: list[Any]) -> None:
+        predicted, trained, self._is_one = state
+        for counts in predicted:
+            self._append(np.array(counts, np.int32))
+        self._trained = np.array(trained, np.int64)

@@ -1,0 +1,65 @@
+"""How a train batch that is late is completed: from the line, without a selector's word. Pure.
+
+The same ledger grants and takes what is filled in, so every candidate is still considered exactly once. Where
+the score table has recent scores of the next candidates, the policy chooses among them; else all are kept.
+"""
+
+import math
+
+from sbpipe.records import Ids, Selection
+from sbpipe.trainer.stream.fallback import FILL, Fallback
+from sbpipe.trainer.stream.stream import Stream
+
+
+class Filler:
+    """Completes the next train batch of a stream."""
+
+    def __init__(self, stream: Stream, drawer: Fallback) -> None:
+        self._stream, self._drawer = stream, drawer
+        self.taken_back: set[int] = set()
+        """Leases whose answers come too late for the end of the run, by nobody's fault."""
+
+    def fill(self) -> int:
+        """Complete the next batch; how many examples that took, 0 if no candidate is left.
+
+        What a selector has out stays out, and its answer goes into a later batch.
+        """
+        stream, filled = self._stream, 0
+        before = stream.num_assembled
+        while stream.num_assembled == before and not stream.has_enough_batches():
+            answer = self._next(stream.batch_size - stream.leftover)
+            if answer is not None:
+                filled += len(answer[0].kept)
+                stream.accept(*answer)
+            elif not self._take_back():
+                break
+        return filled
+
+    def _next(self, need: int) -> tuple[Selection, Ids] | None:
+        """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
+        stream, ledger = self._stream, self._stream.ledger
+        keep_all, change_at = stream.stretches.at(ledger.next_place, stream.num_assembled)
+        places = ledger.reach(need if keep_all else math.ceil(need / stream.keep), change_at)
+        if places is None:
+            return None
+        step, is_chosen = stream.steps_done, not keep_all and self._knows(places)
+        if not is_chosen:
+            places = places[0], min(places[1], places[0] + need)
+        lease = stream.put_out(FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
+        return self._drawer.answer(lease, step) if is_chosen else self._drawer.take_all(lease, step)
+
+    def _knows(self, places: tuple[int, int]) -> bool:
+        """Whether most of these candidates were scored in the last epoch's steps."""
+        stream, num_examples = self._stream, self._stream.ledger.num_examples
+        epoch, start = divmod(places[0], num_examples)
+        recent = math.ceil(num_examples * stream.keep / stream.batch_size)
+        stop = start + places[1] - places[0]
+        return self._drawer.knows(epoch, start, stop, step=stream.steps_done, recent=recent)
+
+    def _take_back(self) -> bool:
+        """At the end of the line: take back what selectors hold of it, or the last batches would wait."""
+        held = list(self._stream.ledger.out)
+        for lease_id in held:
+            self._stream.ledger.take_back(lease_id)
+        self.taken_back.update(held)
+        return bool(held)

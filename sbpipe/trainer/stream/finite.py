@@ -1,0 +1,28 @@
+"""Whether scores are still numbers: a model that has diverged gives none, and then no batch would ever fill.
+
+Judged from what selectors answer, so that a run ends with the first such lease and not when its candidates
+are used up. Pure; it must not know leases nor who scored.
+"""
+
+import numpy as np
+
+from sbpipe.records import Floats
+from sbpipe.trainer.step_outcome import DivergedError
+
+FEWEST = 64
+"""Candidates in a row without a finite score before the run is said to have diverged: some examples of a data
+set may be broken, not that many after one another.
+"""
+
+
+class FiniteScores:
+    """Counts candidates in a row whose scores are not finite."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def see(self, scores: Floats, step: int) -> None:
+        """Take in the scores of one lease; raises if no candidate of late had a finite one."""
+        self._in_a_row = 0 if np.isfinite(scores).any() else self._in_a_row + len(scores)
+        if self._in_a_row >= FEWEST:
+            raise DivergedError(f"the scores of the last {self._in_a_row} candidates are not finite", step)

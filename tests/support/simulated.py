@@ -1,0 +1,181 @@
+"""A pipelined run without threads, models or real time: a loop and selectors of known speed."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sbpipe.config import Config
+from sbpipe.records import Lease, Part, Selection, SelectorStats, TrainBatch
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
+from sbpipe.trainer.stream.keep import Change, KeepControl
+from sbpipe.trainer.stream.pace import Pace
+from sbpipe.trainer.stream.stream import Stream
+
+
+@dataclass
+class SimulatedSelector:
+    """Scores `speed` candidates per second, a pass at a time, and keeps the share that a lease asks for."""
+
+    peer: Peer
+    speed: float
+    chunk: int
+    leases: list[Lease] = field(default_factory=list)
+    free_at: float = 0.0
+    busy_s: float = 0.0
+    scored: int = 0
+    _debt: float = 0.0
+
+    def take(self, lease: Lease, now: float) -> None:
+        if not self.leases:
+            self.free_at = max(self.free_at, now)
+        self.leases.append(lease)
+
+    def plan(self) -> tuple[float, int, np.ndarray]:
+        """When the first lease will be answered, how many candidates that takes, and which are kept."""
+        lease, kept = self.leases[0], list[int]()
+        considered, debt = 0, self._debt
+        while considered < lease.num_candidates and len(kept) < lease.enough:
+            for position in range(considered, min(considered + self.chunk, lease.num_candidates)):
+                debt += 1.0 if lease.keep_all else lease.keep
+                considered = position + 1
+                if debt >= 1.0:
+                    debt -= 1.0
+                    kept.append(position)
+                if len(kept) == lease.most:
+                    break
+        return self.free_at + considered / self.speed, considered, np.array(kept, np.int32)
+
+    def answer(self, version: int) -> Selection:
+        self.free_at, considered, kept = self.plan()
+        lease = self.leases.pop(0)
+        self._debt = (self._debt + considered * lease.keep) % 1.0
+        self.busy_s += considered / self.speed
+        self.scored += considered
+        stats = SelectorStats(scored=self.scored, score_s=self.busy_s)
+        self.peer.answered(stats, considered)
+        chances = np.full(considered, lease.keep, np.float32)
+        return Selection(
+            lease.lease_id, version, np.arange(considered, dtype=np.float32), kept, chances, stats
+        )
+
+
+class SimulatedRun:
+    """A loop whose steps take `step_s` and whose batches take `view_s` to load."""
+
+    def __init__(
+        self, config: Config, speeds: list[float], *, step_s: float, view_s: float, num_examples: int = 10_000
+    ) -> None:
+        self.config, self.step_s, self.view_s = config, step_s, view_s
+        self.stream = Stream(config, num_examples)
+        self.stream.versions.offer(Part.WHOLE, 0)
+        self.pace = Pace()
+        self.control = KeepControl(self.stream.keep, config.keep_bounds, self.stream.batch_size)
+        self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
+        self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
+        self.now = self.waited_s = 0.0
+        self.batches: list[TrainBatch] = []
+        self.changes: list[tuple[int, Change]] = []
+
+    def _selector(self, name: str, speed: float) -> SimulatedSelector:
+        return SimulatedSelector(Peer(name, "cpu", is_ready=True), speed, self.config.score_batch_size)
+
+    def join(self, speed: float) -> None:
+        self.selectors.append(self._selector(str(len(self.selectors)), speed))
+
+    def step(self) -> None:
+        """One step of the loop, and all that happens meanwhile."""
+        asked_at = self.now
+        whole_at = self._next_whole()
+        self.now = max(asked_at, whole_at + self.view_s)
+        self.waited_s += self.now - asked_at
+        self.batches.append(self.stream.ready.popleft())
+        self.pace.viewed(self.view_s)
+        self.pace.started(self.now, asked_at)
+        speed = sum(one.peer.rate or 0.0 for one in self.selectors)
+        scoring_s = self.stream.batch_size / (self.stream.keep * speed) if speed else None
+        self.stream.step_s, self.stream.ahead = self.pace.period_s, self.pace.ahead(scoring_s)
+        self.stream.start()
+        self._whole_at: float | None = None
+        end, fill_at = self.now + self.step_s, self.pace.fill_at
+        self._grant()
+        if fill_at is not None and fill_at < end:
+            self._run_selectors(fill_at)
+            self._fill_if_short(max(fill_at, self.now))
+        self._run_selectors(end)
+        self.now = end
+        self.stream.finish_step()
+        self.stream.versions.offer(Part.WHOLE, self.stream.steps_done)
+        rates = [one.peer.rate for one in self.selectors if one.peer.rate is not None]
+        change = self.control.update(self.stream.steps_done, self.pace.period_s, rates)
+        if change is not None:
+            self.stream.aim(change.new)
+            self.changes.append((self.stream.steps_done, change))
+        self._grant()
+
+    def _next_whole(self) -> float:
+        whole_at = getattr(self, "_whole_at", None)
+        if whole_at is None and not self.stream.ready:
+            self.stream.wait()
+            self._grant()
+            self._fill_if_short(self.now)
+            whole_at = self.now
+        return self.now - self.view_s if whole_at is None else whole_at
+
+    def _fill_if_short(self, now: float) -> None:
+        if self.stream.num_assembled == self.stream.num_started:
+            assert self.filler.fill() > 0
+            self._whole_at = now
+
+    def _run_selectors(self, until: float) -> None:
+        while True:
+            busy = [one for one in self.selectors if one.leases]
+            first = min(busy, key=lambda one: one.plan()[0], default=None)
+            if first is None or first.plan()[0] > until:
+                return
+            now = first.plan()[0]
+            before = self.stream.num_assembled
+            assert self.stream.accept(first.answer(self.stream.versions.published)) == ""
+            if self.stream.num_assembled > before == self.stream.num_started:
+                self._whole_at = now
+            self._grant(now)
+
+    def _grant(self, now: float | None = None) -> None:
+        for peer, lease in self.stream.grant([one.peer for one in self.selectors]):
+            one = next(one for one in self.selectors if one.peer is peer)
+            one.take(lease, self.now if now is None else now)
+
+    def run(self, steps: int) -> "Stretch":
+        """So many steps; what they were like."""
+        begin, busy, first, waited = self.now, self._busy(), len(self.batches), self.waited_s
+        for _ in range(steps):
+            self.step()
+        elapsed = self.now - begin
+        filled = float(np.mean([batch.is_fill.mean() for batch in self.batches[first:]]))
+        stale = [
+            (batch.step - batch.version)[~batch.is_fill]
+            for batch in self.batches[first:]
+            if not batch.is_fill.all()
+        ]
+        return Stretch(
+            busy=(self._busy() - busy) / (elapsed * max(1, len(self.selectors))),
+            filled=filled,
+            waited=(self.waited_s - waited) / elapsed,
+            staleness=float(np.concatenate(stale).mean()) if stale else 0.0,
+            stalest=int(np.concatenate(stale).max()) if stale else 0,
+        )
+
+    def _busy(self) -> float:
+        return sum(one.busy_s for one in self.selectors)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Shares of the time, of the examples, and steps of staleness."""
+
+    busy: float
+    filled: float
+    waited: float
+    staleness: float
+    stalest: int

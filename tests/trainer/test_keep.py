@@ -1,0 +1,171 @@
+"""`selection.keep = "auto"` follows the speed of selectors, and a loop that never waits is served in time."""
+
+import pytest
+from support.runs import small
+from support.simulated import SimulatedRun
+
+from sbpipe.config import Config, resolve
+from sbpipe.errors import ConfigError
+from sbpipe.records import SelectorStats
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.pace import Pace
+
+STEP_S, BATCH = 0.1, 64
+
+
+def pipelined(**changes: object) -> Config:
+    return small(
+        selection__late="fill", train__steps=0, train__seconds=1e6, train__batch_size=BATCH, **changes
+    )
+
+
+def speed_for(keep: float) -> float:
+    """Candidates per second at which `auto` should come to a keep rate."""
+    return BATCH / (0.95 * STEP_S * keep)
+
+
+# --- the rate -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0.28, 1 / 3, 0.45])
+def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_reached(keep: float) -> None:
+    run = SimulatedRun(pipelined(), [speed_for(keep)], step_s=STEP_S, view_s=0.005)
+    run.run(50)
+    settled = run.run(100)
+    assert run.stream.keep == pytest.approx(keep, rel=0.11)
+    assert settled.busy >= 0.85
+    assert settled.filled < 0.02
+    assert settled.waited == 0.0
+    assert settled.stalest <= 2
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_it_settles_within_50_steps_after_the_speed_is_halved_or_doubled(factor: float) -> None:
+    config = pipelined()
+    first, then = (0.28, 0.5) if factor < 1 else (0.5, 0.25)
+    run = SimulatedRun(config, [speed_for(first)], step_s=STEP_S, view_s=0.005)
+    run.run(60)
+    run.selectors[0].speed *= factor
+    run.run(50)
+    assert run.stream.keep == pytest.approx(then, rel=0.13)
+    num_changes = len(run.changes)
+    run.run(100)
+    assert len(run.changes) == num_changes
+
+
+def test_a_selector_that_joins_halves_the_rate_and_one_that_leaves_doubles_it() -> None:
+    run = SimulatedRun(pipelined(), [speed_for(0.5)], step_s=STEP_S, view_s=0.005)
+    run.run(50)
+    assert run.stream.keep == pytest.approx(0.5, rel=0.11)
+    run.join(speed_for(0.5))
+    run.run(50)
+    assert run.stream.keep == pytest.approx(0.25, rel=0.11)
+    gone = run.selectors.pop(0)
+    run.stream.expire_peer(gone.peer.name)
+    run.run(50)
+    assert run.stream.keep == pytest.approx(0.5, rel=0.11)
+
+
+def test_it_stays_within_the_bounds_of_the_policy_and_ignores_small_changes() -> None:
+    control = KeepControl(1 / 3, (0.25, 0.5), BATCH)
+    assert control.update(1, STEP_S, [speed_for(0.36)]) is None, "8 % are no change"
+    slow = control.update(2, STEP_S, [speed_for(0.9)])
+    assert slow is not None
+    assert (slow.old, slow.new) == (1 / 3, 0.5)
+    assert control.update(4, STEP_S, [speed_for(0.42)]) is None, "16 % wait for their turn"
+    assert control.update(10, STEP_S, [speed_for(0.42)]) is not None
+    fast = control.update(11, STEP_S, [speed_for(0.1), speed_for(0.2)])
+    assert fast is not None
+    assert fast.new == 0.25, "a large change does not wait"
+    assert control.update(30, None, [1.0]) is None
+    assert control.update(30, STEP_S, []) is None, "with nobody there, nothing is measured"
+
+
+def test_it_is_fixed_under_a_clock_and_for_policies_without_bounds() -> None:
+    assert resolve({"selection.policy": "steady"}).keep_bounds == (0.25, 0.5)
+    for settings in ({"mode": "lockstep"}, {"selection.policy": "sb"}, {"selection.keep": 0.4}):
+        assert resolve(settings).keep_bounds is None
+    assert resolve({"selection.policy": "sb"}).selection.keep_rate == 1 / 3
+    assert resolve({"selection.policy": "full"}).selection.keep_rate == 1.0
+    with pytest.raises(ConfigError, match=r"type float or 'auto'"):
+        resolve({"selection.keep": "most"})
+
+
+def test_the_speed_of_a_selector_is_that_of_its_last_answers_without_the_first() -> None:
+    peer = Peer("a", "cpu", is_ready=True)
+    busy_s = 0.0
+    for considered, seconds in [(100, 50.0), *[(100, 0.1)] * 40]:
+        busy_s += seconds
+        peer.answered(SelectorStats(score_s=busy_s), considered)
+    assert peer.rate == pytest.approx(1000.0)
+    for _ in range(40):
+        busy_s += 0.2
+        peer.answered(SelectorStats(score_s=busy_s), 100)
+    assert peer.rate == pytest.approx(500.0, rel=0.02)
+
+
+# --- the pace -------------------------------------------------------------------------------------
+
+
+def paced(periods: list[float], views: list[float]) -> Pace:
+    pace, now = Pace(), 0.0
+    pace.started(now, asked_at=now)
+    for period in periods:
+        now += period
+        pace.started(now, asked_at=now)
+    for view in views:
+        pace.viewed(view)
+    return pace
+
+
+def test_a_batch_must_be_whole_before_it_is_needed_by_the_time_its_loading_takes() -> None:
+    pace = paced([0.1] * 10, [0.02] * 10)
+    assert pace.period_s == pytest.approx(0.1)
+    # Began at 1.0: a period, less loading, less a tenth of a period and a millisecond.
+    assert pace.fill_at == pytest.approx(1.0 + 0.1 - 0.02 - 0.011)
+    assert paced([0.1] * 2, []).fill_at is None, "two steps tell nothing yet"
+
+
+def test_an_evaluation_inside_a_step_is_not_the_loops_own_time() -> None:
+    pace = paced([0.1] * 10, [])
+    pace.skip(5.0)
+    assert pace.fill_at == pytest.approx(6.0 + 0.1 - 0.011)
+    pace.started(6.1, asked_at=6.1)
+    assert pace.period_s == pytest.approx(0.1)
+
+
+def test_waiting_is_not_the_loops_own_time_either() -> None:
+    pace = Pace()
+    for step in range(10):
+        pace.started(now=step * 1.0, asked_at=step * 1.0 - 0.7)
+    assert pace.period_s == pytest.approx(0.3)
+
+
+def test_the_longer_loading_takes_the_further_ahead_is_selected() -> None:
+    shares = [paced([0.1] * 10, [view] * 10).ahead(0.095) for view in (0.0, 0.02, 0.05, 0.08)]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.4, 1.0)
+    assert Pace().ahead(None) == 0.0
+    assert paced([0.1] * 10, [0.02] * 10).ahead(0.03) == 0.0, "a fast selector is in time anyway"
+
+
+# --- slow selectors -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slowness", [1, 5, 20])
+def test_the_loop_never_waits_for_a_selector_that_is_too_slow(slowness: int) -> None:
+    config = pipelined(selection__keep=0.25)
+    run = SimulatedRun(config, [speed_for(0.25) / slowness], step_s=STEP_S, view_s=0.01)
+    run.run(30)
+    later = run.run(200)
+    assert later.waited == 0.0
+    assert later.filled == pytest.approx(1.0 - 1.0 / slowness, abs=0.12)
+    assert later.busy > 0.85
+    assert later.stalest <= 3, "the answer of a slow selector is not many steps old"
+
+
+def test_a_selector_that_never_answers_costs_the_loop_nothing() -> None:
+    run = SimulatedRun(pipelined(), [1e-9], step_s=STEP_S, view_s=0.01)
+    assert run.run(100).waited == pytest.approx(0.0, abs=0.02)
+    assert run.run(100).filled == 1.0
