@@ -1,4 +1,4 @@
-"""What a process becomes: trainer, selector, or both. Wires the rooms together, as only `gauging` may too."""
+"""What a process becomes: trainer, selector, or both. Wires the rooms together, as only gauges may too."""
 
 import logging
 import signal
