@@ -40,7 +40,7 @@ def test_a_finished_cell_that_ran_with_another_default_is_not_mixed_with_others(
     written = (tmp_path / "plan.json").read_text()
     with pytest.raises(
         RunDirError,
-        match=r'cell pipelined_interval-1_seed-0 .* selection\.policy = "sb", and would run with "steady" .*'
+        match=r'cell pipelined_interval-1_seed-0 .* selection\.policy = "sb", and would run with "spread" .*'
         r"another --out, or delete " + re.escape(str(run)),
     ):
         StudyFolder(tmp_path, sweep(1, 2))

@@ -21,6 +21,7 @@ class SimulatedSelector:
     peer: Peer
     speed: float
     chunk: int
+    is_set: bool = False
     leases: list[Lease] = field(default_factory=list)
     free_at: float = 0.0
     busy_s: float = 0.0
@@ -35,6 +36,9 @@ class SimulatedSelector:
     def plan(self) -> tuple[float, int, np.ndarray]:
         """When the first lease will be answered, how many candidates that takes, and which are kept."""
         lease, kept = self.leases[0], list[int]()
+        if self.is_set and not lease.keep_all:
+            done_at = self.free_at + lease.num_candidates / self.speed
+            return done_at, lease.num_candidates, np.arange(lease.enough, dtype=np.int32)
         considered, debt = 0, self._debt
         while considered < lease.num_candidates and len(kept) < lease.enough:
             for position in range(considered, min(considered + self.chunk, lease.num_candidates)):
@@ -54,7 +58,7 @@ class SimulatedSelector:
         self.busy_s += considered / self.speed
         self.scored += considered
         stats = SelectorStats(scored=self.scored, score_s=self.busy_s)
-        self.peer.answered(stats, considered)
+        self.peer.answered(stats, self.free_at, considered)
         chances = np.full(considered, lease.keep, np.float32)
         return Selection(
             lease.lease_id, version, np.arange(considered, dtype=np.float32), kept, chances, stats
@@ -79,7 +83,10 @@ class SimulatedRun:
         self.changes: list[tuple[int, Change]] = []
 
     def _selector(self, name: str, speed: float) -> SimulatedSelector:
-        return SimulatedSelector(Peer(name, "cpu", is_ready=True), speed, self.config.score_batch_size)
+        is_set = self.config.selection.traits.chooses_sets
+        return SimulatedSelector(
+            Peer(name, "cpu", is_ready=True), speed, self.config.score_batch_size, is_set
+        )
 
     def join(self, speed: float) -> None:
         self.selectors.append(self._selector(str(len(self.selectors)), speed))

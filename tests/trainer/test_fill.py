@@ -151,7 +151,7 @@ def test_in_a_stretch_without_selection_a_fill_is_kept_for_sure_like_the_rest() 
     stream, filler = stream_of(filling(train__steps=0, train__epochs=2.0, selection__warmup=10))
     filler.fill()
     batch = train(stream)
-    keep = np.float32(1 / 3)
+    keep = np.float32(stream.keep)
     assert batch.keep_probability.tolist() == [1.0] * 10 + [keep] * 6
 
 

@@ -28,9 +28,12 @@ def speed_for(keep: float) -> float:
 # --- the rate -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("policy", ["spread", "steady"])
 @pytest.mark.parametrize("keep", [0.28, 1 / 3, 0.45])
-def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_reached(keep: float) -> None:
-    run = SimulatedRun(pipelined(), [speed_for(keep)], step_s=STEP_S, view_s=0.005)
+def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_reached(
+    keep: float, policy: str
+) -> None:
+    run = SimulatedRun(pipelined(selection__policy=policy), [speed_for(keep)], step_s=STEP_S, view_s=0.005)
     run.run(50)
     settled = run.run(100)
     assert run.stream.keep == pytest.approx(keep, rel=0.11)
@@ -40,9 +43,10 @@ def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_re
     assert settled.stalest <= 2
 
 
+@pytest.mark.parametrize("policy", ["spread", "steady"])
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_it_settles_within_50_steps_after_the_speed_is_halved_or_doubled(factor: float) -> None:
-    config = pipelined()
+def test_it_settles_within_50_steps_after_the_speed_is_halved_or_doubled(factor: float, policy: str) -> None:
+    config = pipelined(selection__policy=policy)
     first, then = (0.28, 0.5) if factor < 1 else (0.5, 0.25)
     run = SimulatedRun(config, [speed_for(first)], step_s=STEP_S, view_s=0.005)
     run.run(60)
@@ -97,11 +101,11 @@ def test_the_speed_of_a_selector_is_that_of_its_last_answers_without_the_first()
     busy_s = 0.0
     for considered, seconds in [(100, 50.0), *[(100, 0.1)] * 40]:
         busy_s += seconds
-        peer.answered(SelectorStats(score_s=busy_s), considered)
+        peer.answered(SelectorStats(score_s=busy_s), busy_s, considered)
     assert peer.rate == pytest.approx(1000.0)
     for _ in range(40):
         busy_s += 0.2
-        peer.answered(SelectorStats(score_s=busy_s), 100)
+        peer.answered(SelectorStats(score_s=busy_s), busy_s, 100)
     assert peer.rate == pytest.approx(500.0, rel=0.02)
 
 

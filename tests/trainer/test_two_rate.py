@@ -11,7 +11,7 @@ import torch
 from support.runs import HANG_S, events_of, small, train_over, train_over_the_wire
 from torch import nn
 
-from sbpipe.config import Config, ModelConfig, warnings_of
+from sbpipe.config import Config, ModelConfig, resolve, warnings_of
 from sbpipe.errors import PeerLost
 from sbpipe.link.faults import FaultyPort
 from sbpipe.link.inline import InlinePort
@@ -185,9 +185,9 @@ def test_fast_parts_go_apart_only_where_that_gains_something(
 
 
 def test_a_fast_interval_without_effect_warns() -> None:
-    assert warnings_of(small(sync__interval=8, sync__fast_interval=2)) == []
-    assert warnings_of(small(sync__interval=1)) == []
-    (note,) = warnings_of(small(sync__interval=4, sync__fast_interval=4))
+    assert warnings_of(resolve({"sync.interval": 8, "sync.fast_interval": 2})) == []
+    assert warnings_of(resolve({"sync.interval": 1})) == []
+    (note,) = warnings_of(resolve({"sync.interval": 4, "sync.fast_interval": 4}))
     assert (
         note == "sync.fast_interval = 4 has no effect: the whole is published every 4 steps (sync.interval)"
     )
