@@ -219,6 +219,7 @@ class Engine:
             "lease.fenced": self._dispatcher.num_fenced,
             "lease.fallback": self._dispatcher.num_fallback,
             "link.dropped": sum(self._port.dropped.values()),
+            **self._dispatcher.filled,
         }
 
     @property

@@ -120,3 +120,12 @@ def test_a_verdict_stands_in_the_summary_under_declared_names_and_is_read_back()
         "lost",
         "knob",
     ]
+
+
+def test_examples_filled_in_before_the_selector_was_ready_are_told_from_late_ones() -> None:
+    filled = SOUND | {"fill.share": 0.1, "selector.busy_ratio": 0.3, "fill.late": 20, "fill.alone": 0}
+    verdict = verdict_of(filled | {"fill.starting": 180})
+    assert "90 % of them before the selector was ready" in verdict.loop
+    assert "fast enough" in verdict.loop
+    verdict = verdict_of(filled | {"fill.starting": 5})
+    assert "80 % of them because the selector was late" in verdict.loop

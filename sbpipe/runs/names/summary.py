@@ -95,6 +95,9 @@ _SELECTOR = (
 _SELECTION = (
     Number("fill.share", "filled", "share", "of the examples trained that were taken from the line without a "
            "selector's word, because that was not there in time"),
+    Number("fill.starting", "filled at the start", "examples", "filled in before a selector was ready"),
+    Number("fill.alone", "filled alone", "examples", "filled in while no selector was left"),
+    Number("fill.late", "filled late", "examples", "filled in because the selectors were late"),
     Number("keep.last", "keep rate aimed at", "share", "by the last leases: `selection.keep`, or what `auto` "
            "had come to"),
     Number("staleness.mean", "staleness", "steps", "between scoring an example and training on it, mean"),

@@ -29,8 +29,8 @@ def loop_finding(numbers: Numbers) -> Finding:
     parts = [f"The loop waited {percent(idle)} of its time." if idle >= WAITED else "The loop did not wait."]
     if filled >= WAITED:
         parts.append(
-            f"{percent(filled)} of the trained examples were not selected but filled in, because the "
-            "selector was late."
+            f"{percent(filled)} of the trained examples were not selected but filled in"
+            f"{_when_filled(numbers)}."
         )
     parts.append(cause.text)
     if idle >= WAITED:
@@ -83,8 +83,36 @@ def _held_up(numbers: Numbers) -> Finding:
         return Finding(
             "Selectors were lost on the way.", "selectors that were lost", "look into the selector's log"
         )
+    if _came_late(numbers):
+        text = "Once it was ready, the selector was fast enough."
+        return Finding(text, "the selector's start", "a longer run: the selector starts once")
     text = "The selector was not busy either: it was stopped, or has too little work ahead."
     return Finding(text, "a selector that idled", "a larger sync.depth")
+
+
+def _filled_by(numbers: Numbers) -> dict[str, float]:
+    return {name: number(numbers, f"fill.{name}") or 0.0 for name in ("starting", "alone", "late")}
+
+
+def _came_late(numbers: Numbers) -> bool:
+    """Whether most of what was filled in was so before a selector was ready."""
+    by = _filled_by(numbers)
+    return by["starting"] > 0.5 * sum(by.values())
+
+
+def _when_filled(numbers: Numbers) -> str:
+    """Why examples were filled in, the main reason."""
+    by = _filled_by(numbers)
+    total = sum(by.values())
+    if not total:
+        return ", because the selector was late"
+    words = {
+        "starting": "before the selector was ready",
+        "alone": "while no selector was left",
+        "late": "because the selector was late",
+    }
+    main = max(by, key=lambda name: by[name])
+    return f", {percent(by[main] / total)} of them {words[main]}"
 
 
 def _too_slow(numbers: Numbers) -> Finding:

@@ -156,6 +156,12 @@ class Dispatcher:
             self._changed.notify_all()
         self._port.wake()
 
+    @property
+    def filled(self) -> dict[str, int]:
+        """Examples filled in because no selector was ready yet, none was left, or it was late."""
+        totals = self._filling.totals
+        return {"fill.starting": totals[STARTING], "fill.alone": totals[ALONE], "fill.late": totals[LATE]}
+
     def restored(self) -> None:
         """The stream goes on from a checkpoint: so does the keep rate."""
         self._control.restore(self._stream.keep)

@@ -1,6 +1,7 @@
 """When train batches begin and cease to be filled: told in the log and as events. Decides nothing."""
 
 import logging
+from collections import Counter
 
 from sbpipe.runs.events import EventLog
 
@@ -25,6 +26,8 @@ class Filling:
         self._reason = ""
         self._said: set[str] = set()
         self._batches = self._examples = self._whole = 0
+        self.totals: Counter[str] = Counter()
+        """Examples filled in, by the reason."""
 
     def filled(self, step: int, count: int, reason: str) -> None:
         """The batch of this step took `count` examples that nobody selected."""
@@ -38,6 +41,7 @@ class Filling:
         self._whole = 0
         self._batches += 1
         self._examples += count
+        self.totals[reason] += count
 
     def whole(self, step: int) -> None:
         """The batch of this step was whole in time."""
