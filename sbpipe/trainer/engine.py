@@ -88,7 +88,12 @@ class Engine:
             sync=self.sync,
         )
         self.publisher = Publisher(
-            job.model, job.manifest, slots, spans, punctual_parts(config), _teller(self.stream.versions, port)
+            job.model,
+            job.manifest,
+            slots,
+            spans,
+            punctual_parts(config),
+            _teller(self.stream.versions, port),
         )
         self.roster = _roster_of(config)
         self._pacer = Pacer(config, self.sync, spans, self.roster, events)
@@ -240,8 +245,9 @@ def _teller(versions: Versions, port: Port) -> Offered:
 
     def offered(part: Part, version: int, is_late: bool) -> None:
         versions.offer(part, version)
-        # A fast part goes out at the end of a step, which wakes the thread itself: twice would cost it twice.
-        if part is Part.WHOLE or is_late:
+        # At the end of a step it needs no waking of its own: under a clock the step's end wakes the thread,
+        # without one the beginning of the next.
+        if is_late:
             port.wake()
 
     return offered
