@@ -31,6 +31,7 @@ class SimulatedSelector:
     def take(self, lease: Lease, now: float) -> None:
         if not self.leases:
             self.free_at = max(self.free_at, now)
+            self.peer.begins(now)
         self.leases.append(lease)
 
     def plan(self) -> tuple[float, int, np.ndarray]:

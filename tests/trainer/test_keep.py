@@ -109,6 +109,15 @@ def test_the_speed_of_a_selector_is_that_of_its_last_answers_without_the_first()
     assert peer.rate == pytest.approx(500.0, rel=0.02)
 
 
+def test_time_that_a_throttled_selector_does_not_see_counts_while_it_has_work() -> None:
+    peer = Peer("a", "cpu", is_ready=True)
+    peer.begins(0.0)
+    for answer in range(1, 60):
+        # 100 candidates in a tenth of a second of its own, one answer every half: a core that is not its own.
+        peer.answered(SelectorStats(score_s=0.1 * answer), 0.5 * answer, 100)
+    assert peer.rate == pytest.approx(200.0, rel=0.05)
+
+
 # --- the pace -------------------------------------------------------------------------------------
 
 

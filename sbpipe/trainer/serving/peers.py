@@ -30,6 +30,8 @@ class Peer:
     """Candidates per second of work, of late; None before its second answer."""
     _rated: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _busy_s: float = field(default=0.0, init=False)
+    _tuned_s: float = field(default=0.0, init=False)
+    _answered_at: float = field(default=0.0, init=False)
     round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_TRIPS), init=False)
     """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
     _asked: tuple[float, float] | None = field(default=None, init=False)
@@ -49,11 +51,19 @@ class Peer:
         self.stats, self.answers = stats, self.answers + 1
         worked_s = stats.busy_s - stats.tune_s  # what it measures for itself is over after the first leases
         busy_s, self._busy_s = worked_s - self._busy_s, worked_s
+        elapsed_s, self._answered_at = now - self._answered_at, now
         # Only of a lease that met it idle: another would count the time that it lay behind the one before.
         if self._asked is not None:
             asked_at, busy_before_s = self._asked
             self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_before_s)))
             self._asked = None
+        elif stats.tune_s == self._tuned_s:
+            # It had work all the time: what its spans do not see (a shared or throttled core) counts too.
+            busy_s = max(busy_s, elapsed_s)
+        self._tuned_s = stats.tune_s
+        self._rate(considered, busy_s)
+
+    def _rate(self, considered: int, busy_s: float) -> None:
         # The first answer holds what only first ones take: pages, caches, kernels.
         if self.answers < 2 or not busy_s > 0.0:
             return
