@@ -187,7 +187,7 @@ def test_a_run_in_int8_trains_and_tells_how_well_its_scores_rank(run_path: Path)
 
 
 def test_a_run_answers_its_first_leases_in_fp32_and_says_later_what_it_measured(run_path: Path) -> None:
-    changes = {"selector__precision": "auto", "selector__batch_size": "auto", "train__steps": 60}
+    changes = {"selector__precision": "auto", "selector__batch_size": "auto", "train__steps": 150}
     done = sbpipe("run", "--run-dir", str(run_path), *settings(**changes))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "selector.precision = 'auto': scoring in" in done.stdout + done.stderr
@@ -197,10 +197,12 @@ def test_a_run_answers_its_first_leases_in_fp32_and_says_later_what_it_measured(
     kinds = [event["kind"] for event in events]
     assert kinds.index("built") < kinds.index("selection") < kinds.index("note")
     assert next(event for event in events if event["kind"] == "built")["precision"] == "fp32"
-    chosen = next(event for event in events if event["kind"] == "note")["text"].split("scoring in ")[1]
+    # The last word: ranks may have been too far from fp32's later, and the selector stepped back.
+    said = [event["text"] for event in events if "scoring in " in event.get("text", "")]
+    chosen = said[-1].split("scoring in ")[1].split(" ")[0].rstrip(";")
     told = [event["device"] for event in events_of(run_path, "selector") if event["state"] == "ready"]
     assert told[0].endswith(" fp32")
-    assert told[-1].endswith(" " + chosen.partition(";")[0])
+    assert told[-1].endswith(" " + chosen)
     assert summary_of(run_path)["device.selector"] == told[-1]
     assert summary_of(run_path)["selector.tune_s"] > 0
 
