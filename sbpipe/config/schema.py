@@ -229,8 +229,10 @@ class SelectionConfig:
         low=0.0,
         high=1.0,
     )
-    guard: bool = setting(True, "steady: choose less sharply while the loop swings")
-    trust: bool = setting(True, "steady: choose uniformly while scores say nothing about fresh losses")
+    guard: bool = setting(True, "spread, steady: choose less sharply while the loop swings")
+    trust: bool = setting(
+        True, "spread, steady: choose uniformly while scores say nothing about fresh losses"
+    )
     late: str = setting(
         "fill",
         "pipelined: a train batch that is not whole when the loop needs it is filled from the line, or "
