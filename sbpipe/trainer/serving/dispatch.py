@@ -67,6 +67,7 @@ class Dispatcher:
         self.num_fenced = 0
         self.num_fallback = 0
         self.most_selectors = 0
+        self._num_ready = 0
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     # --- called by the loop and the loader --------------------------------------------------------
@@ -249,13 +250,20 @@ class Dispatcher:
                     self._watch(now)
                     self._grant(now)
                     self._announce()
-                    self._changed.notify_all()
+                    self._tell()
                 # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+
+    def _tell(self) -> None:
+        """Wake who waits, but only for what it waits for: a batch, an end, nothing out, another roster."""
+        stream, num_ready = self._stream, len(self._roster.ready())
+        if stream.ready or stream.is_finished or not stream.ledger.out or num_ready != self._num_ready:
+            self._num_ready = num_ready
+            self._changed.notify_all()
 
     def _handle(self, name: str, message: Message, now: float) -> None:
         if not isinstance(message, Selection):

@@ -21,8 +21,8 @@ MARGIN, MARGIN_S = 0.1, 1e-3
 SLACK = 0.25
 """Share of a period by which answers should be there before a fill is due: no two take the same time."""
 
-LEAST_AHEAD = 0.4
-"""Of a batch: leases are a third of one, and come whole or not at all."""
+LEAST_AHEAD = 0.5
+"""Of a batch: leases are half of one, and come whole or not at all."""
 
 
 class Pace:
