@@ -340,7 +340,7 @@ class CheckpointConfig:
     """What survives a kill."""
 
     every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0)
-    keep: int = setting(2, "number of checkpoints kept", low=1)
+    keep: int = setting(2, "number of checkpoints kept", low=2)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ REPORT = "report.html"
 LOGS = "logs"
 LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
+CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
 
 FILES: dict[str, str] = {
