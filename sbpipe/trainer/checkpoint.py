@@ -119,6 +119,6 @@ class Checkpoints:
             raise RunDirError(
                 f"no checkpoint in {self.folder} can be used:\n  "
                 + "\n  ".join(damage)
-                + "\nPut back a copy of one, resume with the version that wrote it, or begin anew with --overwrite"
+                + "\nPut back a copy, resume with the version that wrote it, or begin anew with --overwrite"
             )
         return None

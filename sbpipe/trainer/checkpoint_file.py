@@ -1,6 +1,6 @@
 """One checkpoint: torch's archive, and behind it one line with a digest over every byte before it.
 
-`torch.load(path, weights_only=True)` reads it too. It must not know what is in it, nor which others there are.
+`torch.load(path, weights_only=True)` reads it too. It must not know what it holds, nor which others exist.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ def write(path: Path, step: int, state: dict[str, Any], on_piece: Callable[[], N
     """
     with atomic_file(path, is_durable=True) as file:
         summed = _Summed(file, on_piece)
-        torch.save({"format": FORMAT, "step": step, **state}, summed)
+        # torch asks of a file only that it can be written to.
+        torch.save({"format": FORMAT, "step": step, **state}, cast("IO[bytes]", summed))
         file.write(_LINE.format(FORMAT, summed.digest.hexdigest()).encode())
 
 
@@ -67,7 +68,7 @@ def _check(file: BinaryIO) -> None:
         raise Damaged("its digest does not match: at least one byte has changed since it was written")
 
 
-def _new_digest() -> "hashlib._Hash":
+def _new_digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=32)
 
 

@@ -157,7 +157,8 @@ def test_a_killed_trainer_resumes_to_the_same_weights(tmp_path: Path) -> None:
     given = {"train__steps": 200, "train__batch_size": 8}
     whole = train_inline(small(mode="inline", **given), tmp_path / "whole")
     path = tmp_path / "killed"
-    run = start("run", "--run-dir", str(path), *settings(mode="lockstep", checkpoint__every=5, **given))
+    given_up = ("--max-restarts", "0", *settings(mode="lockstep", checkpoint__every=5, **given))
+    run = start("run", "--run-dir", str(path), *given_up)
     wait_for("a checkpoint", lambda: list((path / "checkpoints").glob("step-*.pt")))
     os.kill(pid_of(path, "trainer"), signal.SIGKILL)
     output, _ = run.communicate(timeout=HANG_S)

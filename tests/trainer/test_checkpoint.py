@@ -105,7 +105,9 @@ def test_if_all_are_damaged_each_is_named_with_what_is_wrong(tmp_path: Path) -> 
     saved(tmp_path / "c", 5, 10)
     flip(tmp_path / "c" / "step-5.pt", 100)
     damage(tmp_path / "c" / "step-10.pt", "cut short")
-    with pytest.raises(RunDirError, match=r"(?s)step-10\.pt: its last line.*step-5\.pt: its digest.*--overwrite"):
+    with pytest.raises(
+        RunDirError, match=r"(?s)step-10\.pt: its last line.*step-5\.pt: its digest.*--overwrite"
+    ):
         Checkpoints(tmp_path / "c").load_newest()
 
 
