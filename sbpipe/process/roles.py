@@ -223,6 +223,7 @@ def _open_run_dir(
             run_dir.write_config(config)
         run_dir.write_environment(used_devices)
     except OSError as error:
+        run_dir.close()
         raise RunDirError(
             f"{run_dir.path} cannot be written ({error.strerror}). Choose another place with --run-dir"
         ) from None

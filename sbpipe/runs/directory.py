@@ -155,11 +155,18 @@ class RunDir:
             ) from None
         # Only once it is locked: until then the files may be those of a trainer at work.
         if overwrite and not resume:
+            run_dir._clear()
+        return run_dir
+
+    def _clear(self) -> None:
+        try:
             # The settings go last: without them, what a kill leaves here would be taken for no run at all.
-            for entry in sorted(path.iterdir(), key=lambda entry: entry.name == CONFIG):
+            for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == CONFIG):
                 if entry.name not in _BEFORE_A_RUN:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        return run_dir
+        except BaseException:
+            self.close()
+            raise
 
     def _lock(self) -> None:
         # The kernel drops the lock with the open file: a killed trainer leaves none behind.

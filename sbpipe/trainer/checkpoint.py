@@ -47,7 +47,10 @@ class Checkpoints:
         self.wait()
         self._retry_at = float("inf")
         self._thread = threading.Thread(
-            target=self._write, args=(step, checkpoint_file.frozen(state)), name="checkpoint", daemon=True
+            target=self._write_or_warn,
+            args=(step, checkpoint_file.frozen(state)),
+            name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
 
@@ -58,8 +61,8 @@ class Checkpoints:
 
     def save_now(self, step: int, state: dict[str, Any]) -> str:
         """Write a checkpoint and wait for it; why that was not possible, or ""."""
-        self.save(step, state)
         self.wait()
+        self._write(step, checkpoint_file.frozen(state))
         return self.last_error
 
     def wait(self) -> None:
@@ -68,29 +71,33 @@ class Checkpoints:
             self._thread.join()
             self._thread = None
 
+    def _write_or_warn(self, step: int, state: dict[str, Any]) -> None:
+        had_failed = bool(self.last_error)
+        self._write(step, state)
+        if self.last_error:
+            self._retry_at = time.monotonic() + self._retry_s
+            kept = steps_in(self.folder)
+            self._warn(
+                f"checkpoint at step {step} not written ({self.last_error}); training goes on, it is tried "
+                f"again in {self._retry_s:.0f} s, and "
+                + (f"the one of step {kept[-1]} is kept" if kept else "there is no other one")
+            )
+            self._retry_s = min(2.0 * self._retry_s, _LONGEST_RETRY_S)
+        elif had_failed:
+            self._warn(f"the checkpoint at step {step} was written: checkpoints work again")
+
     def _write(self, step: int, state: dict[str, Any]) -> None:
         try:
             if not self.folder.exists():
                 self.folder.mkdir()
                 sync_folder(self.folder.parent)
             checkpoint_file.write(path_of(self.folder, step), step, state, self._on_piece)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            self._failed(step, error)
+        except OSError as error:
+            self.num_failed += 1
+            self.last_error = error.strerror or str(error)
             return
-        if self.last_error:
-            self._warn(f"the checkpoint at step {step} was written: checkpoints work again")
         self.last_error, self._retry_s = "", _FIRST_RETRY_S
         self._tidy(step)
-
-    def _failed(self, step: int, error: OSError | RuntimeError) -> None:
-        self.num_failed += 1
-        self.last_error = str(error).partition("\n")[0]
-        self._warn(
-            f"checkpoint at step {step} not written ({self.last_error}); the last good one is kept, training "
-            f"goes on, and it is tried again in {self._retry_s:.0f} s"
-        )
-        self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(2.0 * self._retry_s, _LONGEST_RETRY_S)
 
     def _tidy(self, step: int) -> None:
         """Remove what is too old, and what is of a later step: the run was resumed from before it."""

@@ -3,6 +3,7 @@
 `torch.load(path, weights_only=True)` reads it too. It must not know what it holds, nor which others exist.
 """
 
+import errno
 import hashlib
 import os
 import pickle
@@ -30,13 +31,33 @@ class Damaged(Exception):
 def write(path: Path, step: int, state: dict[str, Any], on_piece: Callable[[], None]) -> None:
     """Write what `frozen` gave, whole or not at all, until it is on disk; `on_piece` shows that it goes on.
 
-    Raises OSError, or RuntimeError, as which torch reports what went wrong in a write.
+    Raises OSError.
     """
+    _check_room(path.parent, _num_bytes(state))
     with atomic_file(path, is_durable=True) as file:
         summed = _Summed(file, on_piece)
-        # torch asks of a file only that it can be written to.
-        torch.save({"format": FORMAT, "step": step, **state}, cast("IO[bytes]", summed))
+        try:
+            # torch asks of a file only that it can be written to.
+            torch.save({"format": FORMAT, "step": step, **state}, cast("IO[bytes]", summed))
+        except RuntimeError:
+            # It tells what went wrong in a write in words of its own.
+            raise summed.error or OSError(errno.EIO, "torch could not write it") from None
         file.write(_LINE.format(FORMAT, summed.digest.hexdigest()).encode())
+
+
+def _check_room(folder: Path, num_bytes: int) -> None:
+    """Raise before anything is written: half a file on a full disk takes the room of events and logs."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < num_bytes:
+        words = f"No space left on device: it needs {num_bytes / 1e6:.1f} MB, {free / 1e6:.1f} MB are free"
+        raise OSError(errno.ENOSPC, words)
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_num_bytes, value.values())) if isinstance(value, dict) else 0
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -79,6 +100,7 @@ class _Summed:
         self.digest = _new_digest()
         self._file = file
         self._on_piece = on_piece
+        self.error: OSError | None = None
 
     def write(self, content: bytes) -> int:
         """A tensor comes in one call, whatever its size: it goes on in pieces, each a sign of life."""
@@ -86,7 +108,11 @@ class _Summed:
         for begin in range(0, len(whole), _PIECE_BYTES):
             piece = whole[begin : begin + _PIECE_BYTES]
             self.digest.update(piece)
-            self._file.write(piece)
+            try:
+                self._file.write(piece)
+            except OSError as error:
+                self.error = error
+                raise
             self._on_piece()
         return len(whole)
 

@@ -5,6 +5,7 @@ It must not know how a checkpoint is gathered, nor what a summary says.
 
 import contextlib
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from sbpipe.config import Config
 from sbpipe.errors import ResultsElsewhere, ResultsLost
-from sbpipe.runs.checkpoints import steps_in
+from sbpipe.runs.checkpoints import path_of, steps_in
 from sbpipe.runs.directory import RunDir, write_config, write_summary
 from sbpipe.runs.names.files import CHECKPOINTS, SUMMARY, TRAINER_EVENTS
 from sbpipe.trainer.checkpoint import Checkpoints
@@ -68,7 +69,8 @@ class Results:
     def check(self, summary: dict[str, Any], *, is_finished: bool) -> None:
         """Raise unless everything is in the run directory."""
         if self._lost:
-            steps = steps_in(self._path / CHECKPOINTS)
+            folder = self._path / CHECKPOINTS
+            steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
             before = f"the last one there is of step {steps[-1]}" if steps else "there is none before it"
             parts = [
                 f"lost: {'; '.join(self._lost)}",
@@ -78,7 +80,11 @@ class Results:
             way_out = "Free some space there, or name another folder with --spare, and go on with --resume"
             raise ResultsLost(f"{'. '.join(parts)}. {way_out}", summary)
         if self._moved:
-            way_out = "Keep it" if is_finished else f"Go on with: sbpipe run --run-dir {self.spare} --resume"
+            way_out = (
+                "Copy it back once there is room"
+                if is_finished
+                else f"Go on with: sbpipe run --run-dir {self.spare} --resume"
+            )
             raise ResultsElsewhere(f"{'. '.join(self._where())}. {way_out}", summary)
 
     def _where(self) -> list[str]:
@@ -106,6 +112,8 @@ class Results:
                 log.warning("%s did not take %s (%s); it is in %s", self._path, what, why, folder)
                 return
             reasons.append(f"{folder}: {error_there}")
+            if self.spare is None:
+                shutil.rmtree(folder, ignore_errors=True)
         self._lost.append(f"{what} ({'; '.join(reasons)})")
         log.error("%s could not be written anywhere (%s)", what, "; ".join(reasons))
 
@@ -123,8 +131,7 @@ class Results:
         try:
             write_config(folder, self._config)
         except OSError:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
 

@@ -22,7 +22,9 @@ def state(number: float) -> dict[str, Any]:
 def saved(folder: Path, *steps: int, keep: int = 9) -> Checkpoints:
     checkpoints = Checkpoints(folder, keep)
     for step in steps:
-        assert checkpoints.save_now(step, state(step)) == ""
+        checkpoints.save(step, state(step))
+        checkpoints.wait()
+        assert checkpoints.last_error == ""
     return checkpoints
 
 
@@ -148,13 +150,16 @@ def test_a_failed_checkpoint_is_due_again_soon_and_less_and_less_often(
     assert not checkpoints.is_due_again
     waits = []
     for step in range(8):
-        assert "exists" in checkpoints.save_now(step, state(step)) or "directory" in checkpoints.last_error
+        checkpoints.save(step, state(step))
+        checkpoints.wait()
+        assert "Not a directory" in checkpoints.last_error
         waits.append(next(s for s in range(100) if _due_at(checkpoints, monkeypatch, now + s)))
         now += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     assert checkpoints.num_failed == len(said) == 8
     (tmp_path / "c").unlink()
-    assert checkpoints.save_now(9, state(9)) == ""
+    checkpoints.save(9, state(9))
+    checkpoints.wait()
     assert "work again" in said[-1]
     assert not checkpoints.is_due_again
 
