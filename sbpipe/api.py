@@ -32,5 +32,5 @@ def train(
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     # Checked here too, though the trainer does it again: from a child it would come as a log and a code.
     claim(path, resume=resume, overwrite=overwrite)
-    run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
-    return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
+    ending = run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    return ending.summary or dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

@@ -11,10 +11,15 @@
     ├── PeerError            exit 3   the other side of the wire
     │   ├── PeerLost                  which peer, silent for how long
     │   └── PeerRejected              both sides of the disagreement
+    ├── ResultsError                  trained, but the run directory did not take all that a run must leave
+    │   ├── ResultsElsewhere exit 4   it lies in a spare folder, and the message says where
+    │   └── ResultsLost      exit 5   some of it could be written nowhere, and the message says what
     └── FrameError           dropped  a message that is not ours: corrupt, hostile or outdated
 
 Anything else that escapes is a bug and shows its traceback.
 """
+
+from typing import Any
 
 
 class SbpipeError(Exception):
@@ -75,6 +80,27 @@ class PeerLost(PeerError):
 
 class PeerRejected(PeerError):
     """A peer disagrees about what is being trained."""
+
+
+class ResultsError(SbpipeError):
+    """A run came to its end, but its final weights or its summary are not in its run directory."""
+
+    def __init__(self, message: str, summary: dict[str, Any]) -> None:
+        """`summary` holds the numbers of the run, which may be nowhere else."""
+        super().__init__(message)
+        self.summary = summary
+
+
+class ResultsElsewhere(ResultsError):
+    """They are in the spare folder."""
+
+    exit_code = 4
+
+
+class ResultsLost(ResultsError):
+    """Some of them could be written nowhere."""
+
+    exit_code = 5
 
 
 class FrameError(SbpipeError):

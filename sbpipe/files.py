@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 def atomic_file(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
     """An open file that takes the place of `path` when the block ends well, and is removed when it does not.
 
-    `mode` is cut by the umask, as for any new file; `is_durable` waits until the content is on disk.
+    `mode` is cut by the umask, as for any new file; `is_durable` waits until content and name are on disk.
     """
     # Two processes may write the same file at once (the roles share a cache), so each has a name of its own.
     # It stands beside `path`, because a rename is atomic only within one file system.
@@ -25,9 +25,22 @@ def atomic_file(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> I
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
+        if is_durable:
+            sync_folder(path.parent)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        # Also where the folder itself is gone or cannot be written: the error to tell is the first one.
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk: a rename alone may be undone by a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:

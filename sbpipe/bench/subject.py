@@ -45,7 +45,7 @@ def from_run(path: Path) -> Subject:
         raise RunDirError(
             f"{path} is no run directory ({error.strerror}). Name one that sbpipe run has written"
         ) from None
-    state = Checkpoints(path / CHECKPOINTS, keep=1).load_newest()
+    state = Checkpoints(path / CHECKPOINTS).load_newest()
     if state is None:
         raise RunDirError(f"{path} has no checkpoint to take weights from. Run with checkpoint.every above 0")
     data = _load(config)

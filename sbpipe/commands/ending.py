@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.process.reporting import report_apart
-from sbpipe.runs.names.files import SUMMARY
+from sbpipe.runs.names.files import CONFIG, SUMMARY
 from sbpipe.show.terminal import summary_table, verdict_text
 
 
@@ -23,11 +23,14 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
     if summary:
         verdict = verdict_text(summary)
         print(f"\n{summary['status']}\n{verdict + chr(10) * 2 if verdict else ''}{summary_table(summary)}")
-        print(f"\nrun directory: {path}   (every number: {SUMMARY})")
+        numbers = f"   (every number: {SUMMARY})" if (path / SUMMARY).exists() else ""
+        print(f"\nrun directory: {path}{numbers}")
     else:
         print(f"\nkilled before it could leave a summary\nrun directory: {path}")
-    if summary.get("status", "killed") in ("stopped", "killed"):
-        print(f"resume with:   sbpipe run --run-dir {path} --resume")
+    # What the run directory did not take lies elsewhere, with all that a resume needs.
+    where = Path(summary.get("checkpoint.spare") or path)
+    if summary.get("status") != "finished" and (where / CONFIG).exists():
+        print(f"resume with:   sbpipe run --run-dir {where} --resume")
 
 
 def make_report(path: Path) -> None:

@@ -9,7 +9,7 @@ from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
-from sbpipe.process import run_processes
+from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes
 from sbpipe.runs.directory import claim, default_path
 from sbpipe.show.trackers import wanted
 
@@ -25,6 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-report", action="store_true", help="leave the report for `sbpipe report`")
     parser.add_argument(
         "--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)"
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=MAX_RESTARTS,
+        metavar="N",
+        help="how often in a row, without a new checkpoint between, a trainer that died is started again "
+        f"({MAX_RESTARTS})",
     )
 
 
@@ -52,9 +60,24 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
         raise ConfigError(
             "--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process"
         )
-    is_finished = run_processes(
-        config, given, path, num_selectors=args.selectors, resume=args.resume, overwrite=args.overwrite
-    )
-    # From the file: the trainer was another process.
-    say_ending(path, read_summary(path))
-    return 0 if is_finished else 130
+    if args.max_restarts < 0:
+        raise ConfigError(
+            "--max-restarts", args.max_restarts, "must be at least 0", "Use 0 to end the run with its trainer"
+        )
+    try:
+        ending = run_processes(
+            config,
+            given,
+            path,
+            num_selectors=args.selectors,
+            resume=args.resume,
+            overwrite=args.overwrite,
+            max_restarts=args.max_restarts,
+        )
+    except ChildFailed as error:
+        if error.summary:
+            say_ending(path, error.summary)
+        raise
+    # From the file where the trainer was killed after it had left everything.
+    say_ending(path, ending.summary or read_summary(path))
+    return 0 if ending.is_finished else 130

@@ -20,6 +20,7 @@ FLAGS = {
     "keys": "link.keys",
     "selector_device": "selector.device",
     "orphan_timeout": "link.orphan_timeout_s",
+    "spare": "checkpoint.spare",
 }
 
 
@@ -62,6 +63,11 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
+    parser.add_argument(
+        "--spare",
+        metavar="DIR",
+        help="where the last checkpoint goes if --run-dir does not take it (the system's temporary folder)",
+    )
 
 
 def _share(text: str) -> float | str:

@@ -5,14 +5,17 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
-from sbpipe.errors import ConfigError
+from sbpipe.errors import ConfigError, ResultsError, SbpipeError
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
 from sbpipe.process import SUPERVISED, show_events
+from sbpipe.process.bulletin import Bulletin
 from sbpipe.runs.directory import LOGS, TRAINER_EVENTS, RunDir, default_path
+from sbpipe.runs.events import plain
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
@@ -55,14 +58,26 @@ def run(args: argparse.Namespace) -> int:
     role = (
         roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
     )
+    bulletin = Bulletin.inherited()
+    doing = {} if bulletin is None else {"doing": bulletin.doing}
+    summary: dict[str, Any] | None = None
     try:
-        summary = role(config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open)
+        summary = role(
+            config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open, **doing
+        )
+    except SbpipeError as error:
+        summary = error.summary if isinstance(error, ResultsError) else None
+        if bulletin is not None:
+            bulletin.leave({"error": str(error), "summary": plain(summary or {})})
+        raise
     finally:
         watcher.close()
+        if summary and not watcher.is_supervised:
+            say_ending(path, summary)
     if summary is None:
         return 0
-    if not watcher.is_supervised:
-        say_ending(path, summary)
+    if bulletin is not None:
+        bulletin.leave({"summary": plain(summary)})
     return 0 if summary["status"] == "finished" else 130
 
 

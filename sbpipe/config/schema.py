@@ -340,7 +340,12 @@ class CheckpointConfig:
     """What survives a kill."""
 
     every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0)
-    keep: int = setting(2, "number of checkpoints kept", low=1)
+    keep: int = setting(2, "number of checkpoints kept", low=2)
+    spare: str = setting(
+        "",
+        "folder for the last checkpoint and the summary, where the run directory does not take them; empty = "
+        "the system's folder for temporary files",
+    )
 
 
 @dataclass(frozen=True)

@@ -10,28 +10,43 @@ from typing import Any
 from sbpipe.config import Config, flatten, to_dict, toml_value
 from sbpipe.machine.place import Place
 from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
-from sbpipe.process.supervisor import show_events, supervise
-from sbpipe.runs.directory import CONFIG, LOGS, refuse_if_in_use
+from sbpipe.process.crew import Crew
+from sbpipe.process.showing import show_events
+from sbpipe.process.standing import Standing
+from sbpipe.process.supervisor import Ending, Supervisor
+from sbpipe.runs.directory import LOGS, is_unused, refuse_if_in_use
 from sbpipe.runs.names.files import CONNECTION
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import check_installed, wanted
 
 __all__ = [
+    "MAX_RESTARTS",
     "SAYS",
     "SUPERVISED",
     "Child",
     "ChildFailed",
+    "Ending",
     "assignments",
     "role_command",
     "run_processes",
     "show_events",
 ]
 
+MAX_RESTARTS = 3
+"""How often in a row, without a new checkpoint, a trainer that died is started again if nobody says."""
+
 
 def run_processes(
-    config: Config, given: Mapping[str, Any], path: Path, *, num_selectors: int, resume: bool, overwrite: bool
-) -> bool:
-    """Start and supervise all processes of one run; whether it finished.
+    config: Config,
+    given: Mapping[str, Any],
+    path: Path,
+    *,
+    num_selectors: int,
+    resume: bool,
+    overwrite: bool,
+    max_restarts: int = MAX_RESTARTS,
+) -> Ending:
+    """Start and supervise all processes of one run; how it ended.
 
     A run that never began leaves nothing behind.
     """
@@ -43,25 +58,34 @@ def run_processes(
     (path / CONNECTION).unlink(missing_ok=True)
     if overwrite:
         shutil.rmtree(path / LOGS, ignore_errors=True)
-    where = [
-        "--run-dir",
-        str(path),
-        *(["--resume"] if resume else []),
-        *(["--overwrite"] if overwrite else []),
-    ]
     # Port 0: several runs may share this machine. connection.json tells the selectors what it became.
-    command = role_command("trainer", *assignments(given), "--bind", "tcp://127.0.0.1:0", *where)
+    command = role_command("trainer", "--bind", "tcp://127.0.0.1:0", "--run-dir", str(path))
+    settings = assignments(given)
+    first = [*settings, *(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    standing = Standing(path, resume=resume)
     try:
         # Replicas find each other through a file, so that no port has to be free; it goes with the run.
         with tempfile.TemporaryDirectory(prefix="sbpipe-") as meeting:
-            trainer, *replicas = _replicas(config, command, path / LOGS, Path(meeting) / "replicas")
-            others = replicas or _selectors(config, path, num_selectors)
-            return supervise(trainer, [*others, *_trackers(config, path)], path, Display())
-    except ChildFailed:
-        # The trainer failed before it opened its run: there is nothing here but logs, which the error quotes.
-        if is_new and not (path / CONFIG).exists():
+            trainer, *replicas = _replicas(config, command + first, path / LOGS, Path(meeting) / "replicas")
+
+            def renew(resumed: bool) -> None:
+                (path / CONNECTION).unlink(missing_ok=True)
+                (Path(meeting) / "replicas").unlink(missing_ok=True)
+                for child in (trainer, *replicas):
+                    child.command = command + ([*settings, "--resume"] if resumed else first)
+
+            crew = Crew(
+                trainer,
+                renew,
+                replicas,
+                [] if replicas else _selectors(config, path, num_selectors),
+                _trackers(config, path),
+            )
+            return Supervisor(config, crew, path, standing, max_restarts, Display()).run()
+    finally:
+        # The trainer ended before it opened its run: there is nothing here but logs, which an error quotes.
+        if is_new and is_unused(path):
             shutil.rmtree(path, ignore_errors=True)
-        raise
 
 
 def _replicas(config: Config, command: list[str], logs: Path, meeting: Path) -> list[Child]:
@@ -85,7 +109,6 @@ def _selectors(config: Config, path: Path, count: int) -> list[Child]:
             f"selector {k}",
             role_command("selector", *own, "--connect", str(path)),
             path / LOGS / f"selector-{k}.log",
-            upkeep="restart",
         )
         for k in range(count)
     ]
@@ -98,7 +121,7 @@ def _trackers(config: Config, path: Path) -> list[Child]:
     # The events of an earlier run may still lie here: they are not this run's.
     since = f"{time.time():.3f}"
     command = role_command("track", str(path), "--follow", "--since", since, *(f"--{name}" for name in names))
-    return [Child("tracker", command, path / LOGS / "tracker.log", upkeep="optional")]
+    return [Child("tracker", command, path / LOGS / "tracker.log")]
 
 
 def selector_settings(config: Config) -> dict[str, Any]:

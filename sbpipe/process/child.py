@@ -8,8 +8,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from sbpipe.errors import SbpipeError
+from sbpipe.process.bulletin import Bulletin
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_LINES = 12
@@ -22,41 +24,46 @@ SUPERVISED = "SBPIPE_SUPERVISED"
 class ChildFailed(SbpipeError):
     """A role ended badly; its exit code becomes ours."""
 
-    def __init__(self, child: "Child") -> None:
-        code, said = child.code or 0, child.said()
-        word = said[-1].removeprefix(SAYS) if said and said[-1].startswith(SAYS) else ""
+    def __init__(self, child: "Child", after: str = "") -> None:
+        code, said, left = child.code or 0, child.said(), child.last_word
+        # The log's disk may be full: what was left in memory is surer.
+        word = str(left.get("error", ""))
+        if not word and said and said[-1].startswith(SAYS):
+            word = said[-1].removeprefix(SAYS)
         tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:]) or "  (nothing)"
-        super().__init__(word or f"the {child.role} ended with code {code}; the end of {child.log}:\n{tail}")
+        super().__init__(
+            word or f"the {child.role} ended with code {code}{after}; the end of {child.log}:\n{tail}"
+        )
         # Popen gives the negative signal number; a shell would say 128 + signal.
         self.exit_code = code if code > 0 else 128 - code
+        self.summary: dict[str, Any] = left.get("summary", {})
+        """The numbers of the run, where it came to its end before it failed."""
 
 
 @dataclass
 class Child:
-    """One role's process.
-
-    `upkeep` says what its death means: `restart` it, end the run because it is `vital`, or go on because it
-    is `optional`.
-    """
+    """One role's process."""
 
     role: str
     command: list[str]
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
-    upkeep: str = "vital"
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    num_restarts: int = field(default=0, init=False)
+    bulletin: Bulletin | None = field(default=None, init=False)
     started_at: float = field(default=0.0, init=False)
     restart_at: float = field(default=0.0, init=False)
+    """When it is to be started again, on the monotonic clock; 0 = it is not."""
     is_given_up: bool = field(default=False, init=False)
     log_begins: int = field(default=0, init=False)
     """Where this process's output begins in its log; before it is that of earlier ones."""
 
     def start(self) -> None:
         """Start the process, its output into its log."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.started_at = time.monotonic()
-        with self.log.open("ab") as log:
+        self.started_at, self.restart_at = time.monotonic(), 0.0
+        if self.bulletin is not None:
+            self.bulletin.close()
+        self.bulletin = Bulletin.new()
+        with self._open_log() as log:
             self.log_begins = log.tell()
             self.process = subprocess.Popen(
                 self.command,
@@ -66,8 +73,26 @@ class Child:
                 # Ctrl-C signals the terminal's whole session: only the supervisor may get it.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
-                env={**os.environ, SUPERVISED: "1", **self.environment},
+                pass_fds=(self.bulletin.handle,),
+                env={**os.environ, SUPERVISED: "1", **self.bulletin.environment, **self.environment},
             )
+
+    def _open_log(self) -> BinaryIO:
+        """Its log; nowhere if the run directory is gone or full: a process is worth more than its log."""
+        is_first = self.process is None
+        try:
+            if is_first:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+            return self.log.open("ab")
+        except OSError:
+            if is_first:
+                raise
+            return Path(os.devnull).open("ab")
+
+    @property
+    def last_word(self) -> dict[str, Any]:
+        """What it left in memory when it ended."""
+        return self.bulletin.last_word if self.bulletin is not None else {}
 
     @property
     def code(self) -> int | None:

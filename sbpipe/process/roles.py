@@ -43,9 +43,22 @@ log = logging.getLogger("sbpipe")
 INLINE = "inline"
 """The name of the selector that lives in the trainer's process."""
 
+Doing = Callable[[str], None]
+"""Is told again and again what a trainer does, so that whoever waits for its end sees that it goes on."""
+
+
+def _tell_nobody(what: str) -> None:
+    """Nobody waits."""
+
 
 def run_trainer(
-    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+    config: Config,
+    path: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    on_open: Callable[[RunDir], None],
+    doing: Doing = _tell_nobody,
 ) -> dict[str, Any]:
     """Train with selectors that connect; returns the summary."""
     began = time.perf_counter()
@@ -54,8 +67,14 @@ def run_trainer(
     setup = prepare(config)
     # Before the run directory is opened: an address in use must leave nothing behind there.
     port = open_trainer_port(config.link)
-    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
-    run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
+    run_dir = _open_run_dir(
+        config,
+        path,
+        {"trainer": devices.describe(setup.device), "selector": config.selector.device},
+        resume=resume,
+        overwrite=overwrite,
+        on_open=on_open,
+    )
     connection = connection_of(port.endpoints, port.session, config.link.keys)
     write_connection(run_dir.path, connection)
     where = (
@@ -70,7 +89,7 @@ def run_trainer(
     events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
     slots = setup.slots(port.session)
     engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
-    run = TrainerRun(setup, run_dir, engine, events, began=began)
+    run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
     try:
         return run.run(resume=resume)
     finally:
@@ -78,15 +97,27 @@ def run_trainer(
 
 
 def run_inline(
-    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+    config: Config,
+    path: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    on_open: Callable[[RunDir], None],
+    doing: Doing = _tell_nobody,
 ) -> dict[str, Any]:
     """Both roles in this process, over the in-process port; returns the summary."""
     began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
-    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
-    run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": "inline"})
-    return _run_here(config, setup, run_dir, began=began, resume=resume)
+    run_dir = _open_run_dir(
+        config,
+        path,
+        {"trainer": devices.describe(setup.device), "selector": "inline"},
+        resume=resume,
+        overwrite=overwrite,
+        on_open=on_open,
+    )
+    return _run_here(config, setup, run_dir, began=began, resume=resume, doing=doing)
 
 
 def in_place(place: Place) -> Callable[..., dict[str, Any] | None]:
@@ -102,6 +133,7 @@ def _run_replica(
     resume: bool,
     overwrite: bool,
     on_open: Callable[[RunDir], None],
+    doing: Doing = _tell_nobody,
 ) -> dict[str, Any] | None:
     """The first replica owns the run and returns its summary, the others follow it."""
     began = time.perf_counter()
@@ -112,16 +144,26 @@ def _run_replica(
     if place.rank:
         work(setup, group, path / CHECKPOINTS if resume else None)
         return None
-    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
-    run_dir.write_environment(
-        {"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"}
+    run_dir = _open_run_dir(
+        config,
+        path,
+        {"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"},
+        resume=resume,
+        overwrite=overwrite,
+        on_open=on_open,
     )
     step = setup.train_step
     shared = replace(
         setup, train_step=ParallelStep(config, step.model, setup.loss, step.optimizer, setup.spans, group)
     )
     summary = _run_here(
-        config, shared, run_dir, began=began, resume=resume, examples=SharedSplit(setup.data.train, group)
+        config,
+        shared,
+        run_dir,
+        began=began,
+        resume=resume,
+        examples=SharedSplit(setup.data.train, group),
+        doing=doing,
     )
     # Not after an error: the others may be in the middle of a step, and see that we are gone.
     group.tell(-1, 1.0)
@@ -136,6 +178,7 @@ def _run_here(
     began: float,
     resume: bool,
     examples: Examples | None = None,
+    doing: Doing,
 ) -> dict[str, Any]:
     events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
     slots = setup.slots()
@@ -146,7 +189,7 @@ def _run_here(
         setup.job(examples), port, slots, events, setup.spans, run_dir=str(run_dir.path), trained=trained
     )
     engine.admit(INLINE, devices.describe(setup.device))
-    return TrainerRun(setup, run_dir, engine, events, began=began).run(resume=resume)
+    return TrainerRun(setup, run_dir, engine, events, began=began, doing=doing).run(resume=resume)
 
 
 def inline_port(
@@ -166,13 +209,21 @@ def inline_port(
 
 
 def _open_run_dir(
-    config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
+    config: Config,
+    path: Path,
+    used_devices: dict[str, str],
+    *,
+    resume: bool,
+    overwrite: bool,
+    on_open: Callable[[RunDir], None],
 ) -> RunDir:
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
     try:
         if not resume:
             run_dir.write_config(config)
+        run_dir.write_environment(used_devices)
     except OSError as error:
+        run_dir.close()
         raise RunDirError(
             f"{run_dir.path} cannot be written ({error.strerror}). Choose another place with --run-dir"
         ) from None

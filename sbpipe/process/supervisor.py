@@ -9,152 +9,156 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sbpipe.errors import UserError
-from sbpipe.process.child import Child, ChildFailed
-from sbpipe.runs.directory import SELECTOR_EVENTS, TRAINER_EVENTS
+from sbpipe.config import Config
+from sbpipe.process.child import ChildFailed
+from sbpipe.process.crew import Crew
+from sbpipe.process.patience import Patience
+from sbpipe.process.selector_care import SelectorCare
+from sbpipe.process.showing import SelectorEvents, show_events
+from sbpipe.process.standing import Standing
+from sbpipe.process.trainer_care import TrainerCare
+from sbpipe.runs.directory import TRAINER_EVENTS
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2
-_GRACE_S = 30.0
-_OTHERS_GRACE_S = {"restart": 5.0, "vital": 5.0, "optional": 30.0}
+_SELECTOR_GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
 """How long each may take to end after the trainer; a tracker may still have numbers to upload."""
-# A selector that ran this long does not crash at its start: its restarts are counted from 0 again.
-_FORGIVEN_AFTER_S = 300.0
-_MAX_RESTARTS = 5
-_RESTART_AFTER_S = 1.0
+_SAY_EVERY_S = 10.0
+_STOPPED = 130
+_STOPPING = "stopping: the trainer finishes its step and leaves a checkpoint (Ctrl-C again to kill)"
 
 
-def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Display) -> bool:
-    """Run the trainer and the others to the end; whether it finished (False: stopped by a signal).
+class Ending(NamedTuple):
+    """How a supervised run ended: whether it finished (False: stopped by a signal), and its numbers."""
 
-    A trainer that dies ends the run; what the death of another means, its `upkeep` says.
-    """
-    follower, selectors = Follower(run_dir / TRAINER_EVENTS), _Selectors(run_dir)
-    # Passes over what an earlier run here, or the part before a resume, has left.
-    follower.new_events()
-    selectors.new_events()
-    is_stopping = _StopRequest()
-    with is_stopping:
-        trainer.start()
-        for other in others:
-            other.start()
-        try:
-            while trainer.code is None:
-                show_events(follower, display, with_warnings=True)
-                selectors.show(display)
-                if is_stopping.count:
-                    _stop(trainer, display)
-                    break
-                for other in others:
-                    _look_after(other, trainer, display)
-                time.sleep(_POLL_S)
-            # Once more: the last events may have been written after the look before.
-            show_events(follower, display, with_warnings=True)
-            selectors.show(display)
-        except KeyboardInterrupt:
-            trainer.stop(signal.SIGKILL)
-        finally:
-            _end(trainer, others)
-            # A trainer that was killed could not remove its slots.
-            sweep()
-    if trainer.code != 0 and not is_stopping.count:
-        raise ChildFailed(trainer)
-    return not is_stopping.count
+    is_finished: bool
+    summary: dict[str, Any]
+    """What the trainer told at its end; {} if it was killed."""
 
 
-def _end(trainer: Child, others: list[Child]) -> None:
-    """Stop what still runs: the trainer, whose goodbye ends the selectors; then those it did not reach."""
-    trainer.stop()
-    trainer.wait(_GRACE_S)
-    for other in others:
+class Supervisor:
+    """Runs the crew of one run."""
+
+    def __init__(
+        self, config: Config, crew: Crew, path: Path, standing: Standing, max_restarts: int, display: Display
+    ) -> None:
+        self._crew, self._display = crew, display
+        self._follower, self._selector_events = Follower(path / TRAINER_EVENTS), SelectorEvents(path)
+        self._trainer_care = TrainerCare(crew, standing, max_restarts, display)
+        self._selector_care = SelectorCare(
+            config, crew.selectors, standing, self._selector_events.num_answered, display
+        )
+        self._patience = Patience()
+
+    def run(self) -> Ending:
+        """Run to the end; raises `ChildFailed` if it ends badly."""
+        # Passes over what an earlier run here, or the part before a resume, has left.
+        self._follower.new_events()
+        self._selector_events.new_events()
+        with _StopRequest() as is_stopping:
+            self._crew.start()
+            try:
+                while not self._trainer_care.is_over:
+                    self._show()
+                    if is_stopping.count:
+                        self._display.say(_STOPPING)
+                        self._end_trainer()
+                        break
+                    self._look_after(time.monotonic())
+                    time.sleep(_POLL_S)
+                # Once more: the last events may have been written after the look before.
+                self._show()
+            except KeyboardInterrupt:
+                self._crew.trainer.stop(signal.SIGKILL)
+            finally:
+                self._end()
+                # A trainer that was killed could not remove its slots.
+                sweep()
+        return self._ending(is_stopped=bool(is_stopping.count))
+
+    def _ending(self, *, is_stopped: bool) -> Ending:
+        trainer = self._crew.trainer
+        is_finished = self._trainer_care.is_over
+        code = trainer.code or 0
+        # One that was stopped says so by its code; one that did not stop in time was killed.
+        if not is_finished and not (is_stopped and (code == _STOPPED or code < 0)):
+            raise ChildFailed(trainer)
+        return Ending(is_finished, trainer.last_word.get("summary", {}))
+
+    def _show(self) -> None:
+        for event in show_events(self._follower, self._display, with_warnings=True):
+            if event.get("kind") == "selector" and event.get("state") == "ready":
+                self._selector_care.was_ready = True
+        self._selector_events.show(self._display)
+
+    def _look_after(self, now: float) -> None:
+        trainer = self._crew.trainer
+        if self._trainer_care.look(now):
+            self._patience = Patience()
+        if trainer.code is not None:
+            return
+        self._watch(now)
+        self._selector_care.look(now)
+        for tracker in self._crew.trackers:
+            if tracker.code not in (None, 0) and not tracker.is_given_up:
+                tracker.is_given_up = True
+                self._display.say(
+                    f"the {tracker.role} ended with code {tracker.code}; the run goes on without it "
+                    f"(its log: {tracker.log})"
+                )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _watch(self, now: float) -> str:
+        """Look for signs of life of the trainer; what it does."""
+        bulletin = self._crew.trainer.bulletin
+        assert bulletin is not None, "it was started"
+        count, what = bulletin.news
+        self._patience.see(count, now)
+        return what
+
+    def _end_trainer(self) -> None:
+        """Ask the trainer to end, and wait for it as long as it shows that it is about to."""
+        trainer, now = self._crew.trainer, time.monotonic()
+        trainer.stop()
+        self._patience.begin(now)
+        say_at = now + _SAY_EVERY_S
+        while trainer.code is None:
+            now = time.monotonic()
+            what = self._watch(now)
+            if self._patience.is_over(now):
+                silent_s = self._patience.allowed_s
+                self._display.say(f"killing the trainer: silent for {silent_s:.0f} s (last seen {what})")
+                trainer.stop(signal.SIGKILL)
+                trainer.wait(_SELECTOR_GRACE_S)
+            elif now >= say_at:
+                say_at = now + _SAY_EVERY_S
+                self._display.say(f"stopping: the trainer is {what} (Ctrl-C again to kill)")
+            time.sleep(_POLL_S / 4)
+
+    def _end(self) -> None:
+        """Stop what still runs: the trainer, whose goodbye ends the selectors; then who was not reached."""
+        self._end_trainer()
+        others = [*self._crew.replicas, *self._crew.selectors]
         # A tracker sees for itself that the run is over, and how.
-        if trainer.code != 0 and other.upkeep != "optional":
-            other.stop()
-    for other in others:
-        other.wait(_OTHERS_GRACE_S[other.upkeep])
-
-
-def _stop(trainer: Child, display: Display) -> None:
-    display.say("stopping: the trainer finishes its step and leaves a checkpoint (Ctrl-C again to kill)")
-    trainer.stop()
-    trainer.wait(_GRACE_S)
-
-
-def _look_after(child: Child, trainer: Child, display: Display) -> None:
-    if child.code in (None, 0) or trainer.code is not None:
-        return
-    if child.upkeep == "restart":
-        _restart(child, display)
-    elif child.upkeep == "vital":
-        raise ChildFailed(child)
-    elif not child.is_given_up:
-        child.is_given_up = True
-        display.say(
-            f"the {child.role} ended with code {child.code}; the run goes on without it (its log: "
-            f"{child.log})"
-        )
-
-
-def _restart(child: Child, display: Display) -> None:
-    # A user's mistake would end the next one in the same way.
-    if child.code == UserError.exit_code or child.num_restarts >= _MAX_RESTARTS:
-        raise ChildFailed(child)
-    if child.restart_at == 0.0:
-        if time.monotonic() - child.started_at > _FORGIVEN_AFTER_S:
-            child.num_restarts = 0
-        display.say(
-            f"the {child.role} ended with code {child.code}; starting it again (its log: {child.log})"
-        )
-        child.restart_at = time.monotonic() + _RESTART_AFTER_S * child.num_restarts
-    if time.monotonic() >= child.restart_at:
-        child.restart_at = 0.0
-        child.num_restarts += 1
-        child.start()
-
-
-def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> None:
-    """Show events since the last call; warnings too where the trainer's log is not on this terminal."""
-    for event in follower.new_events():
-        if event.get("kind") == "progress":
-            display.show(event)
-        elif event.get("kind") == "warning" and with_warnings:
-            display.say(f"warning: {event['text']}")
-        elif event.get("kind") == "selector" and event.get("selector") != "inline":
-            display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
-        elif event.get("kind") == "auto":
-            display.say(f"{event['key']} = 'auto': {event['new']} instead of {event['old']}{_because(event)}")
-
-
-def _because(event: dict[str, object]) -> str:
-    return f" ({event['reason']})" if event.get("reason") else ""
-
-
-class _Selectors:
-    """What the selectors of a run have to say to its user."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._followers: dict[Path, Follower] = {}
-
-    def new_events(self) -> list[dict[str, Any]]:
-        """Events of all of them since the last call."""
-        for path in sorted(self._run_dir.glob(SELECTOR_EVENTS.format("*"))):
-            self._followers.setdefault(path, Follower(path))
-        return [event for follower in self._followers.values() for event in follower.new_events()]
-
-    def show(self, display: Display) -> None:
-        """Their notes and warnings."""
-        for event in self.new_events():
-            if event.get("kind") in ("note", "warning"):
-                display.say(f"{'warning: ' if event['kind'] == 'warning' else ''}{event['text']}")
+        if self._crew.trainer.code != 0:
+            for other in others:
+                other.stop()
+        for other in others:
+            other.wait(_SELECTOR_GRACE_S)
+        for tracker in self._crew.trackers:
+            tracker.wait(_TRACKER_GRACE_S)
 
 
 class _StopRequest:
-    """Counts SIGINT and SIGTERM; the second one raises."""
+    """Counts SIGINT and SIGTERM; a Ctrl-C after either raises.
+
+    A second SIGTERM does not: job schedulers send several, and kill by another signal in their own time.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -172,7 +176,7 @@ class _StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _on_signal(self, *_: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         self.count += 1
-        if self.count > 1:
+        if self.count > 1 and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import logging
 import os
 import platform
 import shutil
@@ -24,8 +23,6 @@ from sbpipe.runs.names.files import LOGS as LOGS
 from sbpipe.runs.names.files import SELECTOR_EVENTS as SELECTOR_EVENTS
 from sbpipe.runs.names.files import SUMMARY as SUMMARY
 from sbpipe.runs.names.files import TRAINER_EVENTS as TRAINER_EVENTS
-
-log = logging.getLogger("sbpipe")
 
 _BEFORE_A_RUN = (LOGS, LOCK)
 """Logs and lock are there before a run has begun, so they alone do not make a directory used."""
@@ -51,7 +48,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunDirError(
             f"{path} holds no run to resume ({CONFIG} is missing). Check --run-dir, or leave out --resume"
         )
-    if path.is_dir() and any(entry.name not in _BEFORE_A_RUN for entry in path.iterdir()) and not resume:
+    if path.is_dir() and not is_unused(path) and not resume:
         if not overwrite:
             raise RunDirError(
                 f"{path} is not empty. Use --resume to continue the run there, --overwrite to replace it, "
@@ -70,6 +67,11 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
             if not os.access(parent, os.W_OK):
                 raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
             break
+
+
+def is_unused(path: Path) -> bool:
+    """Whether nothing lies in a folder but what is there before a run has begun."""
+    return path.is_dir() and all(entry.name in _BEFORE_A_RUN for entry in path.iterdir())
 
 
 def resumed(path: Path, given: Mapping[str, Any]) -> Config:
@@ -153,10 +155,18 @@ class RunDir:
             ) from None
         # Only once it is locked: until then the files may be those of a trainer at work.
         if overwrite and not resume:
-            for entry in path.iterdir():
+            run_dir._clear()
+        return run_dir
+
+    def _clear(self) -> None:
+        try:
+            # The settings go last: without them, what a kill leaves here would be taken for no run at all.
+            for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == CONFIG):
                 if entry.name not in _BEFORE_A_RUN:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        return run_dir
+        except BaseException:
+            self.close()
+            raise
 
     def _lock(self) -> None:
         # The kernel drops the lock with the open file: a killed trainer leaves none behind.
@@ -175,7 +185,7 @@ class RunDir:
 
     def write_config(self, config: Config) -> None:
         """Leave the resolved settings."""
-        write_atomically(self.path / CONFIG, to_json(config))
+        write_config(self.path, config)
 
     def write_environment(self, devices: dict[str, str]) -> None:
         """Leave versions, devices and the git commit, if any."""
@@ -193,13 +203,18 @@ class RunDir:
         write_atomically(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Leave the numbers of the run; a full disk is said, not raised, for the run itself is done."""
-        try:
-            write_atomically(
-                self.path / SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n"
-            )
-        except OSError as error:
-            log.warning("%s could not be written (%s)", self.path / SUMMARY, error.strerror)
+        """Leave the numbers of the run."""
+        write_summary(self.path, summary)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write resolved settings into a folder: what makes it a run directory."""
+    write_atomically(folder / CONFIG, to_json(config))
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write the numbers of a run into a folder."""
+    write_atomically(folder / SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
 
 
 def _version(name: str) -> str:

@@ -1,39 +1,69 @@
-"""Checkpoints: written beside the loop, whole or not at all. Knows nothing of what is in them."""
+"""The checkpoints of a run: written beside the loop, tried again when that fails, the newest good one found.
 
+It must not know what is in them, nor how one is written and checked: `checkpoint_file.py` does.
+"""
+
+import contextlib
 import logging
-import re
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from sbpipe.errors import RunDirError
-from sbpipe.files import atomic_file
+from sbpipe.files import sync_folder
+from sbpipe.runs.checkpoints import path_of, steps_in
+from sbpipe.trainer import checkpoint_file
 
 log = logging.getLogger("sbpipe.trainer")
 
-FORMAT = 4
-_NAME = re.compile(r"step-(\d+)\.pt")
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
 
 
 class Checkpoints:
     """The checkpoint folder of one run."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = 2,
+        *,
+        on_piece: Callable[[], None] = lambda: None,
+        warn: Callable[[str], None] = log.warning,
+    ) -> None:
+        """`on_piece` is called while one is written, `warn` is told what went wrong."""
+        self.folder = folder
         self._keep = keep
+        self._on_piece, self._warn = on_piece, warn
         self._thread: threading.Thread | None = None
+        self._retry_s, self._retry_at = _FIRST_RETRY_S, float("inf")
         self.num_failed = 0
+        self.last_error = ""
+        """Why the last one was not written; "" if it was."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint on a thread; `state` must not change meanwhile. A failure is only logged."""
+        """Write a checkpoint on a thread; a failure is only told, and makes another one due soon."""
         self.wait()
+        self._retry_at = float("inf")
         self._thread = threading.Thread(
-            target=self._write, args=(step, _to_tensors(state)), name="checkpoint", daemon=True
+            target=self._write_or_warn,
+            args=(step, checkpoint_file.frozen(state)),
+            name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
+
+    @property
+    def is_due_again(self) -> bool:
+        """Whether the last one was not written, and it is time to try again."""
+        return time.monotonic() >= self._retry_at
+
+    def save_now(self, step: int, state: dict[str, Any]) -> str:
+        """Write a checkpoint and wait for it; why that was not possible, or ""."""
+        self.wait()
+        self._write(step, checkpoint_file.frozen(state))
+        return self.last_error
 
     def wait(self) -> None:
         """Until the last checkpoint is on disk."""
@@ -41,62 +71,61 @@ class Checkpoints:
             self._thread.join()
             self._thread = None
 
+    def _write_or_warn(self, step: int, state: dict[str, Any]) -> None:
+        had_failed = bool(self.last_error)
+        self._write(step, state)
+        if self.last_error:
+            self._retry_at = time.monotonic() + self._retry_s
+            kept = steps_in(self.folder)
+            self._warn(
+                f"checkpoint at step {step} not written ({self.last_error}); training goes on, it is tried "
+                f"again in {self._retry_s:.0f} s, and "
+                + (f"the one of step {kept[-1]} is kept" if kept else "there is no other one")
+            )
+            self._retry_s = min(2.0 * self._retry_s, _LONGEST_RETRY_S)
+        elif had_failed:
+            self._warn(f"the checkpoint at step {step} was written: checkpoints work again")
+
     def _write(self, step: int, state: dict[str, Any]) -> None:
         try:
-            self._folder.mkdir(exist_ok=True)
-            with atomic_file(self._folder / f"step-{step}.pt", is_durable=True) as file:
-                torch.save({"format": FORMAT, "step": step, **state}, file)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            if not self.folder.exists():
+                self.folder.mkdir()
+                sync_folder(self.folder.parent)
+            checkpoint_file.write(path_of(self.folder, step), step, state, self._on_piece)
+        except OSError as error:
             self.num_failed += 1
-            log.warning(
-                "checkpoint at step %d not written (%s); the last good one is kept and training goes on",
-                step,
-                error,
-            )
+            self.last_error = error.strerror or str(error)
             return
-        leftovers = self._folder.glob(".step-*")  # one writer, so these are what a killed process left
-        outdated = [self._folder / f"step-{old}.pt" for old in self._steps()[: -self._keep]]
-        for path in (*leftovers, *outdated):
-            path.unlink(missing_ok=True)
+        self.last_error, self._retry_s = "", _FIRST_RETRY_S
+        self._tidy(step)
 
-    def _steps(self) -> list[int]:
-        found = [_NAME.fullmatch(path.name) for path in self._folder.glob("step-*.pt")]
-        return sorted(int(match.group(1)) for match in found if match)
+    def _tidy(self, step: int) -> None:
+        """Remove what is too old, and what is of a later step: the run was resumed from before it."""
+        steps = steps_in(self.folder)
+        kept = [old for old in steps if old <= step][-self._keep :]
+        leftovers = self.folder.glob(".step-*")  # one writer, so these are what a killed process left
+        outdated = [path_of(self.folder, old) for old in steps if old not in kept]
+        with contextlib.suppress(OSError):  # they only take room; the next one tries again
+            for path in (*leftovers, *outdated):
+                path.unlink(missing_ok=True)
 
     def load_newest(self) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read, None if there is none."""
-        # A kill in the middle of a write leaves the one before whole, so an unreadable one is passed over.
-        for step in reversed(self._steps()):
-            path = self._folder / f"step-{step}.pt"
+        """The newest checkpoint whose every byte is as it was written, None if there is none at all."""
+        damage = []
+        for step in reversed(steps_in(self.folder)):
+            path = path_of(self.folder, step)
             try:
-                state = torch.load(path, weights_only=True, map_location="cpu")
-            except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
-                log.warning("%s cannot be read (%s); trying an older one", path, error)
+                state = checkpoint_file.read(path)
+            except checkpoint_file.Damaged as error:
+                damage.append(f"{path}: {error}")
                 continue
-            if state.get("format") != FORMAT:
-                raise RunDirError(
-                    f"{path} has format {state.get('format')}, this version reads {FORMAT}. Resume it with "
-                    "the version that wrote it"
-                )
-            return dict(_to_arrays(state))
+            for one in damage:
+                self._warn(f"{one}; going on from the one before it, of step {step}")
+            return state
+        if damage:
+            raise RunDirError(
+                f"no checkpoint in {self.folder} can be used:\n  "
+                + "\n  ".join(damage)
+                + "\nPut back a copy, resume with the version that wrote it, or begin anew with --overwrite"
+            )
         return None
-
-
-# NumPy arrays travel as tensors under a marker, so that reading needs nothing but torch's safe loader.
-_MARK = "__array__"
-
-
-def _to_tensors(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {_MARK: torch.from_numpy(value.copy())}
-    return {name: _to_tensors(inner) for name, inner in value.items()} if isinstance(value, dict) else value
-
-
-def _to_arrays(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return (
-        value[_MARK].numpy()
-        if set(value) == {_MARK}
-        else {name: _to_arrays(inner) for name, inner in value.items()}
-    )

@@ -1,5 +1,6 @@
 """The test error, loss and per-class error. Reads the model in evaluation mode; changes nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,15 +28,24 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module, loss: PerExampleLoss, test: Split, *, batch_size: int, num_classes: int
-) -> Evaluation:
-    """Top-1 error and mean loss on the test split."""
+    model: nn.Module,
+    loss: PerExampleLoss,
+    test: Split,
+    *,
+    batch_size: int,
+    num_classes: int,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Evaluation | None:
+    """Top-1 error and mean loss on the test split; None if `goes_on`, asked before each batch, said no."""
     was_training, layout = model.training, layout_of(model)
     model.eval()
     wrong, seen = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     loss_sum = 0.0
     is_classes, is_finite = True, False
     for start in range(0, test.num_examples, batch_size):
+        if not goes_on():
+            model.train(was_training)
+            return None
         ids = np.arange(start, min(start + batch_size, test.num_examples))
         inputs, targets = test.batch(ids, 0)
         outputs = model(laid_out(inputs, layout))

@@ -16,15 +16,21 @@ from sbpipe.trainer.step_outcome import DivergedError
 
 @dataclass
 class Loop:
-    """One run of the trainer; `save` writes a checkpoint of the step it is given."""
+    """One run of the trainer.
+
+    `save` writes a checkpoint of the step it is given, `must_save` says that the last one failed and another
+    is due; `evaluate` gives None where it was stopped; `doing` is told what goes on.
+    """
 
     config: Config
     engine: Engine
     train_step: TrainStep
     telemetry: Telemetry
     spans: Spans
-    evaluate: Callable[[], Evaluation]
+    evaluate: Callable[[], Evaluation | None]
     save: Callable[[int], None]
+    must_save: Callable[[], bool]
+    doing: Callable[[str], None]
     is_stopped: threading.Event = field(default_factory=threading.Event)
     evaluated_at: int = 0
     """Candidates considered when the test error was last measured."""
@@ -32,13 +38,16 @@ class Loop:
     def run(self, first_step: int) -> RunEnd:
         """Train until the end of the stream, the budget or a stop; how it ended."""
         step = first_step
-        while True:
+        # Asked before a step: a run that is resumed after its last one must not take another.
+        while not (step and self._is_over_budget()):
+            self.doing("training")
             if not self.engine.has_batch:
                 self._look_back()
             with self.spans.span("wait"):
                 prepared = self.engine.next_batch(self.is_stopped)
             if prepared is None:
-                break
+                self._look_back()
+                return RunEnd.STOPPED if self.is_stopped.is_set() else RunEnd.FINISHED
             if step == first_step:
                 self.telemetry.begin()
             batch = prepared.batch
@@ -53,10 +62,8 @@ class Loop:
                 self.telemetry.step(outcome, self.train_step.rate, self.engine.steering.health.last)
                 self.telemetry.progress(share)
             self._checkpoint_if_due(step)
-            if self._is_over_budget():
-                break
         self._look_back()
-        return RunEnd.STOPPED if prepared is None and self.is_stopped.is_set() else RunEnd.FINISHED
+        return RunEnd.FINISHED
 
     def _look_back(self) -> None:
         """Look at the last step's losses: there is time for it while the next batch is missing."""
@@ -82,20 +89,29 @@ class Loop:
 
     def _evaluate_if_due(self, step: int, candidates: int) -> None:
         every = self.config.eval.every * self.engine.stream.ledger.num_examples
-        if every and candidates // every > self.evaluated_at // every:
+        is_due = every and candidates // every > self.evaluated_at // every
+        if is_due and self.run_evaluation(step, candidates):
             self.evaluated_at = candidates
-            self.run_evaluation(step, candidates)
 
-    def run_evaluation(self, step: int, candidates: int) -> None:
-        """Measure the test error now, while nobody selects: time that is not counted must gain nothing."""
+    def run_evaluation(self, step: int, candidates: int) -> bool:
+        """Measure the test error now, while nobody selects; whether it was, and not stopped before its end.
+
+        Time that is not counted must gain nothing.
+        """
+        if self.is_stopped.is_set():
+            return False
         with self.engine.paused():
             with self.spans.span("evaluate"):
                 evaluation = self.evaluate()
+            if evaluation is None:
+                return False
             self.telemetry.evaluated(evaluation, step, candidates)
         if not evaluation.is_finite:
             raise DivergedError("no test example has a finite loss", step)
+        return True
 
     def _checkpoint_if_due(self, step: int) -> None:
-        if self.config.checkpoint.every and step % self.config.checkpoint.every == 0:
+        every = self.config.checkpoint.every
+        if (every and step % every == 0) or self.must_save():
             with self.spans.span("checkpoint"):
                 self.save(step)

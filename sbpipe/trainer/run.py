@@ -4,7 +4,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sbpipe.config import digest, warnings_of
@@ -20,6 +20,7 @@ from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.record.accounts import Accounts
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.record.thumbnails import leave_examples
+from sbpipe.trainer.results import Results
 from sbpipe.trainer.setup import Setup
 from sbpipe.trainer.step_outcome import DivergedError
 
@@ -30,16 +31,43 @@ class TrainerRun:
     """A trainer from the first lease to the summary."""
 
     def __init__(
-        self, setup: Setup, run_dir: RunDir, engine: Engine, events: EventLog, *, began: float
+        self,
+        setup: Setup,
+        run_dir: RunDir,
+        engine: Engine,
+        events: EventLog,
+        *,
+        began: float,
+        doing: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """`began` is when the process began, on the performance counter: start-up counts too."""
+        """`began` is when the process began, on the performance counter: start-up counts too.
+
+        `doing` is told what the run does, again and again: whoever waits for its end sees that it goes on.
+        """
         config = setup.config
         self._setup, self._run_dir, self._engine, self._events = setup, run_dir, engine, events
+        self._doing = doing
         self._telemetry = Telemetry(events, setup.spans, engine, process_began=began)
-        self._checkpoints = Checkpoints(run_dir.path / CHECKPOINTS, config.checkpoint.keep)
-        self._accounts = Accounts(setup, self._telemetry, engine, self._checkpoints, events, began)
+        self._checkpoints = Checkpoints(
+            run_dir.path / CHECKPOINTS,
+            config.checkpoint.keep,
+            on_piece=lambda: doing("writing a checkpoint"),
+            warn=self._warn,
+        )
+        self._results = Results(config, run_dir, self._checkpoints)
+        self._accounts = Accounts(
+            setup, self._telemetry, engine, self._checkpoints, events, began, run_dir.path
+        )
         self._loop = Loop(
-            config, engine, setup.train_step, self._telemetry, setup.spans, self._evaluate, self._save
+            config,
+            engine,
+            setup.train_step,
+            self._telemetry,
+            setup.spans,
+            self._evaluate,
+            self._save,
+            lambda: self._checkpoints.is_due_again,
+            doing,
         )
 
     def run(self, *, resume: bool) -> dict[str, Any]:
@@ -49,7 +77,7 @@ class TrainerRun:
             first_step = self._resume() if resume else self._begin()
             self._engine.start()
             with _stop_on_signal(self._loop.is_stopped):
-                return self._finish(self._loop.run(first_step))
+                summary = self._finish(self._loop.run(first_step))
         except BaseException as error:
             self._events.write("failed", error=str(error) or type(error).__name__)
             self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
@@ -62,6 +90,13 @@ class TrainerRun:
                 split.close()
             self._events.close()
             self._run_dir.close()
+        self._results.check(summary, is_finished=summary["status"] == RunEnd.FINISHED)
+        return summary
+
+    def _warn(self, text: str) -> None:
+        """In the log, and as an event, which `sbpipe run` shows."""
+        log.warning("%s", text)
+        self._events.write("warning", text=text)
 
     def _say_start(self) -> None:
         config, stream = self._setup.config, self._engine.stream
@@ -85,25 +120,29 @@ class TrainerRun:
         for warning in warnings_of(config):
             self._events.write("warning", text=warning)
         if config.selection.history_by == "class" and not self._engine.census.knows_classes:
-            text = (
+            self._warn(
                 "selection.history_by = 'class' has no effect: this data set does not tell classes before it "
                 "is loaded"
             )
-            log.warning("%s", text)
-            self._events.write("warning", text=text)
 
     def _begin(self) -> int:
         self._engine.begin()
         return 0
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self) -> Evaluation | None:
         setup = self._setup
+
+        def goes_on() -> bool:
+            self._doing("measuring the test error")
+            return not self._loop.is_stopped.is_set()
+
         return evaluate(
             setup.train_step.model,
             setup.loss,
             setup.data.test,
             batch_size=setup.config.eval.batch_size,
             num_classes=setup.data.num_classes,
+            goes_on=goes_on,
         )
 
     # --- the run's state: gathered in `_state`, restored in `_restore` ----------------------------
@@ -128,16 +167,21 @@ class TrainerRun:
         self._accounts.restore(state["totals"])
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint of a step boundary; weights that are not finite never replace good ones."""
+        """Write a checkpoint of a step boundary beside the loop."""
         try:
-            state = self._state(step)
+            state = self._checked_state(step)
         except TimeoutError as error:
-            log.warning("no checkpoint at step %d (%s); the last good one is kept", step, error)
+            self._warn(f"no checkpoint at step {step} ({error}); the last good one is kept")
             return
+        self._checkpoints.save(step, state)
+
+    def _checked_state(self, step: int) -> dict[str, Any]:
+        """The run's state; weights that are not finite never replace good ones."""
+        state = self._state(step)
         floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
         if not all(bool(tensor.isfinite().all()) for tensor in floats):
             raise DivergedError("the weights are not finite", step)
-        self._checkpoints.save(step, state)
+        return state
 
     def _resume(self) -> int:
         state = self._checkpoints.load_newest()
@@ -169,32 +213,52 @@ class TrainerRun:
         if step == 0 and ending is RunEnd.FINISHED:
             reason = "the candidates kept did not fill one batch"
             raise ConfigError("train.epochs", self._setup.config.train.epochs, reason, "Train longer")
-        if ending is RunEnd.FINISHED and not self._loop.is_stopped.is_set():
-            self._loop.run_evaluation(step, stream.ledger.num_considered)
-            numbers |= self._telemetry.evaluation_numbers()
         if step:
-            # Also when stopped: this is what a resume goes on from, and what holds the final weights.
-            self._save(step)
-            log.info("%s at step %d; a checkpoint is in %s", ending, step, self._run_dir.path / CHECKPOINTS)
+            # Also when stopped, and before the test error is measured: a kill during that loses nothing.
+            self._leave_checkpoint(step, ending)
+        if ending is RunEnd.FINISHED:
+            if self._loop.run_evaluation(step, stream.ledger.num_considered):
+                numbers |= self._telemetry.evaluation_numbers()
+            else:
+                ending = RunEnd.STOPPED  # a resume measures it
+        if self._results.are_lost and ending is RunEnd.FINISHED:
+            ending = RunEnd.FAILED  # a resume trains again what was lost
         self._engine.stop(ending)
+        self._doing("writing the summary")
+        numbers["checkpoint.spare"] = self._results.spare and str(self._results.spare)
         summary = self._accounts.summary(ending, numbers)
         self._telemetry.progress(1.0 if ending is RunEnd.FINISHED else None, now=True)
-        self._run_dir.write_summary(summary)
+        self._results.leave_summary(summary)
         self._events.write("summary", **summary)
         leave_examples(self._engine.census, self._run_dir.path, self._setup)
         return summary
 
+    def _leave_checkpoint(self, step: int, ending: RunEnd) -> None:
+        try:
+            state = self._checked_state(step)
+        except TimeoutError as error:
+            self._results.cannot_leave_checkpoint(step, str(error))
+            return
+        self._results.leave_checkpoint(step, state)
+        if not self._checkpoints.last_error:
+            log.info("%s at step %d; a checkpoint is in %s", ending, step, self._checkpoints.folder)
+
 
 @contextlib.contextmanager
 def _stop_on_signal(is_stopped: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end the loop at the next step boundary; a second one ends it at once."""
+    """SIGINT and SIGTERM end the loop at the next step boundary; after that, SIGINT ends it at once.
+
+    A second SIGTERM does nothing: job schedulers send one to every process, and so does our supervisor.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, _frame: object) -> None:
         if is_stopped.is_set():
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         log.info("%s: stopping at the next step boundary", signal.Signals(number).name)
         is_stopped.set()
 

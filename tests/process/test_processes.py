@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -157,7 +158,8 @@ def test_a_killed_trainer_resumes_to_the_same_weights(tmp_path: Path) -> None:
     given = {"train__steps": 200, "train__batch_size": 8}
     whole = train_inline(small(mode="inline", **given), tmp_path / "whole")
     path = tmp_path / "killed"
-    run = start("run", "--run-dir", str(path), *settings(mode="lockstep", checkpoint__every=5, **given))
+    given_up = ("--max-restarts", "0", *settings(mode="lockstep", checkpoint__every=5, **given))
+    run = start("run", "--run-dir", str(path), *given_up)
     wait_for("a checkpoint", lambda: list((path / "checkpoints").glob("step-*.pt")))
     os.kill(pid_of(path, "trainer"), signal.SIGKILL)
     output, _ = run.communicate(timeout=HANG_S)
@@ -328,28 +330,91 @@ def test_a_live_run_is_not_disturbed_by_a_second_one(run_path: Path) -> None:
     assert run.returncode == 130, output
 
 
-def test_a_full_disk_costs_checkpoints_and_events_but_not_the_run(tmp_path: Path) -> None:
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(tmp_path)], check=False
-        ).returncode
-    ):
+def test_a_full_disk_moves_the_results_and_says_where(tmp_path: Path) -> None:
+    disk, spare = tmp_path / "disk", tmp_path / "spare"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
         pytest.skip("needs the right to mount a small file system")
     try:
-        run_path = tmp_path / "run"
-        (tmp_path / "filler").write_bytes(bytes(500_000))
-        done = sbpipe(
-            "run",
-            "--run-dir",
-            str(run_path),
-            *settings(mode="inline", train__steps=30, checkpoint__every=5, model__options={}),
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "training goes on" in done.stderr
+        (disk / "filler").write_bytes(bytes(500_000))
+        given = settings(train__steps=30, checkpoint__every=5, model__options={})
+        done = sbpipe("run", "--run-dir", str(disk / "run"), "--spare", str(spare), *given)
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert "training goes on" in done.stdout
         assert re.search(r"steps +30 ", done.stdout)
+        (folder,) = spare.iterdir()
+        assert "did not take the checkpoint of step 30 (No space left on device: it needs" in done.stderr
+        assert str(folder) in done.stderr
+        assert (folder / "checkpoints" / "step-30.pt").exists()
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_where_nothing_can_be_written_the_exit_code_and_the_words_say_so(run_path: Path) -> None:
+    def no_large_files() -> None:
+        # Also of the log: the words come through memory.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(), preexec_fn=no_large_files)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert done.stderr.startswith("sbpipe: lost: the checkpoint of step 12 (")
+    assert done.stderr.count("File too large") == 2
+    assert re.search(r"steps +12 ", done.stdout)
+
+
+def doing_of(pid: int) -> str:
+    """What a trainer tells its supervisor that it does."""
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if "sbpipe-bulletin" in os.readlink(link):
+                return link.read_bytes()[16:64].rstrip(b"\0").decode()
+    except OSError:
+        pass  # it has ended
+    return ""
+
+
+@pytest.mark.parametrize(
+    "moment", ["starting", "writing a checkpoint", "measuring the test error", "writing the summary"]
+)
+def test_a_trainer_killed_at_any_moment_is_started_again_and_comes_to_the_same_weights(
+    tmp_path: Path, moment: str
+) -> None:
+    given = {"train__steps": 30, "train__batch_size": 8, "eval__every": 0.5, "eval__batch_size": 5}
+    whole = train_inline(small(mode="inline", **given), tmp_path / "whole")
+    path = tmp_path / "killed"
+    run = start(
+        "run",
+        "--run-dir",
+        str(path),
+        *settings(mode="lockstep", checkpoint__every=1, link__lost_after_s=2.0, **given),
+    )
+    first = pid_of(path, "trainer")
+    wait_for(moment, lambda: doing_of(first) == moment, every_s=0.0005)
+    os.kill(first, signal.SIGKILL)
+    output, _ = run.communicate(timeout=HANG_S)
+    assert run.returncode == 0, output
+    assert summary_of(path)["weights.digest"] == whole["weights.digest"]
+    # Killed in its last moments, it may have left everything already; at its start there was no run yet.
+    is_counted = moment in ("writing a checkpoint", "measuring the test error")
+    assert not is_counted or summary_of(path)["restarts.trainer"] == 1
+    assert "the trainer ended with code -9; starting it again" in output or moment == "writing the summary"
+    assert summary_of(path)["candidates"] == whole["candidates"]
+    nothing_is_left(path)
+
+
+def test_an_interrupt_during_a_long_evaluation_leaves_a_checkpoint_at_once(run_path: Path) -> None:
+    given = settings(train__steps=1000, eval__every=0.1, eval__batch_size=1, data__test_examples=20_000)
+    run = start("run", "--run-dir", str(run_path), *given)
+    trainer = pid_of(run_path, "trainer")
+    wait_for("an evaluation", lambda: doing_of(trainer) == "measuring the test error")
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=HANG_S)
+    assert run.returncode == 130, output
+    summary = summary_of(run_path)
+    assert summary["status"] == "stopped"
+    assert (run_path / "checkpoints" / f"step-{summary['steps']}.pt").exists()
+    assert events_of(run_path, "eval") == []
 
 
 def test_nobody_selects_while_the_test_error_is_measured(run_path: Path) -> None:

@@ -123,14 +123,16 @@ def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
-def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = HANG_S) -> Any:
+def wait_for(
+    what: str, condition: Callable[[], Any], deadline_s: float = HANG_S, every_s: float = 0.05
+) -> Any:
     """Poll until a condition holds."""
     give_up = time.monotonic() + deadline_s
     while time.monotonic() < give_up:
         found = condition()
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(every_s)
     raise AssertionError(f"{what} did not happen within {deadline_s} s")
 
 

@@ -76,7 +76,7 @@ def test_a_killed_replica_ends_the_run_and_a_resume_comes_to_the_same_weights(
     run_path: Path, tmp_path: Path
 ) -> None:
     same = {**FULL, "train__steps": 200, "checkpoint__every": 5}
-    process = start("run", "--run-dir", str(run_path), *settings(**same))
+    process = start("run", "--run-dir", str(run_path), "--max-restarts", "0", *settings(**same))
     wait_for("12 steps", has_steps(run_path, 12))
     os.kill(_replica_of(process.pid), signal.SIGKILL)
     said, _ = process.communicate(timeout=HANG_S)

@@ -3,7 +3,7 @@
 A field whose unit is a list or a map is no curve; a field that applies to some runs only is null in others.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sbpipe.runs.names.stages import Role
 from sbpipe.runs.names.summary import NUMBERS
@@ -23,7 +23,7 @@ class EventKind(NamedTuple):
     """One kind of event."""
 
     name: str
-    roles: tuple[Role, ...]
+    roles: tuple[Role | Literal["supervisor"], ...]
     meaning: str
     fields: tuple[Field, ...]
 
@@ -31,7 +31,7 @@ class EventKind(NamedTuple):
 STAMP = (
     Field("t", "s", "wall clock"),
     Field("clock", "s", "this host's monotonic clock; one clock for all processes of a host"),
-    Field("role", "text", "`trainer` or `selector`"),
+    Field("role", "text", "`trainer`, `selector` or `supervisor`"),
     Field("kind", "text", "the kind"),
 )
 """What every event has."""
@@ -237,10 +237,17 @@ _AUTO = EventKind("auto", ("trainer",), "a setting that is `auto` was decided an
     Field("new", "number", "what is in use from now on"),
     Field("reason", "text", "what was measured"),
 ))  # fmt: skip
+_DEATH = (
+    Field("child", "text", "the role, and which of its processes"),
+    Field("code", "number", "its exit code; negative: the signal that killed it"),
+    Field("step", "steps", "of the newest checkpoint by then"),
+)
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
     EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
     EventKind("note", ("trainer", "selector"), "what was measured and chosen; `sbpipe run` shows it", _TEXT),
+    EventKind("restarted", ("supervisor",), "`sbpipe run` starts a role again that has died", _DEATH),
+    EventKind("given up", ("supervisor",), "`sbpipe run` goes on without a selector that died", _DEATH),
     EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
     EventKind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
     EventKind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(

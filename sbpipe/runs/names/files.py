@@ -5,12 +5,14 @@ ENVIRONMENT = "environment.json"
 CONNECTION = "connection.json"
 TRAINER_EVENTS = "events-trainer.jsonl"
 SELECTOR_EVENTS = "events-selector-{}.jsonl"
+SUPERVISOR_EVENTS = "events-supervisor.jsonl"
 SUMMARY = "summary.json"
 EXAMPLES = "examples.npz"
 REPORT = "report.html"
 LOGS = "logs"
 LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
+CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
 
 FILES: dict[str, str] = {
@@ -21,6 +23,7 @@ FILES: dict[str, str] = {
     SELECTOR_EVENTS.format(
         "ID"
     ): "one file per selector process; in mode `inline` its events are the trainer's",
+    SUPERVISOR_EVENTS: "what `sbpipe run` had to start again; only where it had to",
     SUMMARY: "the numbers of the run, flat, under stable dotted names",
     EXAMPLES: (
         "per example: last score, times considered, times kept; thumbnails of the easiest, hardest and "

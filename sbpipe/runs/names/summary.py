@@ -164,7 +164,20 @@ _LEASES = (
         "answered by the trainer itself, because no selector was there",
     ),
     Number("link.dropped", "messages dropped", "messages", "messages refused by the wire's checks"),
+    Number(
+        "restarts.trainer",
+        "trainer restarts",
+        "restarts",
+        "how often `sbpipe run` started a dead trainer again",
+    ),
+    Number("restarts.selector", "selector restarts", "restarts", "the same of selectors, summed"),
     Number("checkpoint.failed", "checkpoints failed", "checkpoints", "checkpoints that could not be written"),
+    Number(
+        "checkpoint.spare",
+        "spare folder",
+        "text",
+        "the folder with the last checkpoint, where the run directory did not take it; null where it did",
+    ),
     Number("events.lost", "events lost", "events", "events that could not be written"),
 )
 GROUPS: dict[str, tuple[Number, ...]] = {
@@ -179,6 +192,8 @@ GROUPS: dict[str, tuple[Number, ...]] = {
 NUMBERS: dict[str, Number] = {number.name: number for group in GROUPS.values() for number in group}
 """Every number of the summary, by its name."""
 TROUBLE = (
+    "restarts.trainer",
+    "restarts.selector",
     "selector.lost",
     "lease.expired",
     "lease.fenced",

@@ -81,7 +81,13 @@ def _lost(numbers: Numbers) -> Finding:
     lost = [f"{NUMBERS[name].label} {numbers[name]:,}" for name in TROUBLE if number(numbers, name)]
     if not lost:
         return Finding("Nothing was lost.", "")
-    is_selector = bool(number(numbers, "selector.lost"))
-    return Finding(
-        f"{', '.join(lost)}.".capitalize(), "", "look into the selector's log" if is_selector else ""
-    )
+    text = f"{', '.join(lost)}.".capitalize()
+    if number(numbers, "events.lost"):
+        text += (
+            " The record has holes: curves and counts made from its events miss what could not be written."
+        )
+    if numbers.get("checkpoint.spare"):
+        text += f" The last checkpoint is in {numbers['checkpoint.spare']}."
+    if number(numbers, "events.lost") or number(numbers, "checkpoint.failed"):
+        return Finding(text, "", "more room on the disk of the run directory")
+    return Finding(text, "", "look into the selector's log" if number(numbers, "selector.lost") else "")

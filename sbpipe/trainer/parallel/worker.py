@@ -20,7 +20,7 @@ def work(setup: Setup, group: Group, checkpoints: Path | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     step = setup.train_step
-    if checkpoints is not None and (state := Checkpoints(checkpoints, 1).load_newest()) is not None:
+    if checkpoints is not None and (state := Checkpoints(checkpoints).load_newest()) is not None:
         step.restore(state)
     parallel = ParallelStep(setup.config, step.model, setup.loss, step.optimizer, setup.spans, group)
     ahead: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=1)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from sbpipe.machine import devices
 from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import LOOP_STAGES
+from sbpipe.runs.restarts import count_restarts
 from sbpipe.runs.verdict import verdict_of
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
@@ -40,6 +42,7 @@ class Accounts:
     checkpoints: Checkpoints
     events: EventLog
     began: float
+    run_dir: Path
     _before: dict[str, float] = field(default_factory=dict)
 
     def restore(self, totals: dict[str, float]) -> None:
@@ -77,6 +80,7 @@ class Accounts:
             "config.digest": digest(config),
             **numbers,
             **totals,
+            **count_restarts(self.run_dir),
             "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
             "sync.snapshot_ms": self.setup.spans.mean_ms("publish"),
             "sync.fast_publish_ms": self.setup.spans.mean_ms("publish_fast"),

@@ -1,0 +1,35 @@
+"""How long a role that is to end is waited for: as long as it shows signs of life. Pure; knows no clock."""
+
+LEAST_S = 30.0
+_GAPS = 3.0
+"""A role may be silent for so many times its longest silence so far: a step of a large model takes long."""
+
+
+class Patience:
+    """Watches the signs of life of one role from its start on."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._heard_at: float | None = None
+        self._longest_s = 0.0
+
+    def see(self, count: int, now: float) -> None:
+        """So many signs of life were there by now."""
+        if count != self._count or self._heard_at is None:
+            # What came before the first sign was start-up.
+            if self._count and self._heard_at is not None:
+                self._longest_s = max(self._longest_s, now - self._heard_at)
+            self._count, self._heard_at = count, now
+
+    def begin(self, now: float) -> None:
+        """It is asked to end now: silence counts from here."""
+        self._heard_at = now
+
+    @property
+    def allowed_s(self) -> float:
+        """How long it may be silent."""
+        return max(LEAST_S, _GAPS * self._longest_s)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has been silent for too long."""
+        return self._heard_at is not None and now - self._heard_at > self.allowed_s

@@ -1,0 +1,91 @@
+"""What the death of a selector means: it is started again, and given up only where that is in vain.
+
+The run ends with the last one only if the trainer may not go on alone.
+"""
+
+from collections.abc import Callable
+
+from sbpipe.config import Config
+from sbpipe.errors import UserError
+from sbpipe.process.child import Child, ChildFailed
+from sbpipe.process.restarts import Budget
+from sbpipe.process.standing import Standing
+from sbpipe.show.terminal import Display
+
+MAX_RESTARTS = 5
+# A selector that got so far does not crash at its start: its deaths are counted from 0 again.
+_FORGIVEN_AFTER_S = 300.0
+_FORGIVEN_AFTER_ANSWERS = 20
+
+
+class SelectorCare:
+    """Looks after the selectors of a run; `num_answered` tells how many leases a process has answered."""
+
+    def __init__(
+        self,
+        config: Config,
+        selectors: list[Child],
+        standing: Standing,
+        num_answered: Callable[[int], int],
+        display: Display,
+    ) -> None:
+        self._config, self._selectors, self._standing = config, selectors, standing
+        self._num_answered, self._display = num_answered, display
+        self._budgets = {child.role: Budget(MAX_RESTARTS) for child in selectors}
+        self.was_ready = False
+        """Whether any of them has ever served the trainer."""
+
+    def look(self, now: float) -> None:
+        """Start again those that have died. Raises if nobody is left to select and somebody must."""
+        for child in self._selectors:
+            if child.code in (None, 0) or child.is_given_up:
+                continue
+            if not child.restart_at:
+                self._died(child, now)
+            elif now >= child.restart_at:
+                child.start()
+
+    def _died(self, child: Child, now: float) -> None:
+        budget = self._budgets[child.role]
+        # A user's mistake would end the next one in the same way.
+        is_mistake = child.code == UserError.exit_code
+        if is_mistake or not budget.grant(is_forgiven=self._got_far(child, now)):
+            self._give_up(child, is_mistake=is_mistake)
+            return
+        self._display.say(
+            f"the {child.role} ended with code {child.code}; starting it again (restart {budget} in a row; "
+            f"its log: {child.log})"
+        )
+        self._standing.record(
+            "restarted", child=child.role, code=child.code, step=max(0, self._standing.step)
+        )
+        child.restart_at = now + budget.delay_s
+
+    def _got_far(self, child: Child, now: float) -> bool:
+        assert child.process is not None
+        return (
+            now - child.started_at > _FORGIVEN_AFTER_S
+            or self._num_answered(child.process.pid) >= _FORGIVEN_AFTER_ANSWERS
+        )
+
+    def _give_up(self, child: Child, *, is_mistake: bool) -> None:
+        child.is_given_up = True
+        others = [other for other in self._selectors if not other.is_given_up]
+        # Nobody has selected yet, and a mistake is quickly put right: better now than after the run.
+        is_early = is_mistake and not self.was_ready
+        if is_early or not (others or self._may_go_alone()):
+            raise ChildFailed(child)
+        left = f"{len(others)} selector(s) are left" if others else "batches are filled without scores"
+        self._display.say(
+            f"warning: the {child.role} ended with code {child.code} and is given up; training goes on, "
+            f"{left} (its log: {child.log})"
+        )
+        self._standing.record("given up", child=child.role, code=child.code, step=max(0, self._standing.step))
+
+    def _may_go_alone(self) -> bool:
+        """Whether `selection.late` and `selection.fallback` let the trainer go on without a selector."""
+        config = self._config
+        if config.is_clocked or config.selection.fallback in ("wait", "fail"):
+            return False
+        # Without fills, scores of a selector that was there once are what it falls back on.
+        return config.fills or self.was_ready

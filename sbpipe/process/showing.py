@@ -1,0 +1,58 @@
+"""The events of a run's roles as lines of a terminal. It must not know processes."""
+
+from pathlib import Path
+from typing import Any
+
+from sbpipe.runs.directory import SELECTOR_EVENTS
+from sbpipe.runs.follower import Follower
+from sbpipe.show.terminal import Display
+
+
+def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> list[dict[str, Any]]:
+    """Show events since the last call, and return them; warnings too where the trainer's log is not shown."""
+    events = list(follower.new_events())
+    for event in events:
+        if event.get("kind") == "progress":
+            display.show(event)
+        elif event.get("kind") == "warning" and with_warnings:
+            display.say(f"warning: {event['text']}")
+        elif event.get("kind") == "selector" and event.get("selector") != "inline":
+            display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
+        elif event.get("kind") == "auto":
+            display.say(f"{event['key']} = 'auto': {event['new']} instead of {event['old']}{_because(event)}")
+    return events
+
+
+def _because(event: dict[str, object]) -> str:
+    return f" ({event['reason']})" if event.get("reason") else ""
+
+
+class SelectorEvents:
+    """What the selectors of a run have to say to its user, and how many leases each has answered."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._followers: dict[Path, Follower] = {}
+        self._answered: dict[Path, int] = {}
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Events of all of them since the last call."""
+        for path in sorted(self._run_dir.glob(SELECTOR_EVENTS.format("*"))):
+            self._followers.setdefault(path, Follower(path))
+        found: list[dict[str, Any]] = []
+        for path, follower in self._followers.items():
+            events = follower.new_events()
+            num_answered = sum(event.get("kind") == "selection" for event in events)
+            self._answered[path] = self._answered.get(path, 0) + num_answered
+            found += events
+        return found
+
+    def show(self, display: Display) -> None:
+        """Their notes and warnings."""
+        for event in self.new_events():
+            if event.get("kind") in ("note", "warning"):
+                display.say(f"{'warning: ' if event['kind'] == 'warning' else ''}{event['text']}")
+
+    def num_answered(self, pid: int) -> int:
+        """Leases that the selector of this process has answered: the name of its events tells the process."""
+        return sum(count for path, count in self._answered.items() if f"-{pid}-" in path.name)

@@ -1,0 +1,57 @@
+"""How far a run has come, as its directory tells its supervisor. It must not know processes."""
+
+from pathlib import Path
+
+from sbpipe.runs.checkpoints import steps_in
+from sbpipe.runs.directory import CONFIG, is_finished
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.names.files import CHECKPOINTS, SUPERVISOR_EVENTS
+
+
+class Standing:
+    """Watches one run directory from before its trainer is started."""
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self._path = path
+        self._is_resumed = resume
+        # With --overwrite an earlier run lies here until the trainer has opened its own.
+        self._settings_before = self._settings()
+        self._has_begun = False
+
+    def _settings(self) -> tuple[int, int] | None:
+        try:
+            found = (self._path / CONFIG).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run that is supervised has written its settings: from here on it is resumed, or fails.
+
+        Once seen it stays so: where the directory is gone since, nothing must begin from step 0 unasked.
+        """
+        now = self._settings()
+        if now is not None and (self._is_resumed or now != self._settings_before):
+            self._has_begun = True
+        return self._has_begun
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has left a summary of its end."""
+        return self.has_begun and is_finished(self._path)
+
+    @property
+    def step(self) -> int:
+        """The step of its newest checkpoint; -1 if there is none."""
+        return max(steps_in(self._path / CHECKPOINTS), default=-1) if self.has_begun else -1
+
+    def record(self, kind: str, **fields: object) -> None:
+        """Write an event of the supervisor; nothing before there is a run to write it to."""
+        if self.has_begun:
+            try:
+                events = EventLog(self._path / SUPERVISOR_EVENTS, "supervisor")
+            except OSError:
+                return  # a full disk costs the event, not the run
+            events.write(kind, **fields)
+            events.close()

@@ -1,0 +1,79 @@
+"""What the death of a trainer means: another one goes on from the last checkpoint, while the budget lasts.
+
+The replicas of a data-parallel run live and die with it. The selectors stay, and find it again by themselves.
+"""
+
+import signal
+
+from sbpipe.process.child import Child, ChildFailed
+from sbpipe.process.crew import Crew
+from sbpipe.process.restarts import FINAL, Budget
+from sbpipe.process.standing import Standing
+from sbpipe.show.terminal import Display
+
+_GROUP_GRACE_S = 5.0
+
+
+class TrainerCare:
+    """Looks after the trainer of a run; a checkpoint of a later step forgives the deaths before it."""
+
+    def __init__(self, crew: Crew, standing: Standing, most: int, display: Display) -> None:
+        self._crew, self._standing, self._display = crew, standing, display
+        self._budget = Budget(most)
+        self._step = standing.step
+        self._restart_at = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has come to its end: it said so, or it left all that a run leaves."""
+        code = self._crew.trainer.code
+        return code == 0 or (code is not None and code < 0 and self._standing.is_finished)
+
+    def look(self, now: float) -> bool:
+        """Start again what has died; whether that was done just now. Raises if it is in vain."""
+        has_begun = self._standing.has_begun
+        if self._restart_at:
+            if now < self._restart_at:
+                return False
+            self._start_again(has_begun)
+            return True
+        dead = next((child for child in self._crew.trainers if child.code not in (None, 0)), None)
+        if dead is not None and not self.is_over:
+            self._plan_restart(dead, now)
+        return False
+
+    def _plan_restart(self, dead: Child, now: float) -> None:
+        step = self._standing.step
+        if dead.code in FINAL:
+            raise ChildFailed(dead)
+        if not self._budget.grant(is_forgiven=step > self._step):
+            after = (
+                f" (after {self._budget.most} restarts without a new checkpoint)" if self._budget.most else ""
+            )
+            raise ChildFailed(dead, after)
+        self._step = step
+        whence = (
+            f"from the checkpoint of step {step}"
+            if step >= 0
+            else "from the beginning: it had no checkpoint yet"
+        )
+        self._display.say(
+            f"the {dead.role} ended with code {dead.code}; starting it again {whence} "
+            f"(restart {self._budget} in a row; its log: {dead.log})"
+        )
+        self._standing.record("restarted", child=dead.role, code=dead.code, step=max(0, step))
+        for child in self._crew.trainers:
+            child.stop(signal.SIGTERM)
+        for child in self._crew.trainers:
+            child.wait(_GROUP_GRACE_S)
+        self._restart_at = now + self._budget.delay_s
+
+    def _start_again(self, has_begun: bool) -> None:
+        self._restart_at = 0.0
+        self._crew.renew(has_begun)
+        for child in self._crew.trainers:
+            child.start()
+        # A selector that was told that the run is over ended well, and is needed again.
+        for child in self._crew.selectors:
+            if child.code == 0:
+                child.start()

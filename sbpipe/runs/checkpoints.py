@@ -1,0 +1,19 @@
+"""Which checkpoints lie in a run directory, by their names. It must not know what is in them."""
+
+import re
+from pathlib import Path
+
+from sbpipe.runs.names.files import CHECKPOINT
+
+_NAME = re.compile(re.escape(CHECKPOINT).replace(r"\{\}", r"(\d+)"))
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, oldest first; whether they can be read is not looked at."""
+    found = [_NAME.fullmatch(path.name) for path in folder.glob(CHECKPOINT.format("*"))]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    return folder / CHECKPOINT.format(step)
