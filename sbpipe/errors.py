@@ -33,7 +33,7 @@ class ConfigError(UserError):
     """A setting that cannot be used."""
 
     def __init__(self, key: str, given: object, reason: str, way_out: str) -> None:
-        super().__init__(f"{key} = {given!r}: {reason}. {way_out}")
+        super().__init__(f"{key} = {_shown(given)}: {reason}. {way_out}")
         self.key = key
 
 
@@ -79,3 +79,16 @@ class PeerRejected(PeerError):
 
 class FrameError(SbpipeError):
     """A message that cannot be trusted; the receiver drops and counts it."""
+
+
+_SHOWN = 300
+
+
+def _shown(given: object) -> str:
+    """A value as an error shows it: one line, not too long of it, whatever it is."""
+    try:
+        text = repr(given)
+    # Python writes out no number of more than some thousand digits.
+    except (ValueError, RecursionError):
+        return f"a {type(given).__name__} too large to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} letters)"
