@@ -20,6 +20,7 @@ FLAGS = {
     "keys": "link.keys",
     "selector_device": "selector.device",
     "orphan_timeout": "link.orphan_timeout_s",
+    "allow": "selector.allow",
 }
 
 
