@@ -61,8 +61,8 @@ class DataConfig:
         "", "where the data set lies: a folder, or the .npz file of `arrays`", reaches="files"
     )
     download: bool = setting(False, "let torchvision fetch a missing data set")
-    examples: int = setting(20_000, "embedded: number of training examples", low=1, high=10**7)
-    test_examples: int = setting(4_000, "embedded: number of test examples", low=1, high=10**7)
+    examples: int = setting(20_000, "embedded: number of training examples", low=1, high=10**6)
+    test_examples: int = setting(4_000, "embedded: number of test examples", low=1, high=10**6)
     seed: int = setting(
         0,
         "which examples of the embedded data or of a part are drawn, and which labels are wrong",
@@ -172,7 +172,7 @@ class OptimConfig:
     """The optimizer."""
 
     name: str = setting("SGD", "any class of torch.optim")
-    lr: float = setting(0.1, "peak learning rate", above=0.0, high=1e4)
+    lr: float = setting(0.1, "peak learning rate", above=0.0, high=1e6)
     momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
     nesterov: bool = setting(True, "SGD: Nesterov momentum")
     weight_decay: float = setting(5e-4, "weight decay", low=0.0, high=1e3)
