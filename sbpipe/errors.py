@@ -16,6 +16,8 @@
 Anything else that escapes is a bug and shows its traceback.
 """
 
+from sbpipe.text import visible
+
 
 class SbpipeError(Exception):
     """The root; `exit_code` is what the process returns when the error reaches the top."""
@@ -64,9 +66,12 @@ class MissingExtra(UserError):
 
 
 class PeerError(SbpipeError):
-    """Something is wrong with the other side of the wire."""
+    """Something is wrong with the other side of the wire; what that side says of it fits one line."""
 
     exit_code = 3
+
+    def __init__(self, text: str) -> None:
+        super().__init__(visible(text))
 
 
 class PeerLost(PeerError):
