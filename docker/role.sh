@@ -32,7 +32,7 @@ trainer)
     exec sbpipe trainer "$@" --run-dir "$run" --bind "$link"
     ;;
 selector)
-    exec sbpipe selector "$@" --connect "$link"
+    exec sbpipe selector "$@" --connect "$link" --set "selector.events='$run'"
     ;;
 *)
     echo "sbpipe-role: $role is neither trainer nor selector" >&2

@@ -10,7 +10,11 @@ from typing import NoReturn
 from sbpipe.commands import COMMANDS, add_commands
 from sbpipe.errors import DeviceError, SbpipeError
 from sbpipe.process import SAYS
+from sbpipe.text import LogFormatter, visible
 from sbpipe.version import __version__
+
+_LINES = "\n"
+"""An error may quote the lines of a log."""
 
 DESCRIPTION = """\
 Train with Selective-Backprop on two devices at once: a selector on a cheap
@@ -50,13 +54,13 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with its code."""
     args = build_parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-    )
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setFormatter(LogFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[terminal])
     try:
         code = COMMANDS[args.command].run(args)
     except SbpipeError as error:
-        print(f"{SAYS}{error}", file=sys.stderr)
+        print(f"{SAYS}{visible(str(error), keep=_LINES)}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130  # 128 + SIGINT

@@ -21,6 +21,8 @@ Anything else that escapes is a bug and shows its traceback.
 
 from typing import Any
 
+from sbpipe.text import visible
+
 
 class SbpipeError(Exception):
     """The root; `exit_code` is what the process returns when the error reaches the top."""
@@ -38,7 +40,7 @@ class ConfigError(UserError):
     """A setting that cannot be used."""
 
     def __init__(self, key: str, given: object, reason: str, way_out: str) -> None:
-        super().__init__(f"{key} = {given!r}: {reason}. {way_out}")
+        super().__init__(f"{key} = {_shown(given)}: {reason}. {way_out}")
         self.key = key
 
 
@@ -69,9 +71,12 @@ class MissingExtra(UserError):
 
 
 class PeerError(SbpipeError):
-    """Something is wrong with the other side of the wire."""
+    """Something is wrong with the other side of the wire; what that side says of it fits one line."""
 
     exit_code = 3
+
+    def __init__(self, text: str) -> None:
+        super().__init__(visible(text))
 
 
 class PeerLost(PeerError):
@@ -105,3 +110,16 @@ class ResultsLost(ResultsError):
 
 class FrameError(SbpipeError):
     """A message that cannot be trusted; the receiver drops and counts it."""
+
+
+_SHOWN = 300
+
+
+def _shown(given: object) -> str:
+    """A value as an error shows it: one line, not too long of it, whatever it is."""
+    try:
+        text = repr(given)
+    # Python writes out no number of more than some thousand digits.
+    except (ValueError, RecursionError):
+        return f"a {type(given).__name__} too large to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} letters)"

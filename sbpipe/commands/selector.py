@@ -24,6 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"
     )
+    parser.add_argument(
+        "--allow",
+        type=lambda text: text.split(","),
+        metavar="NAMES",
+        help="code and files that the trainer may name: mine:model,mine:data,/data/set.npz (nothing; what "
+        "this selector's own settings name needs no flag)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ FLAGS = {
     "selector_device": "selector.device",
     "orphan_timeout": "link.orphan_timeout_s",
     "spare": "checkpoint.spare",
+    "allow": "selector.allow",
 }
 
 

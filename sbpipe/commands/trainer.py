@@ -19,6 +19,7 @@ from sbpipe.runs.events import plain
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
+from sbpipe.text import LogFormatter
 
 HELP = "the trainer alone; selectors connect to it"
 
@@ -94,7 +95,7 @@ class _Watcher:
             return
         (run_dir.path / LOGS).mkdir(exist_ok=True)
         handler = logging.FileHandler(run_dir.path / LOGS / "trainer.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        handler.setFormatter(LogFormatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(handler)
         self._thread = threading.Thread(
             target=self._watch, args=(run_dir.path / TRAINER_EVENTS,), name="progress", daemon=True

@@ -2,7 +2,9 @@
 
 import dataclasses
 import difflib
+import math
 import tomllib
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -10,6 +12,8 @@ from typing import Any, get_args, get_origin
 from sbpipe.config.rules import check_together
 from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
 from sbpipe.errors import ConfigError
+
+_BEYOND = 2**1000
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -23,7 +27,8 @@ def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(what, str(path), f"cannot be read ({error.strerror})", "Check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # Besides TOML's own error: text that is not UTF-8, numbers of thousands of digits, tables within tables.
+    except (ValueError, RecursionError) as error:
         raise ConfigError(what, str(path), f"is not TOML ({error})", f"See {examples} for examples") from None
 
 
@@ -53,7 +58,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         # As in a file, so that 0.25, true and [1, 2] have the same type on the command line.
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         # A shell has eaten the quotes that TOML asks for: policy=sb.
         return key.strip(), value.strip()
 
@@ -99,18 +104,34 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
     limits, kind = known.metadata, kind_of(known)
     if isinstance(value, str) and value in limits["words"]:
         return value
+    value = _as_kind(key, value, kind, limits)
+    if kind is list:
+        each = get_args(known.type)[0]
+        return [_in_range(key, _as_kind(key, item, each, limits), limits) for item in value]
+    if limits["choices"] and value not in limits["choices"]:
+        near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    return _in_range(key, value, limits)
+
+
+def _as_kind(key: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     # In Python True is an int; in TOML it is not, and `steps = true` is a slip.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        # A whole number of hundreds of digits is beyond every float, and every range.
+        value = float(value) if abs(value) < _BEYOND else (math.inf if value > 0 else -math.inf)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = "".join(f" or {word!r}" for word in limits["words"])
         raise ConfigError(
             key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}"
         )
-    if limits["choices"] and value not in limits["choices"]:
-        near = difflib.get_close_matches(str(value), limits["choices"], n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(key, value, "unknown value", f"{hint}It is one of {', '.join(limits['choices'])}")
+    # Control characters, which a terminal obeys, and halves of letters, which cannot be written to a file.
+    if kind is str and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):
+        raise ConfigError(key, value, "holds characters that are no text", "Write it without them")
+    return value
+
+
+def _in_range(key: str, value: Any, limits: Mapping[str, Any]) -> Any:
     # Each negated, since no comparison with NaN holds: NaN is out of every range.
     below = limits["low"] is not None and not value >= limits["low"]
     beyond = limits["high"] is not None and not value <= limits["high"]

@@ -8,6 +8,14 @@ from sbpipe.config.traits import TRAITS, Traits
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
+# Far beyond what a run was ever asked for, and far from where memory, threads or arithmetic give way.
+MOST_EXAMPLES = 10**9
+MOST_STEPS = 10**9
+MOST_EPOCHS = 10**6
+MOST_SECONDS = 1e8
+MOST_THREADS = 1024
+MOST_SEEDS = 2**63 - 1
+
 
 def setting(
     default: Any,
@@ -18,8 +26,13 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    reaches: str = "",
 ) -> Any:
-    """A dataclass field with its meaning and limits (`above` excluded); `words` may stand for a number."""
+    """A dataclass field with its meaning and limits (`above` excluded); `words` may stand for a number.
+
+    `reaches` says what a text can lead out to: "code" (`module:function`) or "files". A selector follows such
+    a text only where its own user wrote it.
+    """
     metadata = {
         "meaning": meaning,
         "choices": choices,
@@ -27,6 +40,7 @@ def setting(
         "low": low,
         "high": high,
         "above": above,
+        "reaches": reaches,
     }
     # Each config gets a list or table of its own: a shared default would be changed for all by one.
     if isinstance(default, (list, dict)):
@@ -41,21 +55,32 @@ class DataConfig:
     name: str = setting(
         "embedded",
         "embedded, cifar10, cifar100, svhn, mnist, fashion_mnist, image_folder, arrays or module:function",
+        reaches="code",
     )
-    path: str = setting("", "where the data set lies: a folder, or the .npz file of `arrays`")
+    path: str = setting(
+        "", "where the data set lies: a folder, or the .npz file of `arrays`", reaches="files"
+    )
     download: bool = setting(False, "let torchvision fetch a missing data set")
-    examples: int = setting(20_000, "embedded: number of training examples", low=1)
-    test_examples: int = setting(4_000, "embedded: number of test examples", low=1)
+    examples: int = setting(20_000, "embedded: number of training examples", low=1, high=10**6)
+    test_examples: int = setting(4_000, "embedded: number of test examples", low=1, high=10**6)
     seed: int = setting(
-        0, "which examples of the embedded data or of a part are drawn, and which labels are wrong", low=0
+        0,
+        "which examples of the embedded data or of a part are drawn, and which labels are wrong",
+        low=0,
+        high=MOST_SEEDS,
     )
-    limit: int = setting(0, "train on at most so many examples, drawn by data.seed; 0 = all", low=0)
-    test_limit: int = setting(0, "test on at most so many examples, drawn by data.seed; 0 = all", low=0)
+    limit: int = setting(
+        0, "train on at most so many examples, drawn by data.seed; 0 = all", low=0, high=MOST_EXAMPLES
+    )
+    test_limit: int = setting(
+        0, "test on at most so many examples, drawn by data.seed; 0 = all", low=0, high=MOST_EXAMPLES
+    )
     validation: float = setting(
         0.0,
         "measure the error on so many training examples (below 1: a share of them), held out by data.seed, "
         "instead of on the test set; 0 = off",
         low=0.0,
+        high=MOST_EXAMPLES,
     )
     label_noise: float = setting(
         0.0,
@@ -63,10 +88,14 @@ class DataConfig:
         low=0.0,
         high=1.0,
     )
-    classes: int = setting(0, "number of classes; 0 = ask the data set", low=0)
-    image_size: int = setting(224, "image_folder: side of the square that images are resized to", low=8)
-    workers: int = setting(2, "loader processes for data that is not held in memory", low=0)
-    prune: str = setting("", "score file, made by `sbpipe score`, of the examples to leave out of training")
+    classes: int = setting(0, "number of classes; 0 = ask the data set", low=0, high=2**20)
+    image_size: int = setting(
+        224, "image_folder: side of the square that images are resized to", low=8, high=4096
+    )
+    workers: int = setting(2, "loader processes for data that is not held in memory", low=0, high=256)
+    prune: str = setting(
+        "", "score file, made by `sbpipe score`, of the examples to leave out of training", reaches="files"
+    )
     prune_share: float = setting(
         0.0, "share of the training examples left out, by data.prune", low=0.0, high=1.0
     )
@@ -79,9 +108,9 @@ class DataConfig:
 class ViewConfig:
     """How an example's pixels look in one epoch."""
 
-    crop: int = setting(0, "random crop after padding by this many pixels; 0 = off", low=0)
+    crop: int = setting(0, "random crop after padding by this many pixels; 0 = off", low=0, high=1024)
     flip: bool = setting(False, "random horizontal flip")
-    cutout: int = setting(0, "side of a random square set to the mean; 0 = off", low=0)
+    cutout: int = setting(0, "side of a random square set to the mean; 0 = off", low=0, high=4096)
     normalise: bool = setting(True, "subtract the mean and divide by the deviation of each channel")
     score: str = setting(
         "same", "pixels the selector scores: the same as are trained on, or clean", choices=("same", "clean")
@@ -96,6 +125,7 @@ class ModelConfig:
         "small_cnn",
         "small_cnn, small_resnet, resnet18_cifar, wide_resnet, mobilenet_v2_cifar, densenet_cifar, "
         "torchvision's by name, or module:function",
+        reaches="code",
     )
     options: dict[str, Any] = setting({}, "keyword arguments of the model's builder")
 
@@ -107,6 +137,7 @@ class LossConfig:
     name: str = setting(
         "cross_entropy",
         "cross_entropy, mse, bce, or module:function(outputs, targets) -> one value per example",
+        reaches="code",
     )
     label_smoothing: float = setting(
         0.0, "cross_entropy: label smoothing of the trained loss", low=0.0, high=0.99
@@ -117,17 +148,20 @@ class LossConfig:
 class TrainConfig:
     """How long and where the trainer works."""
 
-    batch_size: int = setting(128, "kept examples per optimizer step", low=1)
+    batch_size: int = setting(128, "kept examples per optimizer step", low=1, high=2**17)
     epochs: float = setting(
-        6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=1e9
+        6.0, "passes over the candidates; ignored when steps or seconds is set", above=0.0, high=MOST_EPOCHS
     )
-    steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0)
+    steps: int = setting(0, "optimizer steps; 0 = by epochs", low=0, high=MOST_STEPS)
     seconds: float = setting(
-        0.0, "wall-clock budget, without measuring the test error; 0 = by epochs", low=0.0
+        0.0,
+        "wall-clock budget, without measuring the test error; 0 = by epochs",
+        low=0.0,
+        high=MOST_SECONDS,
     )
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
-    threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0)
+    threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0, high=MOST_THREADS)
     replicas: int = setting(
         2, "data-parallel: processes that share each batch, one device each", low=1, high=64
     )
@@ -138,10 +172,10 @@ class OptimConfig:
     """The optimizer."""
 
     name: str = setting("SGD", "any class of torch.optim")
-    lr: float = setting(0.1, "peak learning rate", above=0.0)
+    lr: float = setting(0.1, "peak learning rate", above=0.0, high=1e6)
     momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
     nesterov: bool = setting(True, "SGD: Nesterov momentum")
-    weight_decay: float = setting(5e-4, "weight decay", low=0.0)
+    weight_decay: float = setting(5e-4, "weight decay", low=0.0, high=1e3)
     options: dict[str, Any] = setting({}, "further keyword arguments of the optimizer")
 
 
@@ -153,8 +187,10 @@ class ScheduleConfig:
         "onecycle", "shape of the schedule", choices=("onecycle", "cosine", "step", "constant")
     )
     warmup: float = setting(0.15, "onecycle and cosine: share of the run spent warming up", low=0.0, high=1.0)
-    milestones: list[float] = setting([0.3, 0.6, 0.8], "step: progress at which the rate drops")
-    gamma: float = setting(0.2, "step: factor of each drop", above=0.0)
+    milestones: list[float] = setting(
+        [0.3, 0.6, 0.8], "step: progress at which the rate drops", low=0.0, high=1.0
+    )
+    gamma: float = setting(0.2, "step: factor of each drop", above=0.0, high=10.0)
     final: float = setting(0.0, "onecycle and cosine: last rate as a share of the peak", low=0.0, high=1.0)
 
 
@@ -172,19 +208,24 @@ class SelectionConfig:
         "what a score is: the loss, or the norm of its gradient at the outputs (cross_entropy)",
         choices=("loss", "gradient"),
     )
-    irreducible: str = setting("", "rho: file of irreducible losses, made by `sbpipe score irreducible`")
+    irreducible: str = setting(
+        "", "rho: file of irreducible losses, made by `sbpipe score irreducible`", reaches="files"
+    )
     keep: float | str = setting(
         "auto",
         "target share of candidates kept; the exponent of the cdf is 1/keep - 1. auto: pipelined, with a "
         "policy that names bounds, as many candidates per step as the selectors can score in a step's time; "
         "else 1/3",
         words=("auto",),
-        above=0.0,
+        low=0.001,
         high=1.0,
     )
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
     warmup: int = setting(
-        0, "candidates trained on unselected at the start; -1 = until the history is full", low=-1
+        0,
+        "candidates trained on unselected at the start; -1 = until the history is full",
+        low=-1,
+        high=10**12,
     )
     anneal: float = setting(0.0, "last share of the run trained on everything", low=0.0, high=1.0)
     unbiased: float = setting(
@@ -192,9 +233,13 @@ class SelectionConfig:
         "weight trained examples by keep / chance, so that the mean gradient is that of all; the greatest "
         "weight, 0 = off",
         low=0.0,
+        high=1e6,
     )
     reuse_epochs: int = setting(
-        1, "candidates are scored in every n-th epoch, and judged by remembered scores in between", low=1
+        1,
+        "candidates are scored in every n-th epoch, and judged by remembered scores in between",
+        low=1,
+        high=MOST_EPOCHS,
     )
     reuse_by: str = setting(
         "last",
@@ -203,7 +248,10 @@ class SelectionConfig:
         choices=("last", "average", "gaussian"),
     )
     floor: int = setting(
-        0, "epochs in which every example is kept at least once; 0 = some may never be", low=0
+        0,
+        "epochs in which every example is kept at least once; 0 = some may never be",
+        low=0,
+        high=MOST_EPOCHS,
     )
     outliers: str = setting(
         "keep",
@@ -267,6 +315,7 @@ class SyncConfig:
         "steps between two publishes of the weights; auto = as often as costs the trainer 1 % of its time "
         "and the selector can follow (1 under a clock)",
         low=1,
+        high=10**6,
         words=("auto",),
     )
     fast_interval: int = setting(
@@ -274,15 +323,19 @@ class SyncConfig:
         "steps between two publishes of the fast parts (normalisation, biases, classifier head); 0 = never "
         "apart from the whole",
         low=0,
+        high=10**6,
     )
     depth: int | str = setting(
         2,
         "pipelined: train batches leased and not yet trained; auto = 2, more where a lease's way there and "
         "back takes longer than a step",
         low=1,
+        high=1024,
         words=("auto",),
     )
-    max_staleness: int = setting(0, "largest staleness trained on, in steps; 0 = no bound", low=0)
+    max_staleness: int = setting(
+        0, "largest staleness trained on, in steps; 0 = no bound", low=0, high=MOST_STEPS
+    )
     lag: int = setting(1, "fixed-lag: steps between scoring and training", low=0, high=200)
     dtype: str = setting(
         "fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16")
@@ -318,29 +371,42 @@ class SelectorConfig:
         "candidates per scoring forward pass; 0 = half the train batch size, auto = that at first, then "
         "measured as precision is",
         low=0,
+        high=2**20,
         words=("auto",),
     )
     scale: float = setting(
-        1.0, "images are scored at this share of their height and width", above=0.0, high=1.0
+        1.0, "images are scored at this share of their height and width", low=0.01, high=1.0
     )
     compile: bool = setting(False, "compile the scoring forward pass with torch.compile (not int8)")
-    threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0)
+    threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0, high=MOST_THREADS)
+    allow: list[str] = setting(
+        [],
+        "what a trainer may have this selector run and read beside what its own settings name: "
+        "module:function, files, folders; $SBPIPE_ALLOW adds to it, separated by commas",
+    )
+    events: str = setting(
+        "",
+        "folder of this selector's events; without it the run directory in link.connect, or nowhere where "
+        "that is an address",
+    )
 
 
 @dataclass(frozen=True)
 class EvalConfig:
     """When the test error is measured."""
 
-    every: float = setting(1.0, "epochs of candidates between evaluations; 0 = only at the end", low=0.0)
-    batch_size: int = setting(500, "test examples per forward pass", low=1)
+    every: float = setting(
+        1.0, "epochs of candidates between evaluations; 0 = only at the end", low=0.0, high=MOST_EPOCHS
+    )
+    batch_size: int = setting(500, "test examples per forward pass", low=1, high=2**20)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """What survives a kill."""
 
-    every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0)
-    keep: int = setting(2, "number of checkpoints kept", low=2)
+    every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0, high=MOST_STEPS)
+    keep: int = setting(2, "number of checkpoints kept", low=2, high=10**6)
     spare: str = setting(
         "",
         "folder for the last checkpoint and the summary, where the run directory does not take them; empty = "
@@ -360,17 +426,20 @@ class LinkConfig:
         "tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory"
     )
     keys: str = setting("", "folder of CURVE keys made by `sbpipe keys`; needed on any address but loopback")
-    heartbeat_s: float = setting(0.5, "seconds between heartbeats", above=0.0, high=86_400.0)
-    lost_after_s: float = setting(4.0, "silence after which a peer is lost", above=0.0, high=86_400.0)
+    heartbeat_s: float = setting(0.5, "seconds between heartbeats", low=0.01, high=86_400.0)
+    lost_after_s: float = setting(4.0, "silence after which a peer is lost", low=0.02, high=86_400.0)
     hung_after_s: float = setting(
-        60.0, "seconds without progress on a lease after which a selector counts as hung", above=0.0
+        60.0,
+        "seconds without progress on a lease after which a selector counts as hung",
+        low=0.02,
+        high=MOST_SECONDS,
     )
-    wait_s: float = setting(600.0, "how long a role waits for its first peer", above=0.0)
+    wait_s: float = setting(600.0, "how long a role waits for its first peer", above=0.0, high=MOST_SECONDS)
     orphan_timeout_s: float = setting(
-        60.0, "how long a selector waits for a lost trainer to come back", above=0.0
+        60.0, "how long a selector waits for a lost trainer to come back", above=0.0, high=MOST_SECONDS
     )
     chunk_mib: float = setting(
-        2.0, "size of one piece of a weights transfer between hosts", above=0.0, high=64.0
+        2.0, "size of one piece of a weights transfer between hosts", low=0.001, high=64.0
     )
 
 
@@ -391,7 +460,7 @@ class Config:
     """One run, wholly described."""
 
     mode: str = setting("pipelined", "how the roles are clocked", choices=MODES)
-    seed: int = setting(0, "seed of everything random in the run", low=0)
+    seed: int = setting(0, "seed of everything random in the run", low=0, high=MOST_SEEDS)
     data: DataConfig = field(default_factory=DataConfig)
     view: ViewConfig = field(default_factory=ViewConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.data.npz import BROKEN, read_npz
+from sbpipe.archives import BadArchive, read_npz
 from sbpipe.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
@@ -29,7 +29,7 @@ def cached_arrays(
         arrays = read_npz(path, keys)
         if fits(arrays):
             return arrays
-    except BROKEN:
+    except (BadArchive, OSError, KeyError):
         # Missing or damaged: it can be made again.
         pass
     arrays = make()

@@ -1,31 +1,17 @@
 """The data set `arrays`: one .npz file of x_train, y_train, x_test and y_test. It must not know their use."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.archives import BadArchive, read_npz
 from sbpipe.config import DataConfig
 from sbpipe.data.arrays import array_content
 from sbpipe.data.content import Contents, data_error
 from sbpipe.errors import DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-# What np.load raises for a file that is not whole, not an archive, or holds pickled objects.
-BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError)
-
-
-def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The named arrays of a file; never unpickles. Raises one of BROKEN, KeyError for a missing key."""
-    # Opened here, because np.load leaves a broken file open.
-    with open(path, "rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("one array, not an archive of several")
-        return {key: archive[key] for key in keys}
 
 
 def read_arrays(data: DataConfig) -> Contents:
@@ -60,10 +46,8 @@ def _read(path: Path, given: str) -> dict[str, NDArray[Any]]:
     try:
         return read_npz(path, KEYS)
     except KeyError as error:
-        raise data_error(
-            "data.path", given, f"the array {str(error).split()[0].strip(chr(39))} is missing", way_out
-        ) from None
-    except BROKEN as error:
+        raise data_error("data.path", given, f"the array {error.args[0]} is missing", way_out) from None
+    except (BadArchive, OSError) as error:
         raise data_error(
             "data.path", given, f"the file is unreadable or cut short ({error})", way_out
         ) from None

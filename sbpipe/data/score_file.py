@@ -6,22 +6,21 @@ done with them.
 
 import hashlib
 import json
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sbpipe.archives import read_npz
 from sbpipe.errors import ConfigError
 from sbpipe.files import atomic_file
 from sbpipe.records import Floats
 
 FORMAT = "sbpipe scores 1"
 _MAKE = "Make one with `sbpipe score el2n --out FILE` or `sbpipe score irreducible --out FILE`"
-# What np.load and json raise for a file that is not whole, not an archive, or not ours.
-_BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError, TypeError)
+# What reading arrays and JSON raises for a file that is not whole, not an archive, or not ours.
+_BROKEN = (ValueError, OSError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,8 @@ def digest(scores: Floats) -> str:
 
 
 def _read(path: Path) -> ScoreFile:
-    # Opened here, because np.load leaves a broken file open.
-    with path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("one array, not an archive of several")
-        scores, about = archive["scores"], json.loads(str(archive["about"]))
+    arrays = read_npz(path, ("scores", "about"))
+    scores, about = arrays["scores"], json.loads(str(arrays["about"]))
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError("its format is not known")
     if scores.ndim != 1 or scores.dtype.kind != "f":

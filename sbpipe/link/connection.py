@@ -106,11 +106,16 @@ def read_connection(run_dir: Path) -> Connection:
     return connection
 
 
+def run_dir_of(connect: str) -> Path | None:
+    """The run directory that it names; None if it is an address."""
+    is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
+    return None if is_address else Path(connect)
+
+
 def locate(connect: str) -> Connection:
     """The trainer at an address (tcp://, ipc://, host:port) or of a run directory. NotThereYet: try again."""
-    is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
-    if not is_address:
-        return _reachable(connect, read_connection(Path(connect)))
+    if run_dir := run_dir_of(connect):
+        return _reachable(connect, read_connection(run_dir))
     address = parse(_KEY, connect)
     if address.scheme == "tcp" and (address.port == 0 or address.host == "*"):
         raise ConfigError(

@@ -30,6 +30,9 @@ from sbpipe.randomness import key
 
 Options = Mapping[str, Any]
 
+MOST = 4096
+"""Depths and widths beyond it are slips, and would take hours or all memory to build."""
+
 # Each takes (num_classes, channels, *, its options).
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "small_cnn": small_cnn,
@@ -79,7 +82,16 @@ def _build(name: str, num_classes: int, input_shape: tuple[int, ...], options: O
     _check_names(name, options, torchvision_options(name))
     try:
         return build_torchvision(name, num_classes, options)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+    # What torchvision's classes raise for numbers and texts in the wrong place.
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        AssertionError,
+        AttributeError,
+        ArithmeticError,
+        LookupError,
+    ) as error:
         raise _refused(name, options, error) from error
 
 
@@ -92,10 +104,10 @@ def _build_own(name: str, num_classes: int, input_shape: tuple[int, ...], option
     _check_names(name, options, set(kinds))
     for option, value in options.items():
         is_number = isinstance(value, (kinds[option], int)) and not isinstance(value, bool)
-        if not is_number or value < (1 if kinds[option] is int else 0):
-            limit = "a whole number of at least 1" if kinds[option] is int else "a number of at least 0"
+        if not is_number or not (1 if kinds[option] is int else 0) <= value <= MOST:
+            limit = "a whole number from 1" if kinds[option] is int else "a number from 0"
             raise ModelError(
-                f"model.options.{option} = {value!r}: must be {limit}. {_listing(name, set(kinds))}"
+                f"model.options.{option} = {value!r}: must be {limit} to {MOST}. {_listing(name, set(kinds))}"
             )
     if len(input_shape) != 3:
         shape = f"inputs of shape {list(input_shape)}"

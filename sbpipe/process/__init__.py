@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import Config, flatten, to_dict, toml_value
+from sbpipe.config import Config, flatten, known_keys, to_dict, toml_value
 from sbpipe.machine.place import Place
 from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
 from sbpipe.process.crew import Crew
@@ -34,6 +34,9 @@ __all__ = [
 
 MAX_RESTARTS = 3
 """How often in a row, without a new checkpoint, a trainer that died is started again if nobody says."""
+
+
+_OF_BOTH = ("data.workers", "data.download", "train.device", "model.options")
 
 
 def run_processes(
@@ -125,12 +128,16 @@ def _trackers(config: Config, path: Path) -> list[Child]:
 
 
 def selector_settings(config: Config) -> dict[str, Any]:
-    """The settings a selector does not learn from its trainer: device and link, where not the default."""
+    """The settings a selector does not learn from its trainer, where not the default.
+
+    These are its device and link, and all that leads to code or files: it follows none of a trainer's, but
+    here both roles have the same user.
+    """
     settings, defaults = flatten(to_dict(config)), flatten(to_dict(Config()))
     own = [
         key
-        for key in settings
-        if key.startswith(("selector.", "link.")) or key in ("data.workers", "train.device")
+        for key, known in known_keys().items()
+        if key.startswith(("selector.", "link.")) or key in _OF_BOTH or known.metadata["reaches"]
     ]
     return {
         key: settings[key]

@@ -1,6 +1,7 @@
 """What a process becomes: trainer, selector, or both. Wires the rooms together, as only gauges may too."""
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -10,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
-from sbpipe.link.connection import connection_of, remove_connection, write_connection
+from sbpipe.link.connection import connection_of, remove_connection, run_dir_of, write_connection
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import open_trainer_port
@@ -26,6 +29,7 @@ from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
 from sbpipe.selector.finder import Finder
+from sbpipe.selector.permission import ALLOW, Permission
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.parallel.group import Group
@@ -249,7 +253,7 @@ def run_selector(
     if port is None:
         return RunEnd.STOPPED
     spans = Spans()
-    builder = Builder(selector_id, given, device, spans)
+    builder = _builder_of(config, given, selector_id, device, spans)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
     service = SelectorService(port, hello, config.link, builder, spans, finder.moved)
     is_over = threading.Event()
@@ -264,6 +268,16 @@ def run_selector(
         builder.close()
         # A killed trainer cannot: what it left in this host's shared memory would stay until a reboot.
         sweep()
+
+
+def _builder_of(
+    config: Config, given: Mapping[str, Any], selector_id: str, device: torch.device, spans: Spans
+) -> Builder:
+    """What turns welcomes into selectors, with no more leave than this process's own user gave."""
+    run_dir = run_dir_of(config.link.connect)
+    allowed = frozenset([*config.selector.allow, *os.environ.get(ALLOW, "").split(",")])
+    folder = Path(config.selector.events) if config.selector.events else run_dir
+    return Builder(selector_id, Permission(allowed, given, run_dir), device, spans, folder)
 
 
 def _show_status(

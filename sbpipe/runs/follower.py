@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbpipe.runs.checked import event_of
 from sbpipe.runs.names.files import CONFIG, SELECTOR_EVENTS, TRAINER_EVENTS, selector_of
 
 Event = dict[str, Any]
@@ -110,10 +111,10 @@ class Follower:
     def _parse(self, lines: Iterable[bytes]) -> Iterable[Event]:
         for line in lines:
             try:
-                event = json.loads(line)
-            except ValueError:
+                event = event_of(json.loads(line))
+            except (ValueError, RecursionError):
                 event = None
-            if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            if event is not None:
                 yield event
             else:
                 self._num_damaged += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbpipe.runs.checked import facts_of, is_placed, settings_of, summary_of
 from sbpipe.runs.follower import Event as Event
 from sbpipe.runs.follower import Follower
 from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS, selector_of
@@ -65,9 +66,9 @@ def read_run(path: Path) -> Run:
         notes.append(f"{SUMMARY} is older than the run's last start, and left out")
     return Run(
         path=path,
-        config=_read_json(path / CONFIG, notes),
-        environment=_read_json(path / ENVIRONMENT, notes),
-        summary={} if is_going_on else _read_json(path / SUMMARY, notes),
+        config=settings_of(_read_json(path / CONFIG, notes)),
+        environment=facts_of(_read_json(path / ENVIRONMENT, notes)),
+        summary={} if is_going_on else summary_of(_read_json(path / SUMMARY, notes)),
         events=_by_kind(all_events),
         selections=selections,
         notes=notes,
@@ -78,8 +79,11 @@ def events_in(path: Path, notes: list[str]) -> list[Event]:
     """The whole events of a file, in order."""
     follower = Follower(path)
     events = follower.new_events()
+    placed = [event for event in events if is_placed(event)]
     notes += follower.notes
-    return events
+    if len(placed) < len(events):
+        notes.append(f"{path.name}: {len(events) - len(placed)} events do not say when they were")
+    return placed
 
 
 def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
@@ -105,7 +109,7 @@ def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
     return dict(kinds)
 
 
-def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
+def _read_json(path: Path, notes: list[str]) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -113,7 +117,9 @@ def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
         if path.name != SUMMARY:
             notes.append(f"{path.name} is missing")
         return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         notes.append(f"{path.name} cannot be read")
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        notes.append(f"{path.name} does not hold what a run writes there")
+    return found

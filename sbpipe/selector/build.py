@@ -12,7 +12,7 @@ from torch import nn
 
 from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data, score_file
-from sbpipe.errors import DeviceError, PeerRejected
+from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
@@ -29,6 +29,7 @@ from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.forward import ForwardPass
 from sbpipe.selector.judge import Judge
+from sbpipe.selector.permission import Permission
 from sbpipe.selector.service import Built
 from sbpipe.weights.manifest import build_manifest, layouts_of
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource, WeightsSource
@@ -37,9 +38,25 @@ from sbpipe.weights.slots import Slots
 log = logging.getLogger("sbpipe.selector")
 
 
+OWN_KEYS = ("selector.allow", "selector.events", "data.download")
+"""Never taken from a trainer: what is permitted, and what makes this process write files."""
+
+
+def settings_in(welcome: Welcome) -> Config:
+    """The trainer's settings, checked as if a user had given them."""
+    try:
+        tables = json.loads(welcome.config)
+        if not isinstance(tables, dict):
+            raise ValueError("no table of settings")
+        return from_dict(tables)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise PeerRejected(f"the settings that the trainer sent cannot be used here: {error}") from None
+
+
 def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
     """The trainer's settings with this side's device, link and paths; all else that was given must agree."""
     ours, checked = flatten(to_dict(theirs)), flatten(to_dict(resolve(given)))
+    ours |= {key: checked[key] for key in OWN_KEYS}
     for key in given:
         value = checked[key]
         if is_local(key):
@@ -136,10 +153,16 @@ class Builder:
     """Turns each welcome into a selector; data that a restarted trainer still wants is not loaded again."""
 
     def __init__(
-        self, selector_id: str, given: Mapping[str, Any], device: torch.device, spans: Spans
+        self,
+        selector_id: str,
+        permission: Permission,
+        device: torch.device,
+        spans: Spans,
+        events_folder: Path | None = None,
     ) -> None:
         self._selector_id = selector_id
-        self._given = given
+        self._permission = permission
+        self._events_folder = events_folder
         self._device = device
         self._spans = spans
         self._loaded: tuple[object, Data] | None = None
@@ -150,8 +173,9 @@ class Builder:
 
     def __call__(self, welcome: Welcome) -> Built:
         """Build for this trainer."""
-        config = merge(from_dict(json.loads(welcome.config)), self._given)
-        self._open_events(Path(welcome.run_dir))
+        config = merge(settings_in(welcome), self._permission.given)
+        self._permission.check(config)
+        self._open_events()
         data = self._load(config)
         slots = self._attach(welcome, config)
         pulled = PulledSource()
@@ -186,13 +210,16 @@ class Builder:
             )
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
 
-    def _open_events(self, run: Path) -> None:
-        """Events go beside the trainer's where its run directory can be seen from here."""
+    def _open_events(self) -> None:
+        """Events go where this selector's user said; a trainer never names a folder to write to."""
         self.events.close()
-        visible = run.is_dir() and os.access(run, os.W_OK)
+        folder = self._events_folder
+        is_there = folder is not None and folder.is_dir() and os.access(folder, os.W_OK)
         self.events = EventLog(
-            run / SELECTOR_EVENTS.format(self._selector_id) if visible else None, "selector"
+            folder / SELECTOR_EVENTS.format(self._selector_id) if folder and is_there else None, "selector"
         )
+        if not is_there:
+            log.info("events are not kept: --connect RUN_DIR or --set selector.events=DIR says where")
         self._teller.events = self.events
 
     def _load(self, config: Config) -> Data:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sbpipe.runs.names import NUMBERS
 from sbpipe.runs.verdict import lines_of
+from sbpipe.text import visible
 
 if TYPE_CHECKING:
     from sbpipe.records import SelectorStats
@@ -97,8 +98,7 @@ def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
 
 def cut(text: str, width: int) -> str:
     """At most `width` columns of a text, without what a terminal would obey; "…" where some is missing."""
-    # Names and messages come from files that others may write.
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    plain = visible(text)
     ends = list(accumulate(_columns(letter) for letter in plain))
     if not ends or ends[-1] <= width:
         return plain
@@ -140,13 +140,13 @@ class Display:
         # Nothing is redrawn in a log file or a pipe: a line twice a second would fill it.
         elif time.monotonic() >= self._next_plain or is_last:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
-            self._out.write("  |  ".join(lines) + "\n")
+            self._out.write(visible("  |  ".join(lines)) + "\n")
             self._out.flush()
 
     def say(self, text: str) -> None:
         """A line above the live ones."""
         self._clear()
-        self._out.write(text + "\n")
+        self._out.write(visible(text) + "\n")
         self._out.flush()
 
     def _clear(self) -> None:

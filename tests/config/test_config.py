@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from sbpipe.config import (
     to_toml,
     warnings_of,
 )
+from sbpipe.config.parser import kind_of
 from sbpipe.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
@@ -41,7 +43,7 @@ def test_a_key_without_its_section_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("selection.keep", 0.0, "above 0"),
+        ("selection.keep", 0.0, "at least 0.001"),
         ("selection.keep", 1.5, "at most 1"),
         ("train.batch_size", 0, "at least 1"),
         ("train.batch_size", "many", "type int"),
@@ -176,3 +178,53 @@ def test_every_config_in_the_tree_runs_a_step(path: Path, tmp_path: Path) -> Non
     tiny |= {"data.prune": "", "data.prune_share": 0.0}
     config = resolve(read_toml(path), tiny, {"mode": "inline", "checkpoint.every": 0})
     assert train_inline(config, tmp_path / "run")["steps"] == 1
+
+
+def test_every_number_has_a_least_and_a_greatest_value() -> None:
+    for key, known in known_keys().items():
+        limits, kind = known.metadata, kind_of(known)
+        if kind in (int, float) or get_args(known.type) in ((int,), (float,)):
+            assert limits["high"] is not None, f"{key} has no greatest value"
+            assert (limits["low"] is None) != (limits["above"] is None), f"{key} needs one least value"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sync.depth", 10**9),
+        ("link.heartbeat_s", 1e-9),
+        ("link.chunk_mib", 1e-9),
+        ("train.threads", 100_000),
+        ("selector.threads", 100_000),
+        ("data.workers", 10_000),
+        ("train.batch_size", 10**12),
+        ("optim.lr", float("inf")),
+        ("selection.keep", 1e-9),
+        ("schedule.milestones", [0.5, 7.0]),
+        ("schedule.milestones", ["a"]),
+        ("selector.allow", [3]),
+        ("seed", 16**5000),
+        ("train.epochs", 10**400),
+        ("data.path", "a\x1b[2Jb"),
+        ("data.path", "\ud800"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isprintable() else type(value).__name__,
+)
+def test_nonsense_is_refused_in_one_line(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} = ") as caught:
+        resolve({key: value})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["seed = " + "9" * 5000, "a = " + "[" * 10_000, "\0", "[data]\npath = 3\n"],
+    ids=["digits", "nesting", "nul", "type"],
+)
+def test_a_hostile_settings_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(read_toml(path))
+    assert len(str(caught.value).splitlines()) == 1

@@ -143,7 +143,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_known_one() -> None:
         ("small_resnet", {"depth": 21}, r"options.depth = 21: must be 6n \+ 2"),
         ("densenet_cifar", {"depth": 101}, r"options.depth = 101: must be 6n \+ 4"),
         ("densenet_cifar", {"compression": 1.5}, "options.compression = 1.5: must be above 0 and at most 1"),
-        ("small_cnn", {"width": 0}, "options.width = 0: must be a whole number of at least 1"),
+        ("small_cnn", {"width": 0}, "options.width = 0: must be a whole number from 1 to 4096"),
         ("mobilenet_v2_cifar", {"dropout": 1.5}, "mobilenet_v2_cifar cannot be built with them"),
         ("resnet18", {"widht": 2}, "options.widht = 2: resnet18 has no such option.*width_per_group"),
         (

@@ -82,7 +82,7 @@ def test_without_a_terminal_it_prints_once_and_nothing_a_terminal_would_obey(tmp
     write(tmp_path / "runs" / "evil\x1b[2J", age_s=60.0, status="finished")
     done = sbpipe("top", cwd=tmp_path)
     assert (done.returncode, "\x1b" in done.stdout) == (0, False)
-    assert "● evil?[2J  finished" in done.stdout
+    assert "● evil\\x1b[2J  finished" in done.stdout
 
 
 def test_a_path_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:

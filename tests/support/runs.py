@@ -104,9 +104,9 @@ def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, **kwargs: Any) -> Iterator[subprocess.Popen[str]]:
     """A command that does not outlive the test."""
-    process = start(*arguments)
+    process = start(*arguments, **kwargs)
     try:
         yield process
     finally:

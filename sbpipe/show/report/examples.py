@@ -3,13 +3,13 @@
 import base64
 import io
 import math
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.archives import BadArchive, read_npz
 from sbpipe.runs.names.files import EXAMPLES
 from sbpipe.show.charts import Chart
 from sbpipe.show.charts.chart import Spec
@@ -32,6 +32,11 @@ SHEETS = {
         "Training examples that were considered most often and never kept.",
     ),
 }
+OF_EACH = ("ids", "targets", "predictions", "scores")
+"""What is told of every image of a group."""
+KEYS = tuple(f"{group}_{name}" for group in SHEETS for name in ("images", *OF_EACH))
+MOST_IMAGES = 256
+MOST_SIDE = 4096
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -42,12 +47,29 @@ def read_examples(folder: Path, notes: list[str]) -> Arrays:
         notes.append(f"{EXAMPLES} is not there (it is written when a run ends), so no examples are shown.")
         return {}
     try:
-        # Without pickle: others may have written the file.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_npz(path, KEYS, is_any=True)
+    except (OSError, BadArchive) as error:
         notes.append(f"{EXAMPLES} cannot be read ({error}), so no examples are shown.")
         return {}
+    for group in SHEETS:
+        if f"{group}_images" in arrays and not _is_sheet(group, arrays):
+            notes.append(f"{EXAMPLES}: {group} holds no examples that can be shown.")
+            del arrays[f"{group}_images"]
+    return arrays
+
+
+def _is_sheet(group: str, arrays: Arrays) -> bool:
+    """Whether a group is a few small images, with a number of each kind for every one of them."""
+    images = arrays[f"{group}_images"]
+    rows = [arrays.get(f"{group}_{name}") for name in OF_EACH]
+    return (
+        images.dtype == np.uint8
+        and images.ndim == 4
+        and len(images) <= MOST_IMAGES
+        and all(1 <= side <= MOST_SIDE for side in images.shape[1:3])
+        and images.shape[3] in (1, 3)
+        and all(row is not None and row.shape == (len(images),) and row.dtype.kind in "if" for row in rows)
+    )
 
 
 def example_charts(arrays: Arrays) -> list[Chart]:

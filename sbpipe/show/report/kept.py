@@ -35,10 +35,11 @@ def keep_rates(events: Iterable[Event]) -> dict[int, float]:
     kept: dict[int, int] = {}
     considered: dict[int, int] = {}
     for event in events:  # each counts what came since the one before
-        pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=True)
+        # Of a damaged event one list may be shorter, or have holes.
+        pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=False)
         for class_index, (num_kept, num_considered) in enumerate(pairs):
-            kept[class_index] = kept.get(class_index, 0) + num_kept
-            considered[class_index] = considered.get(class_index, 0) + num_considered
+            kept[class_index] = kept.get(class_index, 0) + (num_kept or 0)
+            considered[class_index] = considered.get(class_index, 0) + (num_considered or 0)
     return {index: kept[index] / count for index, count in considered.items() if count}
 
 

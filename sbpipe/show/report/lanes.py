@@ -104,5 +104,5 @@ def _lane_of(stage: str, lane: str) -> str:
 
 
 def _wall_minus_clock(events: Sequence[Event]) -> float | None:
-    differences = [event["t"] - event["clock"] for event in events if "t" in event and "clock" in event]
+    differences = [event["t"] - event["clock"] for event in events if event.get("clock") is not None]
     return statistics.median(differences) if differences else None

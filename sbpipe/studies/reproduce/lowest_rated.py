@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.archives import read_npz
 from sbpipe.config import resolve
 from sbpipe.process.roles import run_inline
 from sbpipe.records import Floats
@@ -115,8 +116,7 @@ def times_kept(extent: Extent, seed: int, folder: Path) -> NDArray[np.int32]:
         summary = run_inline(config, path, resume=False, overwrite=False, on_open=lambda _: None)
     if summary["status"] != "finished":  # a run takes Ctrl-C for its own end
         raise KeyboardInterrupt
-    with np.load(path / EXAMPLES) as examples:
-        kept: NDArray[np.int32] = examples["times_kept"]
+    kept: NDArray[np.int32] = read_npz(path / EXAMPLES, ("times_kept",))["times_kept"]
     return kept
 
 

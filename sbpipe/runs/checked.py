@@ -1,0 +1,139 @@
+"""What is believed of a run's files: fields of the kind that `names/` and the settings say, and no others.
+
+Anybody may have written these files. Behind this door numbers are numbers and texts are texts, so that
+whoever shows a run asks only whether a field is there. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sbpipe.config import known_keys
+from sbpipe.config.parser import kind_of
+from sbpipe.runs.names.events import KINDS, STAMP
+from sbpipe.runs.names.summary import NUMBERS
+from sbpipe.runs.numbers import is_number
+
+Table = dict[str, Any]
+
+MOST_LETTERS = 4000
+MOST_NESTED = 8
+
+
+def _text(value: object) -> str | None:
+    """A text that can be written to a page: half letters are written out, and what is too long is cut."""
+    if not isinstance(value, str):
+        return None
+    return value[:MOST_LETTERS].encode("utf-8", "backslashreplace").decode()
+
+
+def _number(value: object) -> float | None:
+    return value if is_number(value) else None
+
+
+def _numbers(value: object) -> list[float | None] | None:
+    is_list = isinstance(value, list) and all(item is None or is_number(item) for item in value)
+    return value if is_list else None  # type: ignore[return-value]  # narrowed by the line above
+
+
+def _spans(value: object) -> dict[str, list[float]] | None:
+    if not isinstance(value, dict):
+        return None
+    return {
+        str(_text(name)): times
+        for name, times in value.items()
+        if isinstance(times, list) and all(map(is_number, times))
+    }
+
+
+_BY_UNIT: dict[str, Callable[[object], Any]] = {
+    "text": _text,
+    "list": _numbers,
+    "map": _spans,
+    "yes/no": lambda value: value if isinstance(value, bool) else None,
+}
+"""What a value of a unit must be; of all others it is a number. None = it is something else."""
+
+
+def _readers(units: Mapping[str, str]) -> dict[str, Callable[[object], Any]]:
+    return {name: _BY_UNIT.get(unit, _number) for name, unit in units.items()}
+
+
+_STAMP = _readers({field.name: field.unit for field in STAMP})
+_EVENTS = {
+    kind.name: _STAMP | _readers({field.name: field.unit for field in kind.fields}) for kind in KINDS.values()
+}
+_BY_STEP = ("step", "progress", "eval", "scores")
+_FACT_TABLES = ("versions", "devices")
+_SUMMARY = _readers({name: known.unit for name, known in NUMBERS.items()})
+
+
+def event_of(found: object) -> Table | None:
+    """An event without fields that it should not have, or that are not what they should be; None if none."""
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+        return None
+    event = _believed(found, _EVENTS.get(found["kind"], _STAMP))
+    # Every other field may be null: it does not apply, or is not known yet.
+    return {name: value for name, value in event.items() if value is not None or name not in _STAMP}
+
+
+def summary_of(found: object) -> Table:
+    """The numbers of a run; those that this version does not know are left out."""
+    return _believed(found, _SUMMARY) if isinstance(found, dict) else {}
+
+
+def _believed(found: Table, readers: Mapping[str, Callable[[object], Any]]) -> Table:
+    """Fields that are known, with their values; null is a value."""
+    believed = {}
+    for name, value in found.items():
+        read = readers.get(name)
+        if read is not None and (value is None or (value := read(value)) is not None):
+            believed[name] = value
+    return believed
+
+
+def settings_of(found: object) -> Table:
+    """The tables of a run's settings: known keys whose values are of their kind."""
+    if not isinstance(found, dict):
+        return {}
+    tables: Table = {}
+    for key, known in known_keys().items():
+        section, _, name = key.rpartition(".")
+        table = found.get(section) if section else found
+        value = table.get(name) if isinstance(table, dict) else None
+        kind = kind_of(known)
+        kinds = (kind, str) if known.metadata["words"] else (kind, int) if kind is float else (kind,)
+        if not isinstance(value, kinds) or not _is_flat(value):
+            continue
+        (tables.setdefault(section, {}) if section else tables)[name] = _plain(value)
+    return tables
+
+
+def is_placed(event: Mapping[str, Any]) -> bool:
+    """Whether an event says when it was, and at which step if its kind is drawn by steps."""
+    needed = ("t", "step") if event["kind"] in _BY_STEP else ("t",)
+    return all(event.get(name) is not None for name in needed)
+
+
+def facts_of(found: object) -> Table:
+    """Facts about the machine: texts and numbers, and tables of these where there should be tables."""
+    if not isinstance(found, dict) or not _is_flat(found):
+        return {}
+    facts: Table = _plain(found)
+    return {name: value for name, value in facts.items() if (name in _FACT_TABLES) == isinstance(value, dict)}
+
+
+def _plain(value: Any) -> Any:
+    """A value whose every text can be written to a page."""
+    if isinstance(value, dict):
+        return {str(_text(name)): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _is_flat(value: object, left: int = MOST_NESTED) -> bool:
+    """Whether tables and lists stand in each other only so deep, and numbers are ordinary ones."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return left > 0 and all(_is_flat(one, left - 1) for one in inner)
+    return value is None or isinstance(value, str | bool) or is_number(value)
