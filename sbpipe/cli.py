@@ -36,7 +36,8 @@ two terminals, or two hosts
   sbpipe selector --device cuda:1       in the other, before or after
 
 `sbpipe COMMAND --help` tells more. Exit codes: 0 done, 1 a bug, a missed bar
-or failed cells of a study, 2 a mistake in the input, 3 the other role is lost or disagrees, 130 stopped.
+or failed cells of a study, 2 a mistake in the input, 3 the other role is lost or disagrees, 4 results are
+in a spare folder, 5 results are lost, 130 stopped.
 """
 
 

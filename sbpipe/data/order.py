@@ -21,7 +21,7 @@ _ROUNDS = 8
 _BLOCK = 4096
 """Positions that are permuted at a time: an id then costs a fifth of what it costs in ranges of 256."""
 _BLOCKS = 8
-"""Blocks that are remembered: those of an epoch's end, the next one's beginning, and leases that came back."""
+"""Blocks that are remembered: an epoch's end, the next one's beginning, and leases that came back."""
 
 
 class Order:

@@ -56,9 +56,7 @@ class SelectorCare:
             f"the {child.role} ended with code {child.code}; starting it again (restart {budget} in a row; "
             f"its log: {child.log})"
         )
-        self._standing.record(
-            "restarted", child=child.role, code=child.code, step=max(0, self._standing.step)
-        )
+        self._standing.record_death(child.role, child.code)
         child.restart_at = now + budget.delay_s
 
     def _got_far(self, child: Child, now: float) -> bool:
@@ -80,7 +78,7 @@ class SelectorCare:
             f"warning: the {child.role} ended with code {child.code} and is given up; training goes on, "
             f"{left} (its log: {child.log})"
         )
-        self._standing.record("given up", child=child.role, code=child.code, step=max(0, self._standing.step))
+        self._standing.record_death(child.role, child.code, is_given_up=True)
 
     def _may_go_alone(self) -> bool:
         """Whether `selection.late` and `selection.fallback` let the trainer go on without a selector."""

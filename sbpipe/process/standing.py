@@ -46,12 +46,15 @@ class Standing:
         """The step of its newest checkpoint; -1 if there is none."""
         return max(steps_in(self._path / CHECKPOINTS), default=-1) if self.has_begun else -1
 
-    def record(self, kind: str, **fields: object) -> None:
-        """Write an event of the supervisor; nothing before there is a run to write it to."""
-        if self.has_begun:
-            try:
-                events = EventLog(self._path / SUPERVISOR_EVENTS, "supervisor")
-            except OSError:
-                return  # a full disk costs the event, not the run
-            events.write(kind, **fields)
-            events.close()
+    def record_death(self, child: str, code: int | None, *, is_given_up: bool = False) -> None:
+        """Write that a child died and what is done about it; nothing before there is a run to write it to."""
+        if not self.has_begun:
+            return
+        try:
+            events = EventLog(self._path / SUPERVISOR_EVENTS, "supervisor")
+        except OSError:
+            return  # a full disk costs the event, not the run
+        events.write(
+            "given up" if is_given_up else "restarted", child=child, code=code, step=max(0, self.step)
+        )
+        events.close()

@@ -61,7 +61,7 @@ class TrainerCare:
             f"the {dead.role} ended with code {dead.code}; starting it again {whence} "
             f"(restart {self._budget} in a row; its log: {dead.log})"
         )
-        self._standing.record("restarted", child=dead.role, code=dead.code, step=max(0, step))
+        self._standing.record_death(dead.role, dead.code)
         for child in self._crew.trainers:
             child.stop(signal.SIGTERM)
         for child in self._crew.trainers:

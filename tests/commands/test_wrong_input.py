@@ -172,7 +172,7 @@ def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Pat
 
 
 # Rates at which the training loss goes first, and the scores: large weights that still train, in batches.
-@pytest.mark.parametrize("rate", [1e30, 1e4])
+@pytest.mark.parametrize("rate", [1e6, 1e4])
 @pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag", "pipelined", "data-parallel"])
 def test_a_diverged_run_stops_with_the_same_words_in_every_mode(
     mode: str, rate: float, run_path: Path

@@ -85,6 +85,10 @@ def test_a_run_directory_holds_the_declared_files(runs: dict[str, Path], name: s
         assert any(entry.match(pattern) for pattern in patterns), entry
 
 
+WRITERS = ("events.write", "standing.record")
+"""How the roles and the supervisor write events."""
+
+
 def calls_in_sources() -> Iterator[tuple[str, str, ast.Call]]:
     """Every call of a method whose first argument is a word: (method, word, call)."""
     for path in sorted((ROOT / "sbpipe").rglob("*.py")):
@@ -102,7 +106,7 @@ def _words(node: ast.expr) -> list[str]:
 
 
 def test_sources_write_the_declared_events_and_no_others() -> None:
-    written = [(word, call) for method, word, call in calls_in_sources() if method == "events.write"]
+    written = [(word, call) for method, word, call in calls_in_sources() if method in WRITERS]
     assert {word for word, _ in written} == KINDS.keys()
     for word, call in written:
         assert {keyword.arg for keyword in call.keywords if keyword.arg} <= FIELDS[word], word

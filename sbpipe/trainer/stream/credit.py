@@ -27,8 +27,8 @@ GENEROSITY = 3.0
 """How many times the expected number of candidates a lease offers."""
 
 PIECE = 1 / 2
-"""Share of a batch in one lease where batches are selected ahead. A lease and its answer cost the trainer's core
-about half a millisecond, whatever their length.
+"""Share of a batch in one lease where batches are selected ahead. A lease and its answer cost the trainer's
+core about half a millisecond, whatever their length.
 """
 
 LONGEST = 2**20
