@@ -93,11 +93,11 @@ def test_wrong_labels_are_said_with_what_was_done_about_them() -> None:
     }
     verdict = verdict_of(mislabelled)
     assert "no sign of being worse than random selection (40 % uniform" in verdict.headline
-    assert "About 25 % of the labels look wrong" in verdict.scores
+    assert "At least 25 % of the labels look wrong" in verdict.scores
     assert "better labels" in verdict.knob
     for strength in (None, 0.9):  # a policy without one, and one that was told not to heed it
         unheeded = verdict_of(mislabelled | {"selection.strength": strength})
-        assert "perhaps worse (about 25 % of the labels look wrong)" in unheeded.headline
+        assert "perhaps worse (at least 25 % of the labels look wrong)" in unheeded.headline
 
 
 def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:

@@ -70,7 +70,7 @@ def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
     """Many labels looked wrong. A policy that heeds it was no stronger than its trust in labels."""
     strength = number(numbers, "selection.strength")
     is_followed = strength is not None and strength <= trust + 1e-6
-    wrong = f"about {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
+    wrong = f"at least {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
     sign = f"{wrong[0].upper()}{wrong[1:]}: the model ranks them anywhere among the classes."
     uniform = f"{percent(1.0 - trust)} uniform"
     what = f"Selection was {uniform} for that." if is_followed else "The policy seeks them all the same."

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.records import Floats
 from sbpipe.trainer.steering.window import CountsWindow
 
 FEWEST_CLASSES = 5
 """With fewer, the places behind the first have no middle and end that could be compared."""
-CANDIDATES, FEWEST = 16384, 8192
-"""Candidates that an estimate is taken over, and how many there must be."""
-FEW, MANY = 0.12, 0.3
+CANDIDATES = 16384
+"""Candidates that an estimate is taken over."""
+BLIND = 1.25
+"""Mean score over mean fresh loss of the same examples above which the selector's model is not the one that
+learns: where statistics of normalisation layers lag behind, it ranks right labels anywhere too.
+"""
+FEW, MANY = 0.08, 0.16
 """Share of wrong labels at which selection begins to turn uniform, and from which on it is."""
 GUESSING, LEARNT = 0.35, 0.55
 """Knowledge up to which an estimate does not count, and from which on it counts in full: a model that knows
@@ -54,6 +59,12 @@ def estimate(by_place: NDArray[np.integer], largest_class: float) -> Estimate:
     return Estimate(wrong, (float(share[0]) - largest_class) / to_know if to_know > 0.0 else 0.0)
 
 
+def is_blind(scores: Floats, losses: Floats) -> bool:
+    """Whether the model that scores cannot tell labels now; also where nothing was scored."""
+    known = np.isfinite(scores) & np.isfinite(losses)
+    return not float(scores[known].sum()) <= BLIND * float(losses[known].sum()) or not known.any()
+
+
 def evident(found: Estimate) -> float:
     """The share of wrong labels as far as the model knows enough to tell."""
     return found.wrong * _between(found.knowledge, GUESSING, LEARNT)
@@ -85,7 +96,7 @@ class LabelTrust:
     def observe(self, by_place: NDArray[np.integer], largest_class: float) -> None:
         """Take in the labels' places of some candidates."""
         self._recent.add(by_place)
-        if len(by_place) >= FEWEST_CLASSES and self._recent.total >= FEWEST:
+        if len(by_place) >= FEWEST_CLASSES and self._recent.total >= CANDIDATES:
             self._judge(estimate(self._recent.counts, largest_class))
 
     def _judge(self, found: Estimate) -> None:

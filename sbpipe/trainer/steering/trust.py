@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sbpipe.records import Floats, Predicted
 from sbpipe.selection.fidelity import weighted_spearman
-from sbpipe.trainer.steering.labels import LabelTrust
+from sbpipe.trainer.steering.labels import LabelTrust, is_blind
 from sbpipe.trainer.steering.window import CountsWindow
 
 LEARNING = 32
@@ -70,9 +70,10 @@ class Trust:
             self._classes.add((told.by_class for told in predicted), class_counts)
             largest = self._classes.largest_trained if self._largest_class is None else self._largest_class
             self.reason = self._values.judge() or self._classes.judge(largest) or self._fidelity.judge()
-            for told in predicted:
-                if told.by_place is not None:
-                    self.labels.observe(told.by_place, largest)
+            places = [told.by_place for told in predicted if told.by_place is not None]
+            if places and not is_blind(scores, losses):
+                for by_place in places:
+                    self.labels.observe(by_place, largest)
         goal = 0.0 if self.reason else 1.0
         self.factor += (CLOSING if goal < self.factor else OPENING) * (goal - self.factor)
         if abs(self.factor - goal) < _SETTLED:

@@ -348,7 +348,10 @@ class Stream:
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
-            "predicted": [(number, *told) for number, told in self.predicted],
+            "predicted": [
+                (number, *(None if counts is None else counts.tolist() for counts in told))
+                for number, told in self.predicted
+            ],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -359,6 +362,9 @@ class Stream:
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
-        self.predicted.extend((number, Predicted(*told)) for number, *told in state["predicted"])
+        for number, *told in state["predicted"]:
+            by_class, by_place = (None if counts is None else np.array(counts, np.int32) for counts in told)
+            assert by_class is not None
+            self.predicted.append((number, Predicted(by_class, by_place)))
         self._assembler.restore(state["waiting"])
         self._assemble()
