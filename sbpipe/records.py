@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,9 +131,10 @@ class SelectorStats:
 class Selection:
     """The answer to one lease: its first `len(scores)` candidates were considered, those at `kept` kept.
 
-    `scores` and `keep_probability` have a value for each considered candidate. `predicted` counts the
-    considered candidates by the class that the model takes them for, where it is a classifier. `fast_version`
-    is the version of the fast parts that scored them (-1 = as `version`).
+    `scores` and `keep_probability` have a value for each considered candidate. Where the model is a
+    classifier, `predicted` counts the considered candidates by the class that it takes them for, and `places`
+    by how many classes it ranks above their label. `fast_version` is the version of the fast parts that
+    scored them (-1 = as `version`).
     """
 
     lease_id: int
@@ -143,6 +145,16 @@ class Selection:
     stats: SelectorStats = SelectorStats()
     predicted: NDArray[np.int32] | None = None
     fast_version: int = -1
+    places: NDArray[np.int32] | None = None
+
+
+class Predicted(NamedTuple):
+    """What a classifier says of some candidates: their number by the class that it takes them for, and by how
+    many classes it ranks above their label; None = not told.
+    """
+
+    by_class: NDArray[np.int32]
+    by_place: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)

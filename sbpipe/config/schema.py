@@ -279,7 +279,9 @@ class SelectionConfig:
     )
     guard: bool = setting(True, "spread, steady: choose less sharply while the loop swings")
     trust: bool = setting(
-        True, "spread, steady: choose uniformly while scores say nothing about fresh losses"
+        True,
+        "spread, steady: choose uniformly while scores say nothing about fresh losses, the more so the more "
+        "labels look wrong",
     )
     late: str = setting(
         "fill",

@@ -254,10 +254,9 @@ def _selection_fault(selection: Selection) -> str:
     # Comparisons with NaN are false, so NaN is refused too.
     if not ((chances >= 0) & (chances <= 1)).all():
         return "a keep probability is outside [0, 1]"
-    if selection.predicted is not None and (
-        (selection.predicted < 0).any() or selection.predicted.sum() != len(selection.scores)
-    ):
-        return "predictions are not as many as scores"
+    for what, told in (("predictions", selection.predicted), ("places", selection.places)):
+        if told is not None and ((told < 0).any() or told.sum() != len(selection.scores)):
+            return f"{what} are not as many as scores"
     if not len(kept):
         return _fast_fault(selection)
     if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():
@@ -370,6 +369,7 @@ SHAPES: dict[int, Shape] = {
             "kept": Array("<i4", MAX_CANDIDATES),
             "keep_probability": Array("<f4", MAX_CANDIDATES),
             "predicted": Array("<i4", MAX_CLASSES, is_optional=True),
+            "places": Array("<i4", MAX_CLASSES, is_optional=True),
         },
         check=_selection_fault,
     ),

@@ -24,6 +24,7 @@ from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
 from sbpipe.scoring.norms import Statistics
+from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
 
 log = logging.getLogger("sbpipe.scoring")
@@ -38,6 +39,7 @@ class Scored(NamedTuple):
     scores: Floats
     predictions: NDArray[np.int64] | None = None
     residuals: Floats | None = None
+    places: NDArray[np.int64] | None = None
 
 
 class Scorer:
@@ -284,7 +286,13 @@ class Scorer:
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
             return Scored(losses, None, residuals)
         self.num_outputs = outputs.shape[1]
-        return Scored(losses, outputs.argmax(dim=1).cpu().numpy(), residuals)
+        places = places_of(outputs, targets)
+        return Scored(
+            losses,
+            outputs.argmax(dim=1).cpu().numpy(),
+            residuals,
+            None if places is None else places.cpu().numpy(),
+        )
 
     def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
         """NaN where the inputs or weights were not finite; counts what is not finite."""

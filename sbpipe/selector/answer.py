@@ -16,20 +16,22 @@ from sbpipe.selector.judge import Decision, Judge
 
 
 class _Seen(NamedTuple):
-    """Candidates of one scoring pass; predictions and residuals are known for all of them or for none."""
+    """Candidates of one scoring pass; what only the model tells is known for all of them or for none."""
 
     example_ids: Ids
     scores: Floats
     is_new: Mask
     predictions: NDArray[np.int64] | None = None
     residuals: Floats | None = None
+    places: NDArray[np.int64] | None = None
 
 
 class _Considered(NamedTuple):
-    """Candidates, their scores and predictions, and what was decided on them."""
+    """Candidates, their scores, predictions and the places of their labels, and what was decided on them."""
 
     scores: Floats
     predictions: NDArray[np.int64] | None
+    places: NDArray[np.int64] | None
     decision: Decision
 
 
@@ -98,9 +100,11 @@ class Selector:
             if is_new.any():
                 scored = self._forward.score(example_ids[is_new], lease.epoch)
                 scores[is_new] = scored.scores
-                # A remembered score comes without a prediction or a residual.
+                # A remembered score comes without what else the model would say.
                 if is_new.all():
-                    seen = seen._replace(predictions=scored.predictions, residuals=scored.residuals)
+                    seen = seen._replace(
+                        predictions=scored.predictions, residuals=scored.residuals, places=scored.places
+                    )
             # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
             self.progress += 1
             yield seen
@@ -114,9 +118,11 @@ class Selector:
                 decision = self._judge.choose(
                     lease, seen.example_ids, seen.scores, seen.is_new, lease.most - num_kept
                 )
-            count, predictions = decision.num_considered, seen.predictions
-            known = None if predictions is None else predictions[:count]
-            chunks.append(_Considered(seen.scores[:count], known, decision))
+            count = decision.num_considered
+            predictions, places = (
+                None if told is None else told[:count] for told in (seen.predictions, seen.places)
+            )
+            chunks.append(_Considered(seen.scores[:count], predictions, places, decision))
             num_kept += len(decision.kept)
             if num_kept >= lease.enough:
                 break
@@ -129,7 +135,6 @@ class Selector:
         if len(residuals) < len(passes):
             return self._in_turn(lease, passes)
         scores = np.concatenate([seen.scores for seen in passes])
-        predictions = [seen.predictions for seen in passes if seen.predictions is not None]
         with self._spans.span("select"):
             decision = self._judge.choose_set(
                 lease,
@@ -137,13 +142,15 @@ class Selector:
                 scores,
                 np.concatenate(residuals),
             )
-        return [_Considered(scores, np.concatenate(predictions) if predictions else None, decision)]
+        predictions = _joined(seen.predictions for seen in passes)
+        return [_Considered(scores, predictions, _joined(seen.places for seen in passes), decision)]
 
     def _selection(self, lease: Lease, chunks: list[_Considered]) -> Selection:
         needs_scores = self._judge.needs_scores
         decisions = [chunk.decision for chunk in chunks]
         firsts = np.cumsum([0, *(decision.num_considered for decision in decisions[:-1])])
-        predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
+        predictions = _joined(chunk.predictions for chunk in chunks)
+        places = _joined(chunk.places for chunk in chunks)
         return Selection(
             lease_id=lease.lease_id,
             version=self._forward.version if needs_scores else lease.version,
@@ -153,6 +160,14 @@ class Selector:
             ),
             keep_probability=np.concatenate([decision.keep_probability for decision in decisions]),
             stats=self.stats(),
-            predicted=self._forward.count(np.concatenate(predictions)) if predictions else None,
+            predicted=None if predictions is None else self._forward.count(predictions),
             fast_version=self._forward.fast_version if needs_scores and lease.fast_version >= 0 else -1,
+            places=None if places is None else self._forward.count(places),
         )
+
+
+def _joined(parts: Iterable[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    """What all passes told; None where one of them did not."""
+    told = list(parts)
+    known = [part for part in told if part is not None]
+    return np.concatenate(known) if known and len(known) == len(told) else None

@@ -56,6 +56,7 @@ EXAMPLES: list[tuple[messages.Message, int]] = [
     (lease(history=None, exact=True, keep_all=True), 2),
     (selection(), 5),
     (selection(predicted=np.array([2, 0, 1], np.int32), fast_version=3), 6),
+    (selection(predicted=np.array([2, 0, 1], np.int32), places=np.array([3, 0, 0], np.int32)), 7),
     (selection(kept=np.empty(0, np.int32), keep_probability=np.zeros(3, np.float32)), 5),
     (messages.Goodbye(RunEnd.FINISHED), 2),
     (messages.Goodbye(RunEnd.FAILED, "out of memory"), 2),
@@ -209,6 +210,7 @@ BAD: list[tuple[messages.Message, str]] = [
     (selection(predicted=np.zeros(limits.MAX_CLASSES + 1, np.int32)), "predicted"),
     (selection(predicted=np.array([2, 2], np.int32)), "predictions are not as many as scores"),
     (selection(predicted=np.array([4, -1], np.int32)), "predictions are not as many as scores"),
+    (selection(places=np.array([2, 2], np.int32)), "places are not as many as scores"),
     (selection(fast_version=1 << 60), "fast_version"),
     (selection(fast_version=2), "older than the whole"),
     (selection(kept=np.empty(0, np.int32), fast_version=2), "older than the whole"),
@@ -260,7 +262,14 @@ def told(**changes: Any) -> dict[str, Any]:
 
 
 def forged_selection(**changes: Any) -> list[bytes]:
-    header = {"lease_id": 1, "version": 1, "stats": told(), "fast_version": -1, "predicted": None}
+    header = {
+        "lease_id": 1,
+        "version": 1,
+        "stats": told(),
+        "fast_version": -1,
+        "predicted": None,
+        "places": None,
+    }
     arrays = {
         "scores": announced("<f4", SCORES),
         "kept": announced("<i4", KEPT),
@@ -319,7 +328,7 @@ FORGERIES: list[tuple[list[bytes], str]] = [
     (forged_selection()[:-1], "arrays"),
     ([*framed(messages.Fenced()), b"more"], "arrays"),
     ([*framed(selection()), b"more"], "arrays"),
-    ([*framed(selection(predicted=np.array([1, 2], np.int32))), b"more"], "prefix"),
+    ([*framed(selection(predicted=np.ones(3, np.int32), places=np.ones(3, np.int32))), b"more"], "prefix"),
     ([], "prefix"),
     ([b""], "prefix"),
     ([b"", b""], "prefix"),
@@ -342,7 +351,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 4\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 5\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
@@ -425,9 +434,18 @@ def selections(draw: st.DrawFn) -> Selection:
     every = draw(scores)
     kept = np.flatnonzero(draw(npst.arrays(np.bool_, len(every)))).astype(np.int32)
     chances = draw(npst.arrays(np.float32, len(every), elements=st.floats(0, 1, exclude_min=True, width=32)))
-    predicted, version = draw(st.none() | counts_of(len(every))), draw(counts)
+    predicted, places = (draw(st.none() | counts_of(len(every))) for _ in range(2))
+    version = draw(counts)
     return Selection(
-        draw(counts), version, every, kept, chances, draw(stats), predicted, draw(fast_versions(version))
+        draw(counts),
+        version,
+        every,
+        kept,
+        chances,
+        draw(stats),
+        predicted,
+        draw(fast_versions(version)),
+        places,
     )
 
 

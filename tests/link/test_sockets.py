@@ -384,7 +384,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
-    assert "the peer speaks 0.3, this side 4.0" in answer.reason
+    assert "the peer speaks 0.3, this side 5.0" in answer.reason
 
 
 @pytest.mark.parametrize("name", [b"", b"a name", b"\xff\xfe", b"x" * 65])

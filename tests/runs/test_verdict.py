@@ -85,6 +85,21 @@ def test_noise_is_uniform_under_a_steered_policy_and_perhaps_worse_under_another
     assert "-0.01 ± 0.02" in verdict.scores
 
 
+def test_wrong_labels_are_said_with_what_was_done_about_them() -> None:
+    mislabelled = SOUND | {
+        "selection.label_trust": 0.6,
+        "selection.label_doubt": "at least 17 % look wrong",
+        "selection.wrong_labels": 0.25,
+    }
+    verdict = verdict_of(mislabelled)
+    assert "no sign of being worse than random selection (40 % uniform" in verdict.headline
+    assert "At least 25 % of the labels look wrong" in verdict.scores
+    assert "better labels" in verdict.knob
+    for strength in (None, 0.9):  # a policy without one, and one that was told not to heed it
+        unheeded = verdict_of(mislabelled | {"selection.strength": strength})
+        assert "perhaps worse (at least 25 % of the labels look wrong)" in unheeded.headline
+
+
 def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:
     verdict = verdict_of(
         SOUND

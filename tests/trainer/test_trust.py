@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.runs import events_of, small, train_inline
 
+from sbpipe.records import Predicted
 from sbpipe.trainer.steering.trust import LEARNING, Trust
 
 BATCH = 128
@@ -32,7 +33,7 @@ class Source:
         for _ in range(steps):
             scores, noise = self._generator.normal(size=(2, batch)).astype(np.float32)
             losses = correlation * scores + np.float32(1.0 - correlation**2) ** 0.5 * noise
-            trust.observe(scores, losses, np.full(batch, 0.25, np.float32), [predicted])
+            trust.observe(scores, losses, np.full(batch, 0.25, np.float32), [Predicted(predicted)])
             factors.append(trust.factor)
         return factors
 

@@ -69,7 +69,22 @@ _TRUST = Field(
     "fresh losses, are all alike, or come from a model that predicts one class. Of a policy that is not "
     "steered: what it would be", "trust",
 )  # fmt: skip
-LOOP = {field.name: field for field in (_SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD, _TRUST)}
+_LABEL_TRUST = Field(
+    "label_trust", "ratio", "1 = labels are trusted; less = selection is mixed towards uniform, because many "
+    "labels look wrong. Of a policy that is not steered: what it would be", "trust in labels",
+)  # fmt: skip
+_WRONG_LABELS = Field(
+    "wrong_labels", "ratio", "largest share of wrong labels that was evident so far, by where the selector's "
+    "model ranks the labels of candidates; null where it is no classifier of five classes or more, or knows "
+    "too little yet",
+    "wrong labels",
+)  # fmt: skip
+LOOP = {
+    field.name: field
+    for field in (
+        _SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD, _TRUST, _LABEL_TRUST, _WRONG_LABELS,
+    )
+}  # fmt: skip
 """Whether the loop is stable, by field; null where one does not apply or is not yet known."""
 
 _START = EventKind("start", ("trainer",), "a trainer's process begins", (
@@ -141,6 +156,8 @@ _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step 
     _STRENGTH,
     _GUARD,
     _TRUST,
+    _LABEL_TRUST,
+    _WRONG_LABELS,
     _SPANS,
 ))  # fmt: skip
 _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (

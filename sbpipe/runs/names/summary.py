@@ -118,6 +118,10 @@ _SELECTION = (
     Number("selection.trust", "trust", "ratio", "mean of `trust`"),
     Number("selection.doubt", "doubt", "text", "why scores were not trusted, the first time; null where they "
            "were"),
+    Number("selection.label_trust", "trust in labels", "ratio", "mean of `label_trust`"),
+    Number("selection.label_doubt", "doubt in labels", "text", "why labels were not trusted, the first time; "
+           "null where they were"),
+    Number("selection.wrong_labels", "wrong labels", "ratio", "the last `wrong_labels`"),
     Number("worth.ess", "effective share", "ratio", "mean(g)² / mean(g²) of the residual norms of the last "
            "candidates: 1 = all alike, selection can gain nothing; null where scores do not tell the norms"),
     Number("worth.ess_error", "its error", "ratio", "standard error of `worth.ess`"),

@@ -1,4 +1,4 @@
-"""Did scores say anything, and was it safe to go by them? From the numbers of a summary. Pure."""
+"""Did scores say anything, and was it safe to go by them and by labels? From a summary's numbers. Pure."""
 
 from sbpipe.runs.numbers import number
 from sbpipe.runs.verdict.finding import WAITED, Finding, Numbers, percent
@@ -28,6 +28,9 @@ def scores_finding(numbers: Numbers) -> Finding:
     doubt = numbers.get("selection.doubt")
     if doubt and trust is not None and trust < DOUBTED:
         return _doubted(numbers, parts, str(doubt), 1.0 - trust)
+    label_trust = number(numbers, "selection.label_trust")
+    if numbers.get("selection.label_doubt") and label_trust is not None and label_trust < DOUBTED:
+        return _mislabelled(numbers, parts, label_trust)
     swing = number(numbers, "selection.swing")
     if swing is not None and swing > SWINGS:
         parts.append(f"The loop swung ({swing:.1f} times as much as by chance).")
@@ -60,6 +63,21 @@ def _doubted(numbers: Numbers, parts: list[str], doubt: str, share: float) -> Fi
         if is_followed
         else f"perhaps worse (scores said nothing for {short})",
         _knob_of_scores(numbers),
+    )
+
+
+def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
+    """Many labels looked wrong. A policy that heeds it was no stronger than its trust in labels."""
+    strength = number(numbers, "selection.strength")
+    is_followed = strength is not None and strength <= trust + 1e-6
+    wrong = f"at least {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
+    sign = f"{wrong[0].upper()}{wrong[1:]}: the model ranks them anywhere among the classes."
+    uniform = f"{percent(1.0 - trust)} uniform"
+    what = f"Selection was {uniform} for that." if is_followed else "The policy seeks them all the same."
+    return Finding(
+        " ".join([*parts, sign, what]),
+        f"{_NOT_WORSE} ({uniform}, as {wrong})" if is_followed else f"perhaps worse ({wrong})",
+        "better labels: those of the examples with the highest scores first",
     )
 
 

@@ -35,6 +35,7 @@ FACTS = (
     "selection.strength",
     "selection.guard",
     "selection.trust",
+    "selection.label_trust",
     "worth.ess",
     "trainer.step_ms",
     "sync.snapshot_ms",

@@ -24,6 +24,8 @@ NAMES: dict[str, dict[str, str]] = {
         "strength": "train/strength",
         "guard": "train/guard",
         "trust": "train/trust",
+        "label_trust": "train/label_trust",
+        "wrong_labels": "train/wrong_labels",
     },
     "eval": {"error": "eval/error", "loss": "eval/loss"},
     "progress": {

@@ -9,14 +9,11 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sbpipe.config import Config
 from sbpipe.errors import PeerLost
 from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
-from sbpipe.records import Part, RunEnd, Selection, TrainBatch
+from sbpipe.records import Part, Predicted, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
@@ -128,9 +125,9 @@ class Dispatcher:
         if self._config.is_clocked:
             self._port.wake()
 
-    def take_predicted(self, step: int) -> list[NDArray[np.int32]]:
-        """The predictions of selectors' models by class, of selections up to the batch of this step."""
-        predicted, taken = self._stream.predicted, list[NDArray[np.int32]]()
+    def take_predicted(self, step: int) -> list[Predicted]:
+        """What selectors' models predicted in the selections up to the batch of this step."""
+        predicted, taken = self._stream.predicted, list[Predicted]()
         # A deque needs no lock: the other thread only appends.
         while predicted and predicted[0][0] <= step:
             taken.append(predicted.popleft()[1])

@@ -32,6 +32,7 @@ measured, 56 in the wildest good.
 """
 
 
+_DOUBTED = ("scores", "labels")
 _GEOMETRIC, _LEAST = ("swing", "prediction_swing"), 1e-3
 
 
@@ -44,6 +45,8 @@ class Health(NamedTuple):
     strength: float | None = None
     guard: float | None = None
     trust: float | None = None
+    label_trust: float | None = None
+    wrong_labels: float | None = None
 
 
 def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
@@ -84,7 +87,7 @@ class HealthMonitor:
         self._means = _Means()
         self._swinging: deque[bool] = deque(maxlen=PATIENCE)
         self._was_warned = False
-        self._doubt, self._first_doubt = "", ""
+        self._doubts, self._first_doubts = dict.fromkeys(_DOUBTED, ""), dict.fromkeys(_DOUBTED, "")
         self.last = Health()
 
     def count(self, class_counts: list[int]) -> float | None:
@@ -108,22 +111,28 @@ class HealthMonitor:
         strength: float | None,
         guard: float | None,
         trust: float | None = None,
+        label_trust: float | None = None,
+        wrong_labels: float | None = None,
     ) -> None:
         """Note what a step told; `swing` is what counting its classes gave."""
-        self.last = Health(swing, self._prediction_swing.value, ess, strength, guard, trust)
+        sway = self._prediction_swing.value
+        self.last = Health(swing, sway, ess, strength, guard, trust, label_trust, wrong_labels)
         self._means.add(self.last)
         self._warn_if_swinging(step)
 
-    def doubt(self, step: int, reason: str) -> None:
-        """Note why scores are not trusted; "" = they are. The first time it is a warning, later a note."""
-        if bool(reason) != bool(self._doubt):
+    def doubt(self, step: int, subject: str, reason: str) -> None:
+        """Note why scores or labels are not trusted; "" = they are. The first time it is a warning, later a
+        note.
+        """
+        if bool(reason) != bool(self._doubts[subject]):
             is_followed = self._is_steered and self._config.selection.trust
-            text = _words_of_doubt(step, reason, self._config.selection.policy, is_followed=is_followed)
-            is_news = bool(reason) and not self._first_doubt
-            self._first_doubt = self._first_doubt or reason
+            words = _words_about_labels if subject == "labels" else _words_about_scores
+            text = f"at step {step} {words(reason, self._config.selection.policy, is_followed=is_followed)}"
+            is_news = bool(reason) and not self._first_doubts[subject]
+            self._first_doubts[subject] = self._first_doubts[subject] or reason
             log.log(logging.WARNING if is_news else logging.INFO, "%s", text)
             self._events.write("warning" if is_news else "note", text=text)
-        self._doubt = reason
+        self._doubts[subject] = reason
 
     def _warn_if_swinging(self, step: int) -> None:
         swing, sway = self.last.swing, self.last.prediction_swing
@@ -148,9 +157,13 @@ class HealthMonitor:
         self._events.write("warning", text=text)
 
     def summary(self) -> dict[str, Any]:
-        """Means over the run, and why scores were doubted first."""
+        """Means over the run, how many labels look wrong, and why scores and labels were doubted first."""
         means = {f"selection.{name}": self._means.of(name) for name in Health._fields}
-        return means | {"selection.doubt": self._first_doubt or None}
+        return means | {
+            "selection.wrong_labels": self.last.wrong_labels,
+            "selection.doubt": self._first_doubts["scores"] or None,
+            "selection.label_doubt": self._first_doubts["labels"] or None,
+        }
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -159,7 +172,7 @@ class HealthMonitor:
             "prediction_swing": self._prediction_swing.state(),
             "swinging": [list(self._swinging), self._was_warned],
             "means": [self._means.totals.copy(), self._means.counts.copy()],
-            "doubt": [self._doubt, self._first_doubt],
+            "doubts": [self._doubts.copy(), self._first_doubts.copy()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -169,15 +182,24 @@ class HealthMonitor:
         swinging, self._was_warned = state["swinging"]
         self._swinging.extend(swinging)
         self._means = _Means(*state["means"])
-        self._doubt, self._first_doubt = state["doubt"]
+        self._doubts, self._first_doubts = (dict(doubts) for doubts in state["doubts"])
 
 
-def _words_of_doubt(step: int, reason: str, policy: str, *, is_followed: bool) -> str:
+def _words_about_scores(reason: str, policy: str, *, is_followed: bool) -> str:
     if not reason:
-        return f"at step {step} scores say something again: selection goes by them"
+        return "scores say something again: selection goes by them"
     consequence = (
         "Candidates are chosen uniformly until they do"
         if is_followed
         else f"Policy {policy!r} goes by them all the same; 'steady' would choose uniformly until they do"
     )
-    return f"at step {step} scores say nothing about losses: {reason}. {consequence}"
+    return f"scores say nothing about losses: {reason}. {consequence}"
+
+
+def _words_about_labels(reason: str, policy: str, *, is_followed: bool) -> str:
+    consequence = (
+        "The more there are, the more uniformly candidates are chosen"
+        if is_followed
+        else f"Policy {policy!r} goes by its scores all the same; 'spread' would choose more uniformly"
+    )
+    return f"labels do not fit their examples: {reason}, as the model ranks them anywhere. {consequence}"

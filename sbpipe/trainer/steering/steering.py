@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from sbpipe.config import Config
-from sbpipe.records import Classes, TrainBatch
+from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.arrival import Arrival
@@ -35,7 +35,7 @@ class _Taken(NamedTuple):
 
     outcome: StepOutcome
     weights: Arrival | None
-    predicted: Sequence[NDArray[np.int32]]
+    predicted: Sequence[Predicted]
 
 
 class Steering:
@@ -68,7 +68,7 @@ class Steering:
             return 1.0
         strength = self._ramp.strength if self._ramp else 1.0
         if self._trust is not None and self._config.selection.trust:
-            strength *= self._trust.factor
+            strength *= self._trust.factor * self._trust.labels.factor
         return strength * (self._guard.factor if self._guard else 1.0)
 
     @property
@@ -101,10 +101,10 @@ class Steering:
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
-    def observe(self, outcome: StepOutcome, predicted: Sequence[NDArray[np.int32]] = ()) -> None:
+    def observe(self, outcome: StepOutcome, predicted: Sequence[Predicted] = ()) -> None:
         """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes.
 
-        `predicted` counts by class what selectors' models predict for the candidates before it.
+        `predicted` is what selectors' models said of the candidates before it.
         """
         weights = Arrival(self._weights) if self._weights is not None else None
         taken: _Taken | None = _Taken(outcome, weights, predicted)
@@ -114,8 +114,8 @@ class Steering:
             return
         outcome, weights, predicted = taken
         batch = outcome.batch
-        for counts in predicted:
-            self.health.predicted(counts)
+        for told in predicted:
+            self.health.predicted(told.by_class)
         swing = self.health.count(outcome.class_counts)
         ess = effective_share(weights.wait().numpy()) if weights is not None else None
         if self._ramp is not None:
@@ -128,7 +128,8 @@ class Steering:
             self._trust.observe(
                 batch.scores, outcome.losses, batch.keep_probability, predicted, outcome.class_counts
             )
-            self.health.doubt(batch.step, self._trust.reason)
+            self.health.doubt(batch.step, "scores", self._trust.reason)
+            self.health.doubt(batch.step, "labels", self._trust.labels.reason)
         self.health.note(
             batch.step,
             swing=swing,
@@ -136,6 +137,8 @@ class Steering:
             strength=self.strength if self._is_steered else None,
             guard=self._guard.factor if self._guard else None,
             trust=self._trust.factor if self._trust else None,
+            label_trust=self._trust.labels.factor if self._trust else None,
+            wrong_labels=self._trust.labels.wrong if self._trust else None,
         )
 
     def state(self) -> dict[str, Any]:

@@ -1,21 +1,23 @@
-"""Do scores say anything? If not, selection is noise, and uniform selection is better. Pure.
+"""Do scores say anything, and are labels right? If not, uniform selection is better. Pure.
 
-Three kinds of evidence, each over many steps and none from one batch: the rank correlation of scores with
-fresh losses (fidelity) is significantly below a bound; scores are all of one value; the selector's model
-predicts one class for nearly all candidates. It answers with a factor of the strength, 1 = scores are
-trusted, 0 = uniform selection, and with the reason in words. It knows only what the trainer itself knows at a
-step, so that under a logical clock every run of it decides alike.
+For scores there are three kinds of evidence, each over many steps and none from one batch: their rank
+correlation with fresh losses (fidelity) is significantly below a bound; they are all of one value; the
+selector's model predicts one class for nearly all candidates. It answers with a factor of the strength, 1 =
+scores are trusted, 0 = uniform selection, and with the reason in words; labels.py does the same for labels.
+It knows only what the trainer itself knows at a step, so that under a logical clock every run decides alike.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats
+from sbpipe.records import Floats, Predicted
 from sbpipe.selection.fidelity import weighted_spearman
+from sbpipe.trainer.steering.labels import LabelTrust, is_blind
+from sbpipe.trainer.steering.window import CountsWindow
 
 LEARNING = 32
 """First steps, which never count: statistics of normalisation layers are still settling in them."""
@@ -48,6 +50,7 @@ class Trust:
         self._values = _OneValue()
         self._classes = _OneClass()
         self._steps = 0
+        self.labels = LabelTrust()
         self.factor = 1.0
         self.reason = ""
 
@@ -56,7 +59,7 @@ class Trust:
         scores: Floats,
         losses: Floats,
         keep_probability: Floats,
-        predicted: Iterable[NDArray[np.int32]] = (),
+        predicted: Sequence[Predicted] = (),
         class_counts: Iterable[int] = (),
     ) -> None:
         """Take in a train batch, and what the selector's model predicted for the candidates before it."""
@@ -64,10 +67,13 @@ class Trust:
         if self._steps > LEARNING:
             self._values.add(scores)
             self._fidelity.add(scores, losses, keep_probability)
-            self._classes.add(predicted, class_counts)
-            self.reason = (
-                self._values.judge() or self._classes.judge(self._largest_class) or self._fidelity.judge()
-            )
+            self._classes.add((told.by_class for told in predicted), class_counts)
+            largest = self._classes.largest_trained if self._largest_class is None else self._largest_class
+            self.reason = self._values.judge() or self._classes.judge(largest) or self._fidelity.judge()
+            places = [told.by_place for told in predicted if told.by_place is not None]
+            if places and not is_blind(scores, losses):
+                for by_place in places:
+                    self.labels.observe(by_place, largest)
         goal = 0.0 if self.reason else 1.0
         self.factor += (CLOSING if goal < self.factor else OPENING) * (goal - self.factor)
         if abs(self.factor - goal) < _SETTLED:
@@ -82,6 +88,7 @@ class Trust:
             "fidelity": self._fidelity.state(),
             "values": self._values.state(),
             "classes": self._classes.state(),
+            "labels": self.labels.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -90,6 +97,7 @@ class Trust:
         self._fidelity.restore(state["fidelity"])
         self._values.restore(state["values"])
         self._classes.restore(state["classes"])
+        self.labels.restore(state["labels"])
 
 
 class _Fidelity:
@@ -162,9 +170,7 @@ class _OneClass:
     """Whether the selector's model takes nearly all candidates for one class."""
 
     def __init__(self) -> None:
-        self._predicted: deque[NDArray[np.int32]] = deque()
-        self._sizes: deque[int] = deque()
-        self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._predicted = CountsWindow(CANDIDATES)
         self._trained: NDArray[np.int64] = np.zeros(0, np.int64)
         self._is_one = False
 
@@ -172,28 +178,17 @@ class _OneClass:
         trained = np.array(class_counts, np.int64)
         self._trained = self._trained + trained if len(trained) == len(self._trained) else trained
         for counts in predicted:
-            self._append(counts)
-        total = sum(self._sizes)
-        while len(self._sizes) > 1 and total - self._sizes[0] >= CANDIDATES:
-            total -= self._sizes.popleft()
-            self._counts -= self._predicted.popleft()
+            self._predicted.add(counts)
 
-    def _append(self, counts: NDArray[np.int32]) -> None:
-        if len(counts) != len(self._counts):
-            self._predicted.clear()
-            self._sizes.clear()
-            self._counts = np.zeros(len(counts), np.int64)
-        self._predicted.append(counts)
-        self._sizes.append(int(counts.sum()))
-        self._counts += counts
+    @property
+    def largest_trained(self) -> float:
+        """The share of the most frequent class among what was trained; 1 = not known."""
+        total = int(self._trained.sum())
+        return float(self._trained.max() / total) if total else 1.0
 
-    def judge(self, largest_class: float | None) -> str:
-        total, counts = sum(self._sizes), self._counts
-        if total < FEWEST_CANDIDATES or len(counts) < 2:
-            return ""
-        if largest_class is None:
-            largest_class = float(self._trained.max() / self._trained.sum()) if self._trained.sum() else 1.0
-        if largest_class >= 1.0:
+    def judge(self, largest_class: float) -> str:
+        total, counts = self._predicted.total, self._predicted.counts
+        if total < FEWEST_CANDIDATES or len(counts) < 2 or largest_class >= 1.0:
             return ""
         share = float(counts.max()) / total
         taken = (share - largest_class) / (1.0 - largest_class)
@@ -204,10 +199,9 @@ class _OneClass:
         return f"the selector's model predicts class {int(counts.argmax())} for {of_all}"
 
     def state(self) -> list[Any]:
-        return [[counts.tolist() for counts in self._predicted], self._trained.tolist(), self._is_one]
+        return [self._predicted.state(), self._trained.tolist(), self._is_one]
 
     def restore(self, state: list[Any]) -> None:
         predicted, trained, self._is_one = state
-        for counts in predicted:
-            self._append(np.array(counts, np.int32))
+        self._predicted.restore(predicted)
         self._trained = np.array(trained, np.int64)

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sbpipe.config import Config
 from sbpipe.data import Order
-from sbpipe.records import Classes, Floats, Ids, Lease, Selection, TrainBatch
+from sbpipe.records import Classes, Floats, Ids, Lease, Predicted, Selection, TrainBatch
 from sbpipe.selection.draws import share_of
 from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
@@ -70,9 +69,9 @@ class Stream:
         self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
         self._strengths = {0: 1.0}
         """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
-        self.predicted: deque[tuple[int, NDArray[np.int32]]] = deque(maxlen=_MOST_PREDICTED)
-        """Predictions by class of the last selections, for who wants to take them, each with the number of
-        the batch that was being filled: under a clock it does not depend on when an answer arrives.
+        self.predicted: deque[tuple[int, Predicted]] = deque(maxlen=_MOST_PREDICTED)
+        """What selectors' models predicted in the last selections, for who wants to take it, each with the
+        number of the batch that was being filled: under a clock it does not depend on when an answer arrives.
         """
         self.is_waiting = False
         self.keep = config.selection.keep_rate
@@ -239,7 +238,7 @@ class Stream:
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         if selection.predicted is not None:
-            self.predicted.append((self.num_assembled, selection.predicted))
+            self.predicted.append((self.num_assembled, Predicted(selection.predicted, selection.places)))
         is_fill = grant.peer == FILL
         if is_fill:
             self.yielded.fill(num_kept)
@@ -349,7 +348,10 @@ class Stream:
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
-            "predicted": [(number, counts.tolist()) for number, counts in self.predicted],
+            "predicted": [
+                (number, *(None if counts is None else counts.tolist() for counts in told))
+                for number, told in self.predicted
+            ],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -360,6 +362,9 @@ class Stream:
         self._strengths = dict(state["strengths"])
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
-        self.predicted.extend((number, np.array(counts, np.int32)) for number, counts in state["predicted"])
+        for number, *told in state["predicted"]:
+            by_class, by_place = (None if counts is None else np.array(counts, np.int32) for counts in told)
+            assert by_class is not None
+            self.predicted.append((number, Predicted(by_class, by_place)))
         self._assembler.restore(state["waiting"])
         self._assemble()

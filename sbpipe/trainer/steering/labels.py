@@ -1,0 +1,120 @@
+"""How many labels are wrong? To a policy that seeks errors a wrong label is one like any other. Pure.
+
+A model that has learnt something ranks the right class of a hard example second or third, seldom last. A
+label that has nothing to do with its example stands anywhere: as often in the last third of the places behind
+the first as in the middle third. So a flat end of the ranking, beside many labels that stand first, is the
+sign of wrong labels, and its height tells how many there are, however confident the model is. Labels that are
+mistaken for similar classes only cannot be told from hard examples, and are not found.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sbpipe.records import Floats
+from sbpipe.trainer.steering.window import CountsWindow
+
+FEWEST_CLASSES = 5
+"""With fewer, the places behind the first have no middle and end that could be compared."""
+CANDIDATES = 16384
+"""Candidates that an estimate is taken over."""
+BLIND = 1.25
+"""Mean score over mean fresh loss of the same examples above which the selector's model is not the one that
+learns: where statistics of normalisation layers lag behind, it ranks right labels anywhere too.
+"""
+FEW, MANY = 0.08, 0.16
+"""Share of wrong labels at which selection begins to turn uniform, and from which on it is."""
+GUESSING, LEARNT = 0.35, 0.55
+"""Knowledge up to which an estimate does not count, and from which on it counts in full: a model that knows
+nothing ranks every label anywhere.
+"""
+CLOSING = 0.1
+"""Share of the way to go in one step."""
+WORTH_TELLING = 0.9
+"""Factor below which there is a reason."""
+_SETTLED = 0.01
+
+
+class Estimate(NamedTuple):
+    """The share of labels that look wrong, and how much the model knows: of the labels that look right, the
+    share it predicts beyond always naming the most frequent class.
+    """
+
+    wrong: float
+    knowledge: float
+
+
+def estimate(by_place: NDArray[np.integer], largest_class: float) -> Estimate:
+    """From numbers of candidates by the place of their label, 0 = the model predicts it.
+
+    If all places held wrong labels alone, each would hold a share wrong / (classes - 1). Of right labels that
+    are not predicted the last third holds at most half as many as the middle third, or the model knows little
+    yet; so twice the last less the middle third is what wrong labels leave there, or less.
+    """
+    share = by_place / max(1, int(by_place.sum()))
+    _, middle, last = (float(third.mean()) for third in np.array_split(share[1:], 3))
+    wrong = min(1.0, max(0.0, (2.0 * last - middle) * (len(share) - 1)))
+    to_know = 1.0 - wrong - largest_class
+    return Estimate(wrong, (float(share[0]) - largest_class) / to_know if to_know > 0.0 else 0.0)
+
+
+def is_blind(scores: Floats, losses: Floats) -> bool:
+    """Whether the model that scores cannot tell labels now; also where nothing was scored."""
+    known = np.isfinite(scores) & np.isfinite(losses)
+    return not float(scores[known].sum()) <= BLIND * float(losses[known].sum()) or not known.any()
+
+
+def evident(found: Estimate) -> float:
+    """The share of wrong labels as far as the model knows enough to tell."""
+    return found.wrong * _between(found.knowledge, GUESSING, LEARNT)
+
+
+def trusted(wrong: float) -> float:
+    """How much of the selection may go by errors where this share of the labels is wrong."""
+    return 1.0 - _between(wrong, FEW, MANY)
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+class LabelTrust:
+    """A factor in [0, 1] that falls with the share of wrong labels, and the reason once it is low, else "".
+
+    The largest share that was evident in the run counts: labels do not get right because a model learns them
+    by heart, and then they no longer stand anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._recent = CountsWindow(CANDIDATES)
+        self.factor = 1.0
+        self.reason = ""
+        self.wrong: float | None = None
+        """The largest share of wrong labels that was evident; None = nothing could be told yet."""
+
+    def observe(self, by_place: NDArray[np.integer], largest_class: float) -> None:
+        """Take in the labels' places of some candidates."""
+        self._recent.add(by_place)
+        if len(by_place) >= FEWEST_CLASSES and self._recent.total >= CANDIDATES:
+            self._judge(estimate(self._recent.counts, largest_class))
+
+    def _judge(self, found: Estimate) -> None:
+        if found.knowledge > GUESSING:
+            self.wrong = max(self.wrong or 0.0, evident(found))
+        goal = trusted(self.wrong or 0.0)
+        self.factor += CLOSING * (goal - self.factor)
+        if abs(self.factor - goal) < _SETTLED:
+            self.factor = goal
+        if self.factor < WORTH_TELLING:
+            self.reason = self.reason or f"at least {100 * (self.wrong or 0.0):.0f} % look wrong"
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        recent = self._recent.state()
+        return {"recent": recent, "factor": self.factor, "reason": self.reason, "wrong": self.wrong}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._recent.restore(state["recent"])
+        self.factor, self.reason, self.wrong = state["factor"], state["reason"], state["wrong"]

@@ -1,0 +1,214 @@
+"""Wrong labels are found by where the model ranks them, and turn selection uniform, with a reason."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.runs import events_of, small, train_inline
+
+from sbpipe.records import Predicted
+from sbpipe.scoring.places import places_of
+from sbpipe.trainer.steering.labels import (
+    CANDIDATES,
+    CLOSING,
+    Estimate,
+    LabelTrust,
+    estimate,
+    evident,
+    is_blind,
+    trusted,
+)
+from sbpipe.trainer.steering.trust import LEARNING, Trust
+
+
+@pytest.mark.parametrize(
+    ("by_place", "wrong", "knowledge"),
+    [
+        # Flat behind the first place: 3 x 10 % are wrong, and all that is right is known.
+        ([70, 10, 10, 10], 0.3, 1.0),
+        # It falls by more than half from place to place: hard examples.
+        ([70, 20, 8, 2], 0.0, 0.6),
+        # Flat altogether: the model knows nothing.
+        ([25, 25, 25, 25], 0.75, 0.0),
+        # Nothing was counted.
+        ([0, 0, 0, 0], 0.0, -1 / 3),
+    ],
+)
+def test_the_estimate_of_four_numbers(by_place: list[int], wrong: float, knowledge: float) -> None:
+    assert estimate(np.array(by_place), 0.25) == pytest.approx((wrong, knowledge))
+
+
+def test_trust_falls_with_wrong_labels_that_the_model_knows_enough_to_tell() -> None:
+    assert [trusted(wrong) for wrong in (0.0, 0.08, 0.16, 0.6)] == [1.0, 1.0, 0.0, 0.0]
+    assert trusted(0.12) == pytest.approx(0.5)
+    assert [evident(Estimate(0.4, knowledge)) for knowledge in (0.1, 0.35, 0.55, 0.9)] == [0.0, 0.0, 0.4, 0.4]
+
+
+def test_a_model_that_scores_far_above_fresh_losses_is_blind_and_one_that_scored_nothing_too() -> None:
+    losses, unscored = np.ones(4, np.float32), np.full(4, np.nan, np.float32)
+    assert not is_blind(1.2 * losses, losses)
+    assert is_blind(1.3 * losses, losses)
+    assert is_blind(unscored, losses)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 10_000), min_size=5, max_size=40), st.floats(0.02, 1.0))
+def test_whatever_is_counted_the_estimate_is_a_share_and_trust_too(
+    by_place: list[int], largest_class: float
+) -> None:
+    found = estimate(np.array(by_place), largest_class)
+    assert 0.0 <= found.wrong <= 1.0
+    assert 0.0 <= trusted(evident(found)) <= 1.0
+
+
+def test_places_are_those_of_a_slow_reference() -> None:
+    outputs = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(50) % 7
+    found = places_of(outputs, targets)
+    assert found is not None
+    for row, target, place in zip(outputs.tolist(), targets.tolist(), found.tolist(), strict=True):
+        assert sorted(row, reverse=True).index(row[target]) == place
+    assert places_of(outputs, targets + 1) is None
+
+
+class Candidates:
+    """Places of labels under a model that is unsure between similar classes, of which a share is wrong."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        self._classes, self._rng = num_classes, np.random.default_rng(0)
+
+    def count(self, wrong: float, *, is_right: float = 0.95, number: int = 512) -> NDArray[np.int32]:
+        # Of right labels a share stands first, and of the rest each place holds half of the one before.
+        near = np.minimum(self._rng.geometric(0.5, number), self._classes - 1)
+        right = np.where(self._rng.random(number) < is_right, 0, near)
+        anywhere = self._rng.integers(1, self._classes, number)
+        places = np.where(self._rng.random(number) < wrong, anywhere, right)
+        return np.bincount(places, minlength=self._classes).astype(np.int32)
+
+    def feed(self, trust: LabelTrust, steps: int, wrong: float, *, is_right: float = 0.95) -> list[float]:
+        factors = []
+        for _ in range(steps):
+            trust.observe(self.count(wrong, is_right=is_right), 0.1)
+            factors.append(trust.factor)
+        return factors
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.1, 0.2, 0.4, 0.6])
+def test_the_share_of_wrong_labels_is_found_and_never_too_high_where_examples_are_hard(wrong: float) -> None:
+    candidates = Candidates()
+    assert estimate(candidates.count(wrong, is_right=0.95, number=100_000), 0.1).wrong == pytest.approx(
+        wrong, abs=0.02
+    )
+    assert estimate(candidates.count(wrong, is_right=0.5, number=100_000), 0.1).wrong < wrong + 0.02
+
+
+def test_right_labels_leave_selection_alone_to_the_bit_also_where_most_examples_are_hard() -> None:
+    for is_right in (0.15, 0.4, 0.6, 0.9):
+        trust = LabelTrust()
+        assert set(Candidates().feed(trust, 200, 0.0, is_right=is_right)) == {1.0}
+        assert trust.reason == ""
+
+
+def test_a_model_that_ranks_anything_anywhere_leaves_it_alone() -> None:
+    trust = LabelTrust()
+    for _ in range(100):
+        trust.observe(np.full(10, 51, np.int32), 0.1)
+    assert (trust.factor, trust.wrong) == (1.0, None)
+
+
+def test_many_wrong_labels_turn_it_uniform_smoothly() -> None:
+    trust = LabelTrust()
+    factors = Candidates().feed(trust, 120, 0.4)
+    assert factors[: CANDIDATES // 512 - 1] == [1.0] * (CANDIDATES // 512 - 1)
+    assert factors[-1] == 0.0
+    assert -np.diff(factors).min() <= CLOSING + 1e-9
+    assert re.fullmatch(r"at least (3[5-9]|4[0-5]) % look wrong", trust.reason)
+
+
+def test_some_wrong_labels_turn_it_uniform_in_part_and_it_does_not_swing() -> None:
+    factors = Candidates().feed(LabelTrust(), 300, 0.1)
+    assert 0.2 < factors[-1] < 0.9
+    assert np.diff(factors).max() <= 0.0
+
+
+def test_labels_that_are_learnt_by_heart_stay_wrong() -> None:
+    trust, candidates = LabelTrust(), Candidates()
+    candidates.feed(trust, 120, 0.4)
+    assert candidates.feed(trust, 200, 0.0)[-1] == 0.0
+    assert trust.wrong == pytest.approx(0.4, abs=0.05)
+
+
+def test_of_four_classes_nothing_is_said() -> None:
+    trust = LabelTrust()
+    for _ in range(60):
+        trust.observe(np.array([300, 70, 70, 72], np.int32), 0.25)
+    assert (trust.factor, trust.wrong) == (1.0, None)
+
+
+def test_it_goes_on_from_a_checkpoint_as_if_nothing_had_happened() -> None:
+    whole, first, second = Trust(0.1), Trust(0.1), Trust(0.1)
+    told = [Predicted(np.full(10, 51, np.int32), Candidates().count(0.4)) for _ in range(LEARNING + 60)]
+    for trust, part in ((whole, told), (first, told[:70])):
+        for one in part:
+            trust.observe(np.arange(8, dtype=np.float32), np.arange(8, dtype=np.float32), np.ones(8), [one])
+    second.restore(first.state())
+    assert 0.0 < second.labels.factor < 1.0
+    for one in told[70:]:
+        second.observe(np.arange(8, dtype=np.float32), np.arange(8, dtype=np.float32), np.ones(8), [one])
+    assert second.labels.factor == whole.labels.factor
+    assert second.state() == whole.state()
+
+
+def write_pictures(path: Path) -> None:
+    """Ten classes, each a bright column of its own in noise: learnt within a few dozen steps."""
+    rng, arrays = np.random.default_rng(0), {}
+    for part, count in (("train", 16_384), ("test", 200)):
+        labels = np.arange(count) % 10
+        pictures = rng.integers(0, 100, (count, 10, 10, 1), dtype=np.uint8)
+        pictures[np.arange(count), :, labels] += 120
+        arrays |= {f"x_{part}": pictures, f"y_{part}": labels}
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(("policy", "wrong"), [("spread", 0.4), ("spread", 0.0), ("shuffled", 0.4)])
+def test_a_run_with_many_wrong_labels_turns_uniform_and_says_why_and_a_clean_one_does_not(
+    policy: str, wrong: float, run_path: Path, tmp_path: Path
+) -> None:
+    write_pictures(tmp_path / "pictures.npz")
+    config = small(
+        mode="inline",
+        selection__policy=policy,
+        train__steps=80,
+        train__batch_size=128,
+        selection__keep=0.25,
+        model__options={"width": 4},
+        selection__guard=False,
+        optim__lr=0.1,
+        data__name="arrays",
+        data__path=str(tmp_path / "pictures.npz"),
+        data__label_noise=wrong,
+    )
+    summary, steps = train_inline(config, run_path), events_of(run_path, "step")
+    told = [event["text"] for event in events_of(run_path, "warning") if "labels" in event["text"]]
+    if not wrong:
+        assert {step["label_trust"] for step in steps} == {1.0}
+        assert {step["strength"] for step in steps} == {1.0}
+        assert (told, summary["selection.label_doubt"]) == ([], None)
+        return
+    assert steps[-1]["label_trust"] < 0.8
+    assert 0.15 < steps[-1]["wrong_labels"] < wrong + 0.05
+    assert len(told) == 1
+    assert "look wrong" in summary["selection.label_doubt"]
+    assert "of the labels look wrong" in summary["verdict.headline"]
+    if policy == "spread":
+        assert steps[-1]["strength"] == steps[-1]["label_trust"]
+        assert "the more uniformly candidates are chosen" in told[0]
+        assert "no sign of being worse than random selection (" in summary["verdict.headline"]
+    else:
+        assert "goes by its scores all the same" in told[0]
+        assert "perhaps worse" in summary["verdict.headline"]
