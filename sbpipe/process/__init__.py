@@ -11,7 +11,7 @@ from sbpipe.config import Config, flatten, to_dict, toml_value
 from sbpipe.machine.place import Place
 from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
 from sbpipe.process.supervisor import show_events, supervise
-from sbpipe.runs.directory import CONFIG, LOGS, refuse_if_in_use
+from sbpipe.runs.directory import CONFIG, LOGS, make_private, refuse_if_in_use
 from sbpipe.runs.names.files import CONNECTION
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import check_installed, wanted
@@ -43,14 +43,15 @@ def run_processes(
     (path / CONNECTION).unlink(missing_ok=True)
     if overwrite:
         shutil.rmtree(path / LOGS, ignore_errors=True)
+    # Now: the first log would make it readable for all.
+    make_private(path)
     where = [
         "--run-dir",
         str(path),
         *(["--resume"] if resume else []),
         *(["--overwrite"] if overwrite else []),
     ]
-    # Port 0: several runs may share this machine. connection.json tells the selectors what it became.
-    command = role_command("trainer", *assignments(given), "--bind", "tcp://127.0.0.1:0", *where)
+    command = role_command("trainer", *assignments(given), *where)
     try:
         # Replicas find each other through a file, so that no port has to be free; it goes with the run.
         with tempfile.TemporaryDirectory(prefix="sbpipe-") as meeting:
@@ -112,7 +113,7 @@ def selector_settings(config: Config) -> dict[str, Any]:
     return {
         key: settings[key]
         for key in own
-        if settings[key] != defaults[key] and key not in ("link.bind", "link.connect")
+        if settings[key] != defaults[key] and key not in ("link.bind", "link.connect", "link.keys")
     }
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
-from sbpipe.link.connection import connection_of, remove_connection, write_connection
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
-from sbpipe.link.opening import open_trainer_port
+from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
@@ -53,28 +52,28 @@ def run_trainer(
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
     # Before the run directory is opened: an address in use must leave nothing behind there.
-    port = open_trainer_port(config.link)
-    run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
-    run_dir.write_environment({"trainer": devices.describe(setup.device), "selector": config.selector.device})
-    connection = connection_of(port.endpoints, port.session, config.link.keys)
-    write_connection(run_dir.path, connection)
-    where = (
-        f"tcp://HOST:PORT --keys DIR, or --connect {run_dir.path}" if config.link.keys else str(run_dir.path)
-    )
-    log.info(
-        "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s",
-        port.endpoints.control,
-        config.link.wait_s,
-        where,
-    )
-    events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-    slots = setup.slots(port.session)
-    engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
-    run = TrainerRun(setup, run_dir, engine, events, began=began)
+    listener = Listener(config.link)
+    port = listener.port
     try:
-        return run.run(resume=resume)
+        run_dir = _open_run_dir(config, path, resume=resume, overwrite=overwrite, on_open=on_open)
+        run_dir.write_environment(
+            {"trainer": devices.describe(setup.device), "selector": config.selector.device}
+        )
+        listener.announce(run_dir.path)
+        elsewhere = "tcp://HOST:PORT --keys NAME.key, or --connect " if config.link.keys else ""
+        log.info(
+            "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s%s",
+            port.endpoints.control,
+            config.link.wait_s,
+            elsewhere,
+            run_dir.path,
+        )
+        events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
+        slots = setup.slots(port.session)
+        engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
+        return TrainerRun(setup, run_dir, engine, events, began=began).run(resume=resume)
     finally:
-        remove_connection(run_dir.path, connection)
+        listener.withdraw()
 
 
 def run_inline(
@@ -183,9 +182,16 @@ def _open_run_dir(
 
 
 def run_selector(
-    config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
+    config: Config,
+    given: Mapping[str, Any],
+    show: Callable[[SelectorStats | None], None] | None = None,
+    *,
+    is_supervised: bool = False,
 ) -> RunEnd:
-    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second."""
+    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second.
+
+    One that is supervised does not judge by itself whether the run is over.
+    """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
     devices.use(device)
@@ -193,7 +199,7 @@ def run_selector(
     is_stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_stopped.set())
-    finder = Finder(config.link, selector_id)
+    finder = Finder(config.link, selector_id, is_supervised=is_supervised)
     port = finder.find(is_stopped)
     if port is None:
         return RunEnd.STOPPED
