@@ -61,6 +61,7 @@ WARN_AGAIN_S = 30.0
 # closed may be a trainer that is just ending.
 MAX_REFUSALS = 3
 REFUSED_S = 1.0
+LAST_WORDS_S = 0.05
 MAX_CLOSED = 8
 
 # Port 0: how often a free port whose neighbour is free too is looked for.

@@ -100,6 +100,8 @@ class SelectorPort(SocketPair[Message]):
     def _dial(self) -> None:
         for socket, endpoint in self._dialled.items():
             socket.disconnect(endpoint)
+        # The trainer knows nobody by the new route: this side says hello again.
+        self.session = NO_SESSION
         self._dialled, self._is_up = {}, False
         # Both connections have one route, which nobody can guess: by it the trainer knows whose bulk it is.
         self._route = secrets.token_hex(16).encode()
@@ -122,9 +124,8 @@ class SelectorPort(SocketPair[Message]):
             self._is_up, self.refusal = True, ""
             self._failures = dict.fromkeys(self._failures, 0)
         elif event == zmq.EVENT_DISCONNECTED and self._is_up:
-            # The trainer knows nobody by the new route: this side says hello again.
-            self.session = NO_SESSION
-            self._dial()
+            # Not at once: what the trainer said last, a goodbye perhaps, has yet to be read.
+            self._look_at = time.monotonic() + limits.LAST_WORDS_S
         elif event != zmq.EVENT_DISCONNECTED:
             self.dropped["handshake"] += 1
             is_refused = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH

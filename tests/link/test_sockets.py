@@ -328,6 +328,16 @@ def test_a_selector_that_lost_its_connection_dials_anew_and_has_no_session(
     introduce(new, selector)
 
 
+def test_the_last_words_of_a_trainer_are_read_though_its_connection_is_gone(
+    scene: Scene, tmp_path: Path
+) -> None:
+    trainer, selector = scene.pair(LinkConfig(bind=f"ipc://{tmp_path}/link"))
+    goodbye = messages.Goodbye(RunEnd.FINISHED)
+    trainer.send("s1", goodbye)
+    trainer.close()
+    assert goodbye in until(lambda: selector.session == messages.NO_SESSION, selector)
+
+
 def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
     trainer, selector = scene.pair()
     selector.session = b"o" * 16
