@@ -3,6 +3,7 @@
 import inspect
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -12,14 +13,19 @@ import torch
 from hypothesis import HealthCheck, settings
 from support import browser, runs
 
+from sbpipe.link.private import VARIABLE
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread_and_own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch.set_num_threads(1)
-    before = {name: os.environ.get(name) for name in ("XDG_CACHE_HOME", "OMP_NUM_THREADS")}
+    before = {name: os.environ.get(name) for name in ("XDG_CACHE_HOME", "OMP_NUM_THREADS", VARIABLE)}
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["OMP_NUM_THREADS"] = "1"
-    yield
+    # Of its own, for other trainers may be at work here; short, as the path of a socket must be.
+    with tempfile.TemporaryDirectory(prefix="sb-") as sockets:
+        os.environ[VARIABLE] = sockets
+        yield
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 

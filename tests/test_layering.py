@@ -31,7 +31,7 @@ FORBIDDEN = {
     "selector": {"trainer", "show"},
 }
 OWNERS = {
-    "zmq": {"link/sockets.py"},
+    "zmq": {"link/sockets.py", "link/trainer_port.py", "link/selector_port.py"},
     "msgpack": {"link/frames.py"},
     "vl_convert": {"show/charts/render.py"},
     "starlette": {"show/live/server.py"},

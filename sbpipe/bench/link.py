@@ -1,4 +1,4 @@
-"""The wire on loopback: selections per second, and weights by pieces, plain and under CURVE."""
+"""The wire on one host: selections per second, and weights by pieces, over a Unix socket and under CURVE."""
 
 import tempfile
 import threading
@@ -9,11 +9,12 @@ import numpy as np
 
 from sbpipe.bench.rows import Row, seconds_per_call
 from sbpipe.config import LinkConfig
-from sbpipe.link.binding import Keys
+from sbpipe.link.connection import read_connection
 from sbpipe.link.frames import decode, encode
-from sbpipe.link.keys import load_keys, make_keys
 from sbpipe.link.messages import Chunk, Fetch, Hello, Message, Welcome
-from sbpipe.link.sockets import SelectorPort, TrainerPort
+from sbpipe.link.opening import Listener, open_selector_port
+from sbpipe.link.selector_port import SelectorPort
+from sbpipe.link.trainer_port import TrainerPort
 from sbpipe.records import Selection
 
 _NUM_SELECTIONS = 5000
@@ -27,12 +28,8 @@ def measure() -> list[Row]:
     selection = a_selection()
     codec_s = seconds_per_call(lambda: decode(encode(selection, session=bytes(16), sequence=1)))
     rows = [Row("link", "encode and decode a selection of 384", codec_s * 1e6, "µs")]
-    with tempfile.TemporaryDirectory() as folder:
-        keys = Path(folder) / "keys"
-        make_keys(keys)
-        pairs = [("plain", None, None), ("CURVE", load_keys(keys, "trainer"), load_keys(keys, "selector"))]
-        for name, trainer_keys, selector_keys in pairs:
-            rows += _measure_pair(name, selection, trainer_keys, selector_keys)
+    for name, bind in (("Unix socket", "auto"), ("CURVE", "tcp://127.0.0.1:0")):
+        rows += _measure_pair(name, selection, LinkConfig(bind=bind))
     return rows
 
 
@@ -42,12 +39,12 @@ def a_selection() -> Selection:
     return Selection(1, 1, scores, np.arange(0, 384, 3, dtype=np.int32), np.full(384, 0.5, np.float32))
 
 
-def _measure_pair(
-    name: str, selection: Selection, trainer_keys: Keys | None, selector_keys: Keys | None
-) -> list[Row]:
-    link = LinkConfig(bind="tcp://127.0.0.1:0")
-    trainer = TrainerPort(link, trainer_keys)
-    selector = SelectorPort(trainer.endpoints, "bench", link, selector_keys)
+def _measure_pair(name: str, selection: Selection, link: LinkConfig) -> list[Row]:
+    listener = Listener(link)
+    trainer = listener.port
+    with tempfile.TemporaryDirectory() as folder:
+        listener.announce(Path(folder))
+        selector = open_selector_port(link, "bench", read_connection(Path(folder)))
     served = threading.Event()
     thread = threading.Thread(target=_serve, args=(trainer, served), daemon=True)
     thread.start()
@@ -61,6 +58,7 @@ def _measure_pair(
         thread.join()
         selector.close()
         trainer.close()
+        listener.withdraw()
     rate = _NUM_PIECES * len(_PIECE) / pieces_s / 1e6
     rows = [Row("link", f"weights in pieces of 2 MiB, {name}", rate, "MB/s")]
     return [Row("link", f"selections, {name}", _NUM_SELECTIONS / messages_s, "messages/s"), *rows]

@@ -27,8 +27,7 @@ from sbpipe.bench.rows import Row, one_core
 from sbpipe.config import Config, resolve
 from sbpipe.data import Batch
 from sbpipe.errors import PeerLost
-from sbpipe.link.connection import connection_of, write_connection
-from sbpipe.link.opening import open_trainer_port
+from sbpipe.link.opening import Listener
 from sbpipe.records import RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
@@ -39,7 +38,6 @@ COMMON = {
     "model.options": {"depth": 8},
     "train.steps": 10**6,
     "eval.every": 0.0,
-    "link.bind": "tcp://127.0.0.1:0",
     # Slowness is the subject: who is stopped now and then must not count as lost.
     "link.lost_after_s": 600.0,
     "link.hung_after_s": 600.0,
@@ -197,8 +195,9 @@ class Contest:
 def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
     """A trainer and a selector that is ready; both are gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        setup, port = prepare(config), open_trainer_port(config.link)
-        write_connection(Path(folder), connection_of(port.endpoints, port.session, config.link.keys))
+        setup, listener = prepare(config), Listener(config.link)
+        port = listener.port
+        listener.announce(Path(folder))
         slots = setup.slots(port.session)
         engine = Engine(setup.job(), port, slots, EventLog(None, "trainer"), setup.spans, run_dir=folder)
         command = [sys.executable, "-m", "sbpipe", "selector", "--connect", folder]
@@ -216,6 +215,7 @@ def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
             selector.kill()
             selector.wait()
             engine.close()
+            listener.withdraw()
 
 
 def _await_selector(engine: Engine) -> None:

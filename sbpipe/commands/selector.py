@@ -18,9 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
     parser.add_argument(
-        "--connect", metavar="WHERE", help="the trainer's address or run directory (tcp://127.0.0.1:5570)"
+        "--connect",
+        metavar="WHERE",
+        help="the trainer's run directory or address (the one trainer of this user on this host)",
     )
-    parser.add_argument("--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`")
+    parser.add_argument(
+        "--keys",
+        metavar="FILE",
+        help="this selector's key, made by `sbpipe keys`; a run directory brings its own",
+    )
     parser.add_argument(
         "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"
     )
@@ -49,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
     def show(stats: SelectorStats | None) -> None:
         display.lines([lone_selector_line(stats, time.monotonic() - begin)])
 
-    end = roles.run_selector(config, given, None if is_supervised else show)
+    end = roles.run_selector(config, given, None if is_supervised else show, is_supervised=is_supervised)
     logging.getLogger("sbpipe").info("done: %s", end)
     return 130 if end is RunEnd.STOPPED else 0

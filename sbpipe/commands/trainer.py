@@ -30,10 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_dir(parser)
     parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
     parser.add_argument(
-        "--bind", metavar="ADDRESS", help="where to listen (tcp://127.0.0.1:5570; port 0 = any)"
+        "--bind",
+        metavar="ADDRESS",
+        help="where to listen, e.g. tcp://0.0.0.0:5570 (a Unix socket that only this user can reach)",
     )
     parser.add_argument(
-        "--keys", metavar="DIR", help="CURVE keys made by `sbpipe keys`; needed on any address but loopback"
+        "--keys", metavar="DIR", help="keys made by `sbpipe keys`, for selectors on other hosts"
     )
 
 

@@ -421,13 +421,18 @@ class LinkConfig:
     """The wire."""
 
     bind: str = setting(
-        "tcp://127.0.0.1:5570",
-        "where the trainer listens; weights go over the next port; port 0 = any free pair",
+        "auto",
+        "where the trainer listens; auto = a Unix socket that only this user can reach; tcp://HOST:PORT is "
+        "always encrypted and takes the next port too; port 0 = any free pair",
     )
     connect: str = setting(
-        "tcp://127.0.0.1:5570", "where the selector finds the trainer: an address or a run directory"
+        "auto",
+        "where the selector finds the trainer: a run directory or an address; auto = the one trainer of this "
+        "user on this host",
     )
-    keys: str = setting("", "folder of CURVE keys made by `sbpipe keys`; needed on any address but loopback")
+    keys: str = setting(
+        "", "CURVE keys made by `sbpipe keys`, a folder or a .key file; on one host a run makes its own"
+    )
     heartbeat_s: float = setting(0.5, "seconds between heartbeats", low=0.01, high=86_400.0)
     lost_after_s: float = setting(4.0, "silence after which a peer is lost", low=0.02, high=86_400.0)
     hung_after_s: float = setting(

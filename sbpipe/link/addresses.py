@@ -9,7 +9,9 @@ from sbpipe.errors import ConfigError
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+|\*):(\d{1,5}|\*)", re.ASCII)
 _BARE = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+):\d{1,5}", re.ASCII)
-_FORMS = "Write tcp://127.0.0.1:5570, tcp://[::1]:5570, tcp://host:5570 or ipc:///path"
+_FORMS = "Write tcp://127.0.0.1:5570, tcp://[::1]:5570, tcp://host:5570, ipc:///path or auto"
+AUTO = "auto"
+"""In place of an address: a socket of this user's own, and for a selector the trainer that has one."""
 # The kernel's limit for a path of a local socket, its final zero left out.
 _MAX_IPC_BYTES = 107
 

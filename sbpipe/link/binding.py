@@ -42,14 +42,14 @@ _FAULTS = {
 
 
 def require_keys(key: str, given: str, address: Address, *, has_keys: bool) -> None:
-    """Refuse an address that other machines can reach unless only holders of a key get in."""
-    if not address.is_loopback and not has_keys:
-        reason = "other machines can reach this address, and without keys anyone could steer the training"
+    """Refuse a TCP address unless only holders of a key get in: on one host too, others may be logged in."""
+    if address.scheme == "tcp" and not has_keys:
+        reason = "others can reach this address, and without a key they could steer the training"
         raise ConfigError(
             key,
             given,
             reason,
-            "Make keys with `sbpipe keys` and name their folder in link.keys, or use tcp://127.0.0.1:5570",
+            "Use --connect RUN_DIR on the trainer's host; elsewhere --keys with a key of its `sbpipe keys`",
         )
 
 

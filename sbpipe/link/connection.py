@@ -41,11 +41,10 @@ class Connection:
         return Endpoints(self.control, self.bulk)
 
 
-def connection_of(endpoints: Endpoints, session: bytes, keys: str) -> Connection:
-    """What this process, listening at these endpoints, has to tell."""
-    folder = str(Path(keys).resolve()) if keys else ""
+def connection_of(endpoints: Endpoints, session: bytes, keys: str = "") -> Connection:
+    """What this process, listening at these endpoints, has to tell; `keys` is a selector's key file."""
     return Connection(
-        endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), folder
+        endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), keys
     )
 
 
@@ -74,6 +73,7 @@ def read_connection(run_dir: Path) -> Connection:
     path = run_dir / CONNECTION
     try:
         with path.open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
             # What is longer is cut off here, and then refused as malformed.
             content = file.read(_MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def read_connection(run_dir: Path) -> Connection:
             _KEY,
             str(run_dir),
             reason,
-            "Start the trainer of this run, or give its address, for instance tcp://127.0.0.1:5570",
+            "Start the trainer of this run, or give its address and --keys",
         ) from None
     except OSError as error:
         raise ConfigError(
@@ -91,6 +91,13 @@ def read_connection(run_dir: Path) -> Connection:
             f"{path} cannot be read ({error.strerror})",
             "Give a run directory or an address",
         ) from None
+    if owner != os.geteuid():
+        raise ConfigError(
+            _KEY,
+            str(run_dir),
+            f"{path} belongs to user {owner}, who could lead this selector anywhere",
+            "Run the selector as the user of the trainer, or give an address and --keys",
+        )
     malformed = ConfigError(
         _KEY, str(run_dir), f"{path} is not a connection file", "Remove it and start the trainer again"
     )
@@ -134,7 +141,10 @@ def _reachable(connect: str, connection: Connection) -> Connection:
     if control.is_loopback and not is_here:
         reason = f"its trainer listens only on its own machine, {connection.host}"
         raise ConfigError(
-            _KEY, connect, reason, "Start it with --bind tcp://0.0.0.0:5570 and keys made by `sbpipe keys`"
+            _KEY,
+            connect,
+            reason,
+            "Start it with --bind tcp://0.0.0.0:5570 --keys DIR, made by `sbpipe keys DIR`",
         )
     if not control.is_any:
         return connection

@@ -116,6 +116,10 @@ class FaultyPort:
         """Passed on."""
         self._port.refuse(peer)
 
+    def release(self, peer: str) -> None:
+        """Passed on."""
+        self._port.release(peer)
+
     def close(self) -> None:
         """Passed on; what is held back is lost."""
         self._port.close()

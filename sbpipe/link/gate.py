@@ -4,13 +4,15 @@ The trainer's gate distrusts (strikes, refusal, fencing of other sessions), the 
 from Welcome. Pure bookkeeping over frames, so every rule is testable without a socket; it must not know zmq.
 
 Reasons that are counted: prefix, protocol, type, header, fields, arrays, meaning (what `frames` finds);
-misplaced (a message of the other pair or direction, or a Hello in another's name); nameless (a routing id
-that is no selector_id); refused; fenced; duplicate; foreign (at the selector: of another session).
+misplaced (a message of the other pair or direction, or a second name for one connection); taken (a Hello in
+the name of another connection); crowded (no room for another connection); refused; fenced; duplicate; foreign
+(at the selector: of another session).
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sbpipe.link.frames import Buffer, Envelope, ProtocolMismatch, decode
 from sbpipe.link.limits import MAX_PEERS, MAX_STRIKES
@@ -25,71 +27,119 @@ from sbpipe.link.messages import (
     Reject,
     Welcome,
 )
-from sbpipe.link.schema import NAME, BadFrame
-
-Key = TypeVar("Key")
+from sbpipe.link.schema import BadFrame
 
 
 class Verdict(NamedTuple):
-    """What to hand on and what to answer."""
+    """What to hand on, from whom, and what to answer.
 
+    `holder` is the connection that holds the name which a Hello asked for: is it still alive?
+    """
+
+    peer: str = ""
     message: Message | None = None
     answer: Message | None = None
+    holder: bytes | None = None
+
+
+@dataclass
+class _Caller:
+    """One connection, by its route: what it is called, its bad messages, the last number of each socket."""
+
+    name: str = ""
+    strikes: int = 0
+    last: dict[bool, int] = field(default_factory=dict)
 
 
 class TrainerGate:
-    """Judges what selectors send."""
+    """Judges what selectors send.
+
+    All it remembers is of a connection, never of a name that one claims: a liar can harm only itself.
+    """
 
     def __init__(self, session: bytes, dropped: Counter[str]) -> None:
         self._session = session
         self._dropped = dropped
-        self._strikes: OrderedDict[str, int] = OrderedDict()
-        self._last: OrderedDict[tuple[str, bool], int] = OrderedDict()
+        self._callers: OrderedDict[bytes, _Caller] = OrderedDict()
+        self._routes: dict[str, bytes] = {}
+
+    def route_of(self, peer: str) -> bytes | None:
+        """The connection of a peer that has said hello."""
+        return self._routes.get(peer)
+
+    def name_of(self, route: bytes) -> str:
+        """The peer of a connection, or ""."""
+        caller = self._callers.get(route)
+        return caller.name if caller else ""
 
     def refuse(self, peer: str) -> None:
-        """Drop everything of this peer from now on, unread."""
-        _remember(self._strikes, peer, MAX_STRIKES)
+        """Drop everything of this peer's connection from now on, unread."""
+        route = self._routes.get(peer)
+        if route is not None:
+            self._callers[route].strikes = MAX_STRIKES
 
-    def is_refused(self, peer: str) -> bool:
-        """Whether this peer is refused."""
-        return self._strikes.get(peer, 0) >= MAX_STRIKES
+    def release(self, peer: str) -> None:
+        """Forget a peer: its connection must say hello again, and another one may take the name."""
+        route = self._routes.pop(peer, None)
+        if route is not None:
+            self._callers[route].name = ""
 
-    def judge(self, peer: str, frames: Sequence[Buffer], *, is_bulk: bool) -> Verdict:
+    def is_refused(self, route: bytes) -> bool:
+        """Whether this connection is refused."""
+        caller = self._callers.get(route)
+        return caller is not None and caller.strikes >= MAX_STRIKES
+
+    def judge(self, route: bytes, frames: Sequence[Buffer], *, is_bulk: bool) -> Verdict:
         """What becomes of one list of frames."""
-        if not NAME.fullmatch(peer):
-            return self._drop("nameless")
-        if self.is_refused(peer):
+        caller = self._caller(route)
+        if caller is None:
+            return self._drop("crowded")
+        if caller.strikes >= MAX_STRIKES:
             return self._drop("refused")
         try:
             session, sequence, message = _opened(frames, TO_TRAINER, is_bulk)
-            if isinstance(message, Hello) and message.selector_id != peer:
-                raise BadFrame("misplaced", f"{peer} says hello as {message.selector_id}")
+            if isinstance(message, Hello) and caller.name not in ("", message.selector_id):
+                raise BadFrame("misplaced", f"{caller.name} says hello as {message.selector_id}")
         except BadFrame as error:
-            return self._strike(peer, error)
+            return self._strike(caller, error)
         if isinstance(message, Hello):
-            # A selector that starts again under its old name counts from the beginning, so a Hello forgets
-            # what was before it: bulk here, control below.
-            self._last.pop((peer, True), None)
-        elif session != self._session:
+            holder = self._routes.setdefault(message.selector_id, route)
+            if holder != route:
+                # Whoever was here first keeps the name until it is silent or gone.
+                return self._drop("taken")._replace(holder=holder)
+            # A selector that says hello counts from the beginning.
+            caller.name, caller.last = message.selector_id, {}
+        elif session != self._session or not caller.name:
             # Only control is answered: an answer to bulk could overtake the Welcome, and undo it.
             return self._drop("fenced", None if is_bulk else Fenced())
-        elif sequence <= self._last.get((peer, is_bulk), -1):
+        elif sequence <= caller.last.get(is_bulk, -1):
             return self._drop("duplicate")
-        _remember(self._last, (peer, is_bulk), sequence)
-        return Verdict(message)
+        caller.last[is_bulk] = sequence
+        return Verdict(caller.name, message)
+
+    def _caller(self, route: bytes) -> _Caller | None:
+        """What is remembered of a connection; None if there is no room for another one."""
+        caller = self._callers.get(route)
+        if caller is None:
+            if len(self._callers) >= MAX_PEERS:
+                nameless = next((old for old, known in self._callers.items() if not known.name), None)
+                if nameless is None:
+                    return None
+                del self._callers[nameless]
+            caller = self._callers[route] = _Caller()
+        return caller
 
     def _drop(self, reason: str, answer: Message | None = None) -> Verdict:
         self._dropped[reason] += 1
-        return Verdict(None, answer)
+        return Verdict(answer=answer)
 
-    def _strike(self, peer: str, error: BadFrame) -> Verdict:
-        strikes = self._strikes.get(peer, 0) + 1
-        _remember(self._strikes, peer, strikes)
+    def _strike(self, caller: _Caller, error: BadFrame) -> Verdict:
+        caller.strikes += 1
         if isinstance(error, ProtocolMismatch):
             return self._drop(error.reason, Reject(str(error)))
-        is_last = strikes == MAX_STRIKES
+        is_last = caller.strikes == MAX_STRIKES
         return self._drop(
-            error.reason, Reject(f"{strikes} bad messages, the last one: {error}") if is_last else None
+            error.reason, Reject(f"{caller.strikes} bad messages, the last one: {error}") if is_last else None
         )
 
 
@@ -147,10 +197,3 @@ def _opened(frames: Sequence[Buffer], accepted: tuple[type[Message], ...], is_bu
     if not isinstance(envelope.message, accepted) or isinstance(envelope.message, BULK) != is_bulk:
         raise BadFrame("misplaced", f"{type(envelope.message).__name__} does not belong on this socket")
     return envelope
-
-
-def _remember(table: OrderedDict[Key, int], key: Key, value: int) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > MAX_PEERS:
-        table.popitem(last=False)

@@ -65,6 +65,9 @@ class InlinePort:
         """Drop the replies from now on."""
         self._is_refused = self._is_refused or peer == self._peer
 
+    def release(self, peer: str) -> None:
+        """The one peer keeps its name."""
+
     def close(self) -> None:
         """Forget what is queued."""
         self._is_closed = True

@@ -1,30 +1,35 @@
-"""The CURVE keys of a run in two files, one for each side; who has neither cannot connect. Knows no zmq.
+"""The CURVE keys of a trainer and its selectors, in files; who has none cannot connect. Knows no zmq.
 
-    trainer.key    the trainer's own pair and the selectors' public key
-    selector.key   the selectors' own pair and the trainer's public key: the only file to copy elsewhere
+    trainer.key         the trainer's own pair and the first selector's public key
+    selector.key        the first selector's own pair and the trainer's public key
+    NAME.key            the same of a further selector: the only file that its host needs
+    allowed/NAME.pub    public keys of the selectors that are let in (see `keyring`)
 
-Each is JSON: {"role", "public", "secret", "peer"}, keys in Z85; mode 0600 from the start, never overwritten.
+A .key file is JSON: {"role", "public", "secret", "peer"}, keys in Z85; mode 0600 from the start, never
+overwritten.
 """
 
 import json
 import os
 import stat
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import ConfigError
+from sbpipe.files import write_atomically
 from sbpipe.link.binding import Keys
+from sbpipe.link.keyring import ALLOWED, FIRST, NAME, SUFFIX, Z85, Keyring
 from sbpipe.link.sockets import new_key_pair, public_key_of
 
-ROLES = ("trainer", "selector")
 _KEY = "link.keys"
-_Z85 = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
+_TRAINER, _SELECTOR = "trainer", "selector"
 _MAX_FILE_BYTES = 4096
 
 
 def make_keys(folder: Path) -> tuple[Path, Path]:
-    """Write trainer.key and selector.key; refuses to write over either."""
-    paths = (folder / "trainer.key", folder / "selector.key")
+    """Write trainer.key, selector.key and the permission of the latter; refuses to write over anything."""
+    paths = (folder / f"{_TRAINER}.key", folder / f"{FIRST}.key")
     taken = [path.name for path in paths if path.exists()]
     if taken:
         raise ConfigError(
@@ -33,20 +38,86 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
             f"{' and '.join(taken)} is there already",
             "Choose another folder, or remove the old keys first",
         )
-    pairs = {role: new_key_pair() for role in ROLES}
-    texts = [
-        _to_json(role, *pairs[role], pairs[other][0])
-        for role, other in zip(ROLES, reversed(ROLES), strict=True)
-    ]
+    trainer, selector = new_keys()
+    _write(
+        folder,
+        {paths[0]: _to_json(_TRAINER, trainer), paths[1]: _to_json(_SELECTOR, selector)},
+        {FIRST: selector.public},
+    )
+    return paths
+
+
+def new_keys() -> tuple[Keys, Keys]:
+    """Fresh keys of a trainer and of one selector."""
+    (trainer, trainer_secret), (selector, selector_secret) = new_key_pair(), new_key_pair()
+    return Keys(trainer, trainer_secret, selector), Keys(selector, selector_secret, trainer)
+
+
+def selector_of(trainer: Keys) -> Keys:
+    """Fresh keys of a further selector of this trainer."""
+    public, secret = new_key_pair()
+    return Keys(public, secret, trainer.public)
+
+
+def write_selector_keys(path: Path, keys: Keys) -> None:
+    """Leave a selector's keys in a file that only this user can read."""
+    write_atomically(path, _to_json(_SELECTOR, keys), mode=0o600)
+
+
+def add_selector(folder: Path, name: str) -> Path:
+    """Make the key of a further selector and let it in; trainers at work notice."""
+    trainer = load_keys(folder, _TRAINER)
+    path = folder / f"{name}.key"
+    if not NAME.fullmatch(name) or name == _TRAINER:
+        raise ConfigError(
+            "NAME", name, "must be 1 to 64 of A-Z a-z 0-9 . _ - and not trainer", "Choose another name"
+        )
+    if path.exists() or name in allowed_names(folder):
+        raise ConfigError("NAME", name, f"{path} is there already", "Revoke it first, or choose another name")
+    keys, kept = selector_of(trainer), _permissions(folder, trainer)
+    _write(folder, {path: _to_json(_SELECTOR, keys)}, kept | {name: keys.public})
+    return path
+
+
+def revoke_selector(folder: Path, name: str) -> None:
+    """Let a key in no more; trainers at work cut its connections. The key file here goes too."""
+    kept = _permissions(folder, load_keys(folder, _TRAINER))
+    if name not in kept:
+        raise ConfigError(
+            "NAME", name, f"is not let in by {folder}", f"Known: {', '.join(sorted(kept)) or 'none'}"
+        )
+    # Written first where there was none: without it trainer.key would let the first selector in.
+    _write(folder, {}, kept)
+    (folder / ALLOWED / f"{name}{SUFFIX}").unlink()
+    (folder / f"{name}.key").unlink(missing_ok=True)
+
+
+def allowed_names(folder: Path) -> list[str]:
+    """The names of the keys that are let in."""
+    return sorted(_permissions(folder, load_keys(folder, _TRAINER)))
+
+
+def _permissions(folder: Path, trainer: Keys) -> dict[str, str]:
+    """Public keys by name."""
+    return {name: public for public, name in Keyring(trainer, folder).allowed.items()}
+
+
+def _write(folder: Path, texts: dict[Path, str], permissions: dict[str, str]) -> None:
+    """Write key files that must be new, then the permissions that are not there yet; all or no key files."""
     written: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, text in zip(paths, texts, strict=True):
+        for path, text in texts.items():
             # Private from the first byte: a chmod afterwards would leave a moment to read it in.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             written.append(path)
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(text)
+        (folder / ALLOWED).mkdir(mode=0o700, exist_ok=True)
+        for name, public in permissions.items():
+            path = folder / ALLOWED / f"{name}{SUFFIX}"
+            if not path.exists():
+                write_atomically(path, f"{public}\n", mode=0o600)
     except OSError as error:
         for path in written:
             path.unlink(missing_ok=True)
@@ -56,12 +127,11 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
             f"keys cannot be written ({error.strerror})",
             "Choose a folder that you may write to",
         ) from None
-    return paths
 
 
-def load_keys(folder: Path, role: str) -> Keys:
-    """The keys of one side; refuses a file that others may read, or that `make_keys` does not write."""
-    path = folder / f"{role}.key"
+def load_keys(place: Path, role: str) -> Keys:
+    """The keys of one side, in a folder or a file; refuses one that others may read, or of another form."""
+    path = place if place.suffix == ".key" else place / f"{role}.key"
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -69,29 +139,29 @@ def load_keys(folder: Path, role: str) -> Keys:
     except OSError as error:
         raise ConfigError(
             _KEY,
-            str(folder),
+            str(place),
             f"{path.name} cannot be read ({error.strerror})",
             "Make keys with `sbpipe keys`",
         ) from None
     if mode & 0o077:
         raise ConfigError(
             _KEY,
-            str(folder),
+            str(place),
             f"{path.name} has mode {mode:04o}, so others may read it",
             f"Run: chmod 600 {path}",
         )
-    return _from_json(folder, role, content)
+    return _from_json(path, role, content)
 
 
-def _to_json(role: str, public: str, secret: str, peer: str) -> str:
-    return json.dumps({"role": role, "public": public, "secret": secret, "peer": peer}, indent=2) + "\n"
+def _to_json(role: str, keys: Keys) -> str:
+    return json.dumps({"role": role, **asdict(keys)}, indent=2) + "\n"
 
 
-def _from_json(folder: Path, role: str, content: bytes) -> Keys:
+def _from_json(path: Path, role: str, content: bytes) -> Keys:
     malformed = ConfigError(
         _KEY,
-        str(folder),
-        f"{role}.key is not a key file of the {role}",
+        str(path.parent),
+        f"{path.name} is not a key file of the {role}",
         "Make new keys with `sbpipe keys` in another folder",
     )
     try:
@@ -104,9 +174,7 @@ def _from_json(folder: Path, role: str, content: bytes) -> Keys:
         or table.pop("role") != role
     ):
         raise malformed
-    if not all(
-        isinstance(value, str) and len(value) == 40 and set(value) <= _Z85 for value in table.values()
-    ):
+    if not all(isinstance(value, str) and Z85.fullmatch(value) for value in table.values()):
         raise malformed
     # Keys mixed up by hand would only fail later, in a handshake that gives no reason.
     try:

@@ -26,24 +26,43 @@ CHUNK_FRAME_BYTES = MAX_CHUNK_BYTES + SLACK_BYTES
 
 MIN_KEEP = 1e-9
 
-# Queues, in messages, for each peer; and what one `receive` takes at most.
+# Queues, in messages, for each peer; and what one `receive` takes at most. The trainer's queue of what came
+# is short: a peer that sends faster than it is read must fill its own memory, not the trainer's.
 CONTROL_QUEUE = 1000
+UNREAD_QUEUE = 16
 BULK_QUEUE_MIB = 128
 MAX_POSTED = 10_000
 CONTROL_DRAIN = 256
 BULK_DRAIN = 32
+DUTY_DRAIN = 256
 
-# Peers: bad messages until one is refused; peers remembered (a hostile one that invents names pushes out old
-# ones, not the memory).
+# Peers: bad messages until one is refused; connections remembered (a hostile peer that invents routes pushes
+# out those without a name, not the memory).
 MAX_STRIKES = 3
 MAX_PEERS = 4096
 
-# Times. A pong of the bulk pair waits behind chunks, so it is given longer than one of control.
+# Connections over TCP. zmq bounds a frame but not the number of frames in a message, so the bytes that a
+# connection may send without completing a message are bounded: the first number until it is granted a lease,
+# then what the answer to that lease may take.
+MAX_UNFINISHED_BYTES = 256 << 10
+MAX_STRANGERS = 64
+MAX_CONNECTIONS = 1024
+STRANGER_S = 10.0
+LOOK_S = 0.25
+
+# Times.
+HANDSHAKE_MS = 5000
 LINGER_MS = 300
-BULK_HEARTBEAT_S = 5.0
-BULK_LOST_S = 30.0
 RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1000
+WARN_AGAIN_S = 30.0
+
+# Failed handshakes in a row until a selector gives up: a refusal is certain, a connection that was only
+# closed may be a trainer that is just ending.
+MAX_REFUSALS = 3
+REFUSED_S = 1.0
+LAST_WORDS_S = 0.05
+MAX_CLOSED = 8
 
 # Port 0: how often a free port whose neighbour is free too is looked for.
 FREE_PAIR_TRIES = 50
@@ -52,3 +71,9 @@ FREE_PAIR_TRIES = 50
 def bulk_queue(chunk_mib: float) -> int:
     """Chunks that may wait for one peer: about BULK_QUEUE_MIB of memory."""
     return min(64, max(4, int(BULK_QUEUE_MIB / chunk_mib)))
+
+
+def answer_bytes(num_candidates: int) -> int:
+    """What the answer to a lease of so many candidates may take on the wire, encrypted."""
+    arrays = 3 * 4 * num_candidates + 4 * MAX_CLASSES
+    return MAX_HEADER_BYTES + MAX_UNFINISHED_BYTES + arrays + arrays // 8

@@ -1,22 +1,76 @@
-"""Ports from settings: finds the keys and the trainer, so that the loops need not. Knows no loop."""
+"""Ports from settings, and what leads selectors to a trainer: key, connection file, notice. Knows no loop."""
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 from sbpipe.config import LinkConfig
-from sbpipe.link.connection import locate
-from sbpipe.link.keys import load_keys
-from sbpipe.link.sockets import SelectorPort, TrainerPort
+from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.link.addresses import AUTO, parse
+from sbpipe.link.binding import Keys
+from sbpipe.link.connection import Connection, connection_of, remove_connection, write_connection
+from sbpipe.link.keyring import Keyring
+from sbpipe.link.keys import load_keys, new_keys, selector_of, write_selector_keys
+from sbpipe.link.notices import Notice, new_socket, remove_socket
+from sbpipe.link.selector_port import SelectorPort
+from sbpipe.link.trainer_port import TrainerPort
+from sbpipe.runs.names.files import SELECTOR_KEY
 
 
-def open_trainer_port(link: LinkConfig) -> TrainerPort:
-    """Listen at `link.bind`, with the keys of `link.keys` if it is set."""
-    return TrainerPort(link, load_keys(Path(link.keys), "trainer") if link.keys else None)
+class Listener:
+    """A trainer's port at `link.bind`, closed to all but this user and the holders of keys.
+
+    `auto` is a Unix socket in a private folder. TCP is always encrypted: with the trainer's key of
+    `link.keys`, or with one that is made here and never written down. Selectors of this user find theirs in
+    the run directory.
+    """
+
+    def __init__(self, link: LinkConfig) -> None:
+        self._is_own_socket = link.bind == AUTO
+        if self._is_own_socket:
+            link = replace(link, bind=f"ipc://{new_socket()}")
+        self._selector_keys: Keys | None = None
+        keyring = None
+        if parse("link.bind", link.bind).scheme == "tcp":
+            trainer = load_keys(Path(link.keys), "trainer") if link.keys else new_keys()[0]
+            self._selector_keys = selector_of(trainer)
+            keyring = Keyring(trainer, Path(link.keys) if link.keys else None, self._selector_keys.public)
+        self.port = TrainerPort(link, keyring)
+        self._connection: Connection | None = None
+        self._notice: Notice | None = None
+        self._run_dir = Path()
+
+    def announce(self, run_dir: Path) -> None:
+        """Lead selectors here: by the run directory, and those that are given none by a notice."""
+        self._run_dir, key = run_dir, run_dir / SELECTOR_KEY
+        try:
+            if self._selector_keys is not None:
+                write_selector_keys(key, self._selector_keys)
+        except OSError as error:
+            raise RunDirError(
+                f"{key} cannot be written ({error.strerror}). Check the space on its disk"
+            ) from None
+        keys = str(key) if self._selector_keys is not None else ""
+        self._connection = connection_of(self.port.endpoints, self.port.session, keys)
+        write_connection(run_dir, self._connection)
+        # Over TCP a run can do without: only selectors that are told nothing at all need it.
+        with contextlib.suppress(ConfigError):
+            self._notice = Notice(run_dir)
+
+    def withdraw(self) -> None:
+        """Take away what `announce` left; the port is closed by who uses it."""
+        if self._notice is not None:
+            self._notice.remove()
+        if self._connection is not None:
+            remove_connection(self._run_dir, self._connection)
+        if self._selector_keys is not None:
+            (self._run_dir / SELECTOR_KEY).unlink(missing_ok=True)
+        if self._is_own_socket:
+            remove_socket(self.port.endpoints.control)
 
 
-def open_selector_port(link: LinkConfig, selector_id: str) -> SelectorPort:
-    """Connect to `link.connect`, keys from `link.keys` or the run directory. NotThereYet: try again."""
-    connection = locate(link.connect)
-    folder = link.keys or connection.keys
-    return SelectorPort(
-        connection.endpoints, selector_id, link, load_keys(Path(folder), "selector") if folder else None
-    )
+def open_selector_port(link: LinkConfig, selector_id: str, connection: Connection) -> SelectorPort:
+    """Connect to a trainer, with the keys of `link.keys` or of its run directory."""
+    place = link.keys or connection.keys
+    keys = load_keys(Path(place), "selector") if place and connection.control.startswith("tcp://") else None
+    return SelectorPort(connection.endpoints, selector_id, link, keys)

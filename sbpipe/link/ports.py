@@ -12,7 +12,7 @@ from sbpipe.link.messages import Message
 
 
 class Port(Protocol):
-    """The trainer's end: many peers, each by its selector_id."""
+    """The trainer's end: many peers, each by its selector_id. For one that is gone, the port says Goodbye."""
 
     @property
     def session(self) -> bytes:
@@ -37,12 +37,19 @@ class Port(Protocol):
     def refuse(self, peer: str) -> None:
         """Drop everything of this peer from now on, unread."""
 
+    def release(self, peer: str) -> None:
+        """Forget this peer: it must say hello again, and another connection may take its name."""
+
     def close(self) -> None:
         """Let go of everything; may be called twice."""
 
 
 class OnePeerPort(Protocol):
     """The selector's end: the one peer is the trainer."""
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no use in trying on: the trainer does not take this key, or has another; else ""."""
 
     @property
     def session(self) -> bytes:

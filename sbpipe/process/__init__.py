@@ -14,7 +14,7 @@ from sbpipe.process.crew import Crew
 from sbpipe.process.showing import show_events
 from sbpipe.process.standing import Standing
 from sbpipe.process.supervisor import Ending, Supervisor
-from sbpipe.runs.directory import LOGS, is_unused, refuse_if_in_use
+from sbpipe.runs.directory import LOGS, is_unused, make_private, refuse_if_in_use
 from sbpipe.runs.names.files import CONNECTION
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import check_installed, wanted
@@ -61,8 +61,9 @@ def run_processes(
     (path / CONNECTION).unlink(missing_ok=True)
     if overwrite:
         shutil.rmtree(path / LOGS, ignore_errors=True)
-    # Port 0: several runs may share this machine. connection.json tells the selectors what it became.
-    command = role_command("trainer", "--bind", "tcp://127.0.0.1:0", "--run-dir", str(path))
+    # Now: the first log would make it readable for all.
+    make_private(path)
+    command = role_command("trainer", "--run-dir", str(path))
     settings = assignments(given)
     first = [*settings, *(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
     standing = Standing(path, resume=resume)
@@ -142,7 +143,7 @@ def selector_settings(config: Config) -> dict[str, Any]:
     return {
         key: settings[key]
         for key in own
-        if settings[key] != defaults[key] and key not in ("link.bind", "link.connect")
+        if settings[key] != defaults[key] and key not in ("link.bind", "link.connect", "link.keys")
     }
 
 

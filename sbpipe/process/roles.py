@@ -15,10 +15,10 @@ import torch
 
 from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
-from sbpipe.link.connection import connection_of, remove_connection, run_dir_of, write_connection
+from sbpipe.link.connection import run_dir_of
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
-from sbpipe.link.opening import open_trainer_port
+from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
@@ -70,34 +70,33 @@ def run_trainer(
     claim(path, resume=resume, overwrite=overwrite)
     setup = prepare(config)
     # Before the run directory is opened: an address in use must leave nothing behind there.
-    port = open_trainer_port(config.link)
-    run_dir = _open_run_dir(
-        config,
-        path,
-        {"trainer": devices.describe(setup.device), "selector": config.selector.device},
-        resume=resume,
-        overwrite=overwrite,
-        on_open=on_open,
-    )
-    connection = connection_of(port.endpoints, port.session, config.link.keys)
-    write_connection(run_dir.path, connection)
-    where = (
-        f"tcp://HOST:PORT --keys DIR, or --connect {run_dir.path}" if config.link.keys else str(run_dir.path)
-    )
-    log.info(
-        "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s",
-        port.endpoints.control,
-        config.link.wait_s,
-        where,
-    )
-    events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-    slots = setup.slots(port.session)
-    engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
-    run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
+    listener = Listener(config.link)
+    port = listener.port
     try:
+        run_dir = _open_run_dir(
+            config,
+            path,
+            {"trainer": devices.describe(setup.device), "selector": config.selector.device},
+            resume=resume,
+            overwrite=overwrite,
+            on_open=on_open,
+        )
+        listener.announce(run_dir.path)
+        elsewhere = "tcp://HOST:PORT --keys NAME.key, or --connect " if config.link.keys else ""
+        log.info(
+            "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s%s",
+            port.endpoints.control,
+            config.link.wait_s,
+            elsewhere,
+            run_dir.path,
+        )
+        events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
+        slots = setup.slots(port.session)
+        engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
+        run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
         return run.run(resume=resume)
     finally:
-        remove_connection(run_dir.path, connection)
+        listener.withdraw()
 
 
 def run_inline(
@@ -238,9 +237,16 @@ def _open_run_dir(
 
 
 def run_selector(
-    config: Config, given: Mapping[str, Any], show: Callable[[SelectorStats | None], None] | None = None
+    config: Config,
+    given: Mapping[str, Any],
+    show: Callable[[SelectorStats | None], None] | None = None,
+    *,
+    is_supervised: bool = False,
 ) -> RunEnd:
-    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second."""
+    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second.
+
+    One that is supervised does not judge by itself whether the run is over.
+    """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
     devices.use(device)
@@ -248,7 +254,7 @@ def run_selector(
     is_stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_stopped.set())
-    finder = Finder(config.link, selector_id)
+    finder = Finder(config.link, selector_id, is_supervised=is_supervised)
     port = finder.find(is_stopped)
     if port is None:
         return RunEnd.STOPPED

@@ -104,6 +104,13 @@ def is_finished(path: Path) -> bool:
         return False
 
 
+def make_private(path: Path) -> None:
+    """Make a directory that only this user can reach; one that is there is left as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Its mode is not left to the umask: keys, weights and data of the run lie here.
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
 def refuse_if_in_use(path: Path) -> None:
     """A trainer holds the lock of the directory it works in."""
     if (path / LOCK).exists():
@@ -146,7 +153,7 @@ class RunDir:
         """Claim the directory, make or clear it, and lock it against a second trainer."""
         claim(path, resume=resume, overwrite=overwrite)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_private(path)
             run_dir = cls(path)
             run_dir._lock()
         except OSError as error:

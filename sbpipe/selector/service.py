@@ -171,6 +171,10 @@ class SelectorService:
             self._port.send(messages.Heartbeat(built.selector.progress if built else 0, self.status()))
 
     def _watch(self, now: float) -> None:
+        refusal = self._port.refusal
+        # A trainer that was started again has other keys, and its run directory names them.
+        if refusal and not self._look_elsewhere():
+            raise PeerRejected(refusal)
         silent_s = now - self._heard_at
         patience_s = self._link.orphan_timeout_s if self._was_welcomed else self._link.wait_s
         if silent_s > patience_s:
@@ -187,11 +191,13 @@ class SelectorService:
         if puller is not None:
             puller.watch(now)
 
-    def _look_elsewhere(self) -> None:
+    def _look_elsewhere(self) -> bool:
+        """Go where the trainer is now; whether that is elsewhere."""
         port = self._moved()
         if port is not None:
             self._port, old = port, self._port
             old.close()
+        return port is not None
 
     def _handle(self, message: messages.Message) -> None:
         self._heard_at = time.monotonic()

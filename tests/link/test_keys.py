@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,14 @@ from support.runs import HANG_S
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError
 from sbpipe.link.binding import Keys
-from sbpipe.link.connection import connection_of, write_connection
-from sbpipe.link.keys import load_keys, make_keys
-from sbpipe.link.messages import Chunk, Fetch, Hello, Welcome
-from sbpipe.link.opening import open_selector_port, open_trainer_port
-from sbpipe.link.sockets import SelectorPort, TrainerPort, new_key_pair, public_key_of
+from sbpipe.link.connection import locate
+from sbpipe.link.keyring import Keyring
+from sbpipe.link.keys import add_selector, allowed_names, load_keys, make_keys, revoke_selector
+from sbpipe.link.messages import Chunk, Fetch, Goodbye, Heartbeat, Hello, Message, Welcome
+from sbpipe.link.opening import Listener, open_selector_port
+from sbpipe.link.selector_port import SelectorPort
+from sbpipe.link.sockets import new_key_pair, public_key_of
+from sbpipe.link.trainer_port import TrainerPort
 
 
 def hello(name: str) -> Hello:
@@ -42,9 +45,11 @@ def test_keys_are_made_for_both_sides_and_only_the_owner_can_read_them(folder: P
     trainer, selector = load_keys(folder, "trainer"), load_keys(folder, "selector")
     assert (trainer.public, selector.public) == (selector.peer, trainer.peer)
     assert len({trainer.secret, selector.secret, trainer.public, selector.public}) == 4
-    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*")} == {
         "trainer.key": 0o600,
         "selector.key": 0o600,
+        "allowed": 0o700,
+        "selector.pub": 0o600,
     }
 
 
@@ -123,9 +128,11 @@ def test_the_public_key_follows_from_the_secret_one() -> None:
 def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_are(
     folder: Path, tmp_path: Path, opened: list[TrainerPort | SelectorPort]
 ) -> None:
-    trainer = open_trainer_port(LinkConfig(bind="tcp://0.0.0.0:0", keys=str(folder)))
-    write_connection(tmp_path, connection_of(trainer.endpoints, trainer.session, str(folder)))
-    selector = open_selector_port(LinkConfig(connect=str(tmp_path)), "s1")
+    listener = Listener(LinkConfig(bind="tcp://0.0.0.0:0", keys=str(folder)))
+    trainer = listener.port
+    listener.announce(tmp_path)
+    selector = open_selector_port(LinkConfig(), "s1", locate(str(tmp_path)))
+    listener.withdraw()
     opened += [trainer, selector]
     selector.send(hello("s1"))
     assert trainer.receive(HANG_S) == [("s1", hello("s1"))]
@@ -138,36 +145,140 @@ def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_ar
     assert selector.receive(HANG_S) == [Chunk(1, 0, len(data), data)]
 
 
-def stranger(kind: str, right: Keys) -> Keys | None:
+def stranger(kind: str, right: Keys) -> Keys:
     public, secret = new_key_pair()
     strangers = {
-        "no keys": None,
         "unknown key": Keys(public, secret, right.peer),
         "another trainer": Keys(right.public, right.secret, public),
     }
     return strangers[kind]
 
 
-@pytest.mark.parametrize("kind", ["no keys", "unknown key", "another trainer"])
-def test_without_the_right_keys_nothing_gets_in_and_both_sides_can_tell(
-    folder: Path, kind: str, opened: list[TrainerPort | SelectorPort]
+@pytest.mark.parametrize("kind", ["unknown key", "another trainer"])
+def test_without_the_right_keys_nothing_gets_in_and_both_sides_say_so(
+    folder: Path, kind: str, opened: list[TrainerPort | SelectorPort], caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = TrainerPort(LinkConfig(bind="tcp://127.0.0.1:0"), load_keys(folder, "trainer"))
+    trainer = TrainerPort(LinkConfig(bind="tcp://127.0.0.1:0"), Keyring(load_keys(folder, "trainer"), folder))
     selector = SelectorPort(
         trainer.endpoints, "s1", LinkConfig(), stranger(kind, load_keys(folder, "selector"))
     )
     opened += [trainer, selector]
     selector.send(hello("s1"))
-    deadline = time.monotonic() + HANG_S
-    while not selector.dropped["handshake"] or (kind == "unknown key" and not trainer.dropped["key"]):
-        assert time.monotonic() < deadline
-        assert trainer.receive(0.01) == []
-        assert selector.receive(0.01) == []
+    assert until(lambda: selector.refusal, trainer, selector) == []
+    said = {
+        "unknown key": ("refused this key", "unknown key was turned away, from 127.0.0.1"),
+        "another trainer": ("is not the trainer of this key", "does not know the key of this trainer"),
+    }[kind]
+    assert said[0] in selector.refusal
+    assert [record.message for record in caplog.records if said[1] in record.message] == caplog.messages
+    assert len(caplog.messages) == 1
 
 
 def test_a_closed_port_leaves_no_doorman_behind(folder: Path) -> None:
-    keys = load_keys(folder, "trainer")
-    first = TrainerPort(LinkConfig(bind="tcp://127.0.0.1:0"), keys)
+    keyring = Keyring(load_keys(folder, "trainer"))
+    first = TrainerPort(LinkConfig(bind="tcp://127.0.0.1:0"), keyring)
     first.close()
-    again = TrainerPort(LinkConfig(bind=first.endpoints.control), keys)
+    again = TrainerPort(LinkConfig(bind=first.endpoints.control), keyring)
     again.close()
+
+
+def until(condition: Callable[[], object], *ports: TrainerPort | SelectorPort) -> list[object]:
+    came: list[object] = []
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline, [port.dropped for port in ports]
+        for port in ports:
+            came += port.receive(0.01)
+    return came
+
+
+# --- several keys, while a trainer is at work -----------------------------------------------------
+
+
+def connected(trainer: TrainerPort, key: Path, name: str) -> SelectorPort:
+    selector = SelectorPort(trainer.endpoints, name, LinkConfig(), load_keys(key, "selector"))
+    came: list[object] = []
+    while (name, hello(name)) not in came:
+        selector.send(hello(name))
+        came += [*trainer.receive(0.1), *selector.receive(0.0)]
+    trainer.send(name, Welcome("run", "{}", "", 0.5, 4.0))
+    until(lambda: selector.session == trainer.session, selector)
+    return selector
+
+
+def test_a_key_can_be_added_and_revoked_while_the_trainer_is_at_work(
+    folder: Path, opened: list[TrainerPort | SelectorPort]
+) -> None:
+    trainer = TrainerPort(LinkConfig(bind="tcp://127.0.0.1:0"), Keyring(load_keys(folder, "trainer"), folder))
+    opened += [trainer]
+    first = connected(trainer, folder, "first")
+    stolen_file = add_selector(folder, "gpu2").read_bytes()
+    second = connected(trainer, folder / "gpu2.key", "second")
+    opened += [first, second]
+    revoke_selector(folder, "gpu2")
+    second.send(Heartbeat(1))
+    second.send(Heartbeat(2))
+    ended: list[tuple[str, Message]] = []
+    while not any(isinstance(message, Goodbye) for _, message in ended):
+        ended += trainer.receive(HANG_S)
+    assert ended[-1][0] == "second"
+    assert "revoked" in ended[-1][1].reason  # type: ignore[union-attr]
+    # Its connection is cut, and it does not get in again.
+    assert until(lambda: second.refusal, trainer, second) == []
+    first.send(Heartbeat(3))
+    assert trainer.receive(HANG_S) == [("first", Heartbeat(3))]
+    (folder / "gpu2.key").write_bytes(stolen_file)
+    (folder / "gpu2.key").chmod(0o600)
+    late = SelectorPort(trainer.endpoints, "late", LinkConfig(), load_keys(folder / "gpu2.key", "selector"))
+    opened.append(late)
+    late.send(hello("late"))
+    assert until(lambda: late.refusal, trainer, late) == []
+
+
+def test_keys_are_listed_added_and_revoked_by_name(folder: Path) -> None:
+    assert allowed_names(folder) == ["selector"]
+    add_selector(folder, "gpu2")
+    assert allowed_names(folder) == ["gpu2", "selector"]
+    with pytest.raises(ConfigError, match="there already"):
+        add_selector(folder, "gpu2")
+    with pytest.raises(ConfigError, match="not trainer"):
+        add_selector(folder, "trainer")
+    with pytest.raises(ConfigError, match="must be"):
+        add_selector(folder, "../out")
+    revoke_selector(folder, "selector")
+    assert allowed_names(folder) == ["gpu2"]
+    with pytest.raises(ConfigError, match=r"is not let in.*gpu2"):
+        revoke_selector(folder, "selector")
+
+
+def without_permissions(folder: Path) -> None:
+    """As an older version made it."""
+    for path in (folder / "allowed").iterdir():
+        path.unlink()
+    (folder / "allowed").rmdir()
+
+
+def test_a_folder_of_an_older_version_works_and_its_one_key_can_be_revoked(folder: Path) -> None:
+    without_permissions(folder)
+    keyring = Keyring(load_keys(folder, "trainer"), folder)
+    assert list(keyring.allowed.values()) == ["selector"]
+    revoke_selector(folder, "selector")
+    assert keyring.refresh()
+    assert keyring.allowed == {}
+    assert Keyring(load_keys(folder, "trainer"), folder).allowed == {}
+
+
+def test_a_folder_of_permissions_that_goes_bad_lets_nobody_in(folder: Path) -> None:
+    keyring = Keyring(load_keys(folder, "trainer"), folder, own="o" * 40)
+    assert not keyring.refresh() or keyring.allowed
+    (folder / "allowed").chmod(0o777)
+    os.utime(folder / "allowed", ns=(1, 1))
+    assert keyring.refresh()
+    assert list(keyring.allowed) == ["o" * 40]
+    with pytest.raises(ConfigError, match="others may write"):
+        Keyring(load_keys(folder, "trainer"), folder)
+
+
+def test_a_file_that_is_no_public_key_lets_nobody_in(folder: Path) -> None:
+    (folder / "allowed" / "bad.pub").write_text("garbage")
+    assert list(Keyring(load_keys(folder, "trainer"), folder).allowed.values()) == ["selector"]

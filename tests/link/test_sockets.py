@@ -1,7 +1,6 @@
 """Sockets: what arrives, what does not, and that nothing a peer does stops the trainer."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,17 +30,26 @@ from sbpipe.link.connection import (
 )
 from sbpipe.link.frames import CRC, MAGIC, PREFIX, Buffer, decode, encode
 from sbpipe.link.gate import SelectorGate, TrainerGate
-from sbpipe.link.opening import open_selector_port, open_trainer_port
+from sbpipe.link.keyring import Keyring
+from sbpipe.link.keys import new_keys
+from sbpipe.link.opening import Listener, open_selector_port
 from sbpipe.link.ports import OnePeerPort, Port
-from sbpipe.link.sockets import SelectorPort, TrainerPort
+from sbpipe.link.private import VARIABLE
+from sbpipe.link.selector_port import SelectorPort
+from sbpipe.link.trainer_port import TrainerPort
 from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
+TRAINER_KEYS, SELECTOR_KEYS = new_keys()
 WELCOME = messages.Welcome("run", "{}", "", 0.5, 4.0)
 
 
 def hello(name: str) -> messages.Hello:
     return messages.Hello(name, "host", 1, "cpu", "fp32", "0.1.0")
+
+
+def listen(link: LinkConfig) -> TrainerPort:
+    return TrainerPort(link, None if link.bind.startswith("ipc:") else Keyring(TRAINER_KEYS))
 
 
 class Scene:
@@ -53,12 +61,13 @@ class Scene:
         self.raws: list[zmq.Socket[bytes]] = []
 
     def trainer(self, link: LinkConfig = ANYWHERE) -> TrainerPort:
-        port = TrainerPort(link)
+        port = listen(link)
         self.ports.append(port)
         return port
 
     def selector(self, trainer: TrainerPort, link: LinkConfig = ANYWHERE) -> SelectorPort:
-        port = SelectorPort(trainer.endpoints, "s1", link)
+        keys = SELECTOR_KEYS if trainer.endpoints.control.startswith("tcp:") else None
+        port = SelectorPort(trainer.endpoints, "s1", link, keys)
         self.ports.append(port)
         return port
 
@@ -75,9 +84,13 @@ class Scene:
         return raw
 
     def raw(self, endpoint: str, name: bytes = b"raw") -> zmq.Socket[bytes]:
+        """A peer that holds a key and says what it likes."""
         dealer = self.socket(zmq.DEALER)
-        if name:
-            dealer.setsockopt(zmq.ROUTING_ID, name)
+        dealer.setsockopt(zmq.ROUTING_ID, name)
+        dealer.curve_publickey, dealer.curve_secretkey = (
+            key.encode() for key in (SELECTOR_KEYS.public, SELECTOR_KEYS.secret)
+        )
+        dealer.curve_serverkey = SELECTOR_KEYS.peer.encode()
         dealer.connect(endpoint)
         return dealer
 
@@ -169,8 +182,8 @@ def test_a_sent_buffer_may_be_written_over_at_once(scene: Scene) -> None:
     assert bytes(chunk.data) == before
 
 
-def test_control_comes_before_bulk_that_was_there_first(scene: Scene) -> None:
-    trainer, selector = scene.pair()
+def test_control_comes_before_bulk_that_was_there_first(scene: Scene, tmp_path: Path) -> None:
+    trainer, selector = scene.pair(LinkConfig(bind=f"ipc://{tmp_path}/link"))
     for _ in range(5):
         selector.send(messages.Fetch(1, 0, 4))
     selector.send(messages.Heartbeat(1))
@@ -245,7 +258,7 @@ import sys
 from sbpipe.config import LinkConfig
 from sbpipe.link.addresses import Endpoints
 from sbpipe.link import messages
-from sbpipe.link.sockets import SelectorPort
+from sbpipe.link.selector_port import SelectorPort
 port = SelectorPort(Endpoints(*sys.argv[1:]), "s1", LinkConfig())
 port.send(messages.Hello("s1", "host", 1, "cpu", "fp32", "0"))
 while True:
@@ -254,21 +267,17 @@ while True:
 """
 
 
-def test_a_stopped_process_becomes_unreachable_and_can_come_back(scene: Scene) -> None:
-    trainer = scene.trainer(LinkConfig(bind="tcp://127.0.0.1:0", heartbeat_s=0.05, lost_after_s=0.3))
+def test_of_a_killed_process_the_port_says_goodbye(scene: Scene, tmp_path: Path) -> None:
+    trainer = scene.trainer(LinkConfig(bind=f"ipc://{tmp_path}/link"))
     with subprocess.Popen([sys.executable, "-c", SELECTOR, *trainer.endpoints]) as process:
-        try:
-            assert isinstance(take(trainer)[1], messages.Hello)
-            process.send_signal(signal.SIGSTOP)
-            until(lambda: trainer.dropped["unreachable"] > 0 or not trainer.send("s1", WELCOME), trainer)
-            process.send_signal(signal.SIGCONT)
-            # A welcome may be lost with a connection that broke once more: it is sent until it is answered.
-            came: list[object] = []
-            while ("s1", messages.Heartbeat(1)) not in came:
-                trainer.send("s1", WELCOME)
-                came += trainer.receive(0.05)
-        finally:
-            process.kill()
+        assert isinstance(take(trainer)[1], messages.Hello)
+        process.kill()
+        process.wait()
+        came = until(lambda: not trainer.send("s1", messages.Heartbeat(1)), trainer)
+    assert [*came, *trainer.receive(HANG_S)] == [
+        ("s1", messages.Goodbye(RunEnd.FAILED, "its connection is gone"))
+    ]
+    assert not trainer.send("s1", messages.Heartbeat(1))
 
 
 def test_a_message_of_another_session_is_fenced_and_the_selector_is_told_once(scene: Scene) -> None:
@@ -306,19 +315,27 @@ def test_a_restarted_trainer_receives_the_queue_of_the_old_session_and_fences_it
     assert selector.session == new.session != old.session
 
 
-def test_a_selector_that_keeps_beating_finds_the_restarted_trainer(scene: Scene, tmp_path: Path) -> None:
+def test_a_selector_that_lost_its_connection_dials_anew_and_has_no_session(
+    scene: Scene, tmp_path: Path
+) -> None:
     link = LinkConfig(bind=f"ipc://{tmp_path}/link")
     old, selector = scene.pair(link)
+    route = selector._route
     old.close()
     new = scene.trainer(link)
-    # A single message may be lost in the dying connection, so it beats until it is fenced.
-    came = until(
-        lambda: selector.session == messages.NO_SESSION or not selector.send(messages.Heartbeat(1)),
-        new,
-        selector,
-    )
-    assert came == [messages.Fenced()]
+    until(lambda: selector.session == messages.NO_SESSION, new, selector)
+    assert selector._route != route
     introduce(new, selector)
+
+
+def test_the_last_words_of_a_trainer_are_read_though_its_connection_is_gone(
+    scene: Scene, tmp_path: Path
+) -> None:
+    trainer, selector = scene.pair(LinkConfig(bind=f"ipc://{tmp_path}/link"))
+    goodbye = messages.Goodbye(RunEnd.FINISHED)
+    trainer.send("s1", goodbye)
+    trainer.close()
+    assert goodbye in until(lambda: selector.session == messages.NO_SESSION, selector)
 
 
 def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
@@ -331,15 +348,30 @@ def test_the_selector_drops_what_another_session_says(scene: Scene) -> None:
     assert (came or selector.receive(HANG_S)) == [messages.Reject("no")]
 
 
-def test_a_selector_that_starts_anew_under_its_old_name_is_heard(scene: Scene) -> None:
+def test_a_second_hello_in_the_name_of_a_living_peer_changes_nothing(scene: Scene) -> None:
     trainer, first = scene.pair()
-    for count in range(20):
-        first.send(messages.Heartbeat(count))
-    until(lambda: trainer._gate._last[("s1", False)] >= 20, trainer)
     second = scene.selector(trainer)
-    introduce(trainer, second)
-    second.send(messages.Heartbeat(1))
-    assert take(trainer) == ("s1", messages.Heartbeat(1))
+    second.send(hello("s1"))
+    assert until(lambda: trainer.dropped["taken"] == 1, trainer) == []
+    first.send(messages.Heartbeat(7))
+    assert take(trainer) == ("s1", messages.Heartbeat(7))
+    trainer.send("s1", messages.Announce(1, 1))
+    came: list[object] = []
+    while messages.Announce(1, 1) not in came:
+        came += first.receive(HANG_S)
+    assert second.receive(0.0) == []
+
+
+@pytest.mark.parametrize("how", ["released", "gone"])
+def test_the_name_of_a_peer_that_is_given_up_or_gone_can_be_taken(scene: Scene, how: str) -> None:
+    trainer, first = scene.pair()
+    if how == "gone":
+        first.close()
+        until(lambda: not trainer.send("s1", messages.Heartbeat(1)))
+        assert isinstance(take(trainer)[1], messages.Goodbye)
+    else:
+        trainer.release("s1")
+    introduce(trainer, scene.selector(trainer))
 
 
 @pytest.mark.parametrize(
@@ -351,7 +383,6 @@ def test_a_selector_that_starts_anew_under_its_old_name_is_heard(scene: Scene) -
         ([*raw_frames(messages.Fenced(), messages.NO_SESSION), b"more"], "arrays"),
         (raw_frames(WELCOME, messages.NO_SESSION), "misplaced"),
         (raw_frames(messages.Fetch(1, 0, 1), messages.NO_SESSION), "misplaced"),
-        (raw_frames(hello("another"), messages.NO_SESSION), "misplaced"),
     ],
 )
 def test_three_bad_messages_and_the_peer_is_refused_with_a_word(
@@ -363,17 +394,27 @@ def test_three_bad_messages_and_the_peer_is_refused_with_a_word(
         raw.send_multipart(frames)
     raw.send_multipart(raw_frames(hello("raw"), messages.NO_SESSION))
     assert until(lambda: trainer.dropped["refused"] == 1, trainer) == []
-    assert trainer.dropped == {reason: 3, "refused": 1}
+    assert trainer.dropped[reason] == 3
     assert isinstance(decode(raw.recv_multipart()).message, messages.Reject)
     introduce(trainer, scene.selector(trainer))
 
 
-def test_a_refused_peer_is_not_heard(scene: Scene) -> None:
+def test_a_connection_has_one_name(scene: Scene) -> None:
+    trainer = scene.trainer()
+    raw = scene.raw(trainer.endpoints.control)
+    for name in ("one", "other"):
+        raw.send_multipart(raw_frames(hello(name), messages.NO_SESSION))
+    assert until(lambda: trainer.dropped["misplaced"] == 1, trainer) == [("one", hello("one"))]
+
+
+def test_a_refused_peer_is_not_heard_and_its_connection_is_cut(scene: Scene) -> None:
     trainer, selector = scene.pair()
     trainer.refuse("s1")
     selector.send(messages.Heartbeat(1))
-    selector.send(messages.Fetch(1, 0, 1))
-    assert until(lambda: trainer.dropped["refused"] == 2, trainer) == []
+    ((peer, message),) = until(lambda: trainer.dropped["cut"] == 1, trainer)
+    assert peer == "s1"
+    assert isinstance(message, messages.Goodbye)
+    assert trainer.dropped["refused"] == 1
 
 
 def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
@@ -385,13 +426,6 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
     assert "the peer speaks 0.3, this side 5.0" in answer.reason
-
-
-@pytest.mark.parametrize("name", [b"", b"a name", b"\xff\xfe", b"x" * 65])
-def test_a_peer_without_a_proper_name_is_dropped_unread(scene: Scene, name: bytes) -> None:
-    trainer = scene.trainer()
-    scene.raw(trainer.endpoints.control, name).send_multipart(raw_frames(hello("raw"), messages.NO_SESSION))
-    assert until(lambda: trainer.dropped["nameless"] == 1, trainer) == []
 
 
 @pytest.mark.parametrize(
@@ -415,6 +449,8 @@ def test_the_greatest_selection_and_the_greatest_chunk_pass(scene: Scene) -> Non
         np.ones(limits.MAX_CANDIDATES, np.float32),
         np.arange(limits.MAX_CANDIDATES, dtype=np.int32),
     )
+    trainer.send("s1", Lease(1, 0, 0, limits.MAX_CANDIDATES, enough=1, most=limits.MAX_CANDIDATES, version=0))
+    assert isinstance(take_one(selector), Lease)
     selector.send(Selection(1, 0, scores, kept, scores))
     assert isinstance(take(trainer)[1], Selection)
     selector.send(messages.Fetch(1, 0, limits.MAX_CHUNK_BYTES))
@@ -426,38 +462,50 @@ def test_the_greatest_selection_and_the_greatest_chunk_pass(scene: Scene) -> Non
     assert len(chunk.data) == len(data)
 
 
-def test_garbage_for_the_selector_is_counted_and_the_next_message_is_read(scene: Scene) -> None:
-    router, bulk = scene.socket(zmq.ROUTER), scene.socket(zmq.ROUTER)
-    ports = [sock.bind_to_random_port("tcp://127.0.0.1") for sock in (router, bulk)]
-    selector = SelectorPort(Endpoints(*(f"tcp://127.0.0.1:{port}" for port in ports)), "s1", LinkConfig())
+def test_garbage_for_the_selector_is_counted_and_the_next_message_is_read(
+    scene: Scene, tmp_path: Path
+) -> None:
+    router = scene.socket(zmq.ROUTER)
+    endpoints = Endpoints(f"ipc://{tmp_path}/link", f"ipc://{tmp_path}/link.bulk")
+    router.bind(endpoints.control)
+    selector = SelectorPort(endpoints, "s1", LinkConfig())
     scene.ports.append(selector)
     selector.send(hello("s1"))
-    assert router.recv_multipart()[0] == b"s1"
+    route = router.recv_multipart()[0]
     for frames in (
         [b"garbage"],
         raw_frames(hello("s1"), b"t" * 16),
         raw_frames(messages.Gone(1), b"t" * 16),
         raw_frames(WELCOME, b"t" * 16),
     ):
-        router.send_multipart([b"s1", *frames])
+        router.send_multipart([route, *frames])
     assert until(lambda: selector.session == b"t" * 16, selector) == [WELCOME]
     assert selector.dropped == {"prefix": 1, "misplaced": 2}
 
 
-def test_the_gate_drops_what_it_has_seen_on_the_same_socket() -> None:
+def test_the_gate_drops_what_it_has_seen_on_the_same_socket_of_the_same_connection() -> None:
     gate, session = TrainerGate(b"t" * 16, dropped := Counter[str]()), b"t" * 16
-    first, second = (
-        raw_frames(messages.Heartbeat(1), session, 5),
-        raw_frames(messages.Heartbeat(2), session, 9),
-    )
-    assert gate.judge("s1", first, is_bulk=False).message == messages.Heartbeat(1)
-    assert gate.judge("s1", second, is_bulk=False).message == messages.Heartbeat(2)
-    assert gate.judge("s1", first, is_bulk=False).message is None
-    assert gate.judge("s2", first, is_bulk=False).message == messages.Heartbeat(1)
-    assert gate.judge(
-        "s1", raw_frames(messages.Fetch(1, 0, 1), session, 6), is_bulk=True
-    ).message == messages.Fetch(1, 0, 1)
+    for name in ("s1", "s2"):
+        gate.judge(name.encode(), raw_frames(hello(name), messages.NO_SESSION), is_bulk=False)
+
+    def judge(route: bytes, message: messages.Message, sequence: int) -> messages.Message | None:
+        is_bulk = isinstance(message, messages.Fetch)
+        return gate.judge(route, raw_frames(message, session, sequence), is_bulk=is_bulk).message
+
+    assert judge(b"s1", messages.Heartbeat(1), 5) == messages.Heartbeat(1)
+    assert judge(b"s1", messages.Heartbeat(2), 9) == messages.Heartbeat(2)
+    assert judge(b"s1", messages.Heartbeat(1), 5) is None
+    assert judge(b"s2", messages.Heartbeat(1), 5) == messages.Heartbeat(1)
+    assert judge(b"s1", messages.Fetch(1, 0, 1), 6) == messages.Fetch(1, 0, 1)
     assert dropped == {"duplicate": 1}
+
+
+def test_a_message_of_a_connection_without_a_name_is_fenced() -> None:
+    gate = TrainerGate(b"t" * 16, dropped := Counter[str]())
+    verdict = gate.judge(b"r", raw_frames(messages.Heartbeat(1), b"t" * 16), is_bulk=False)
+    assert (verdict.message, verdict.answer) == (None, messages.Fenced())
+    assert gate.judge(b"r", raw_frames(messages.Fetch(1, 0, 1), b"t" * 16), is_bulk=True).answer is None
+    assert dropped == {"fenced": 2}
 
 
 def test_the_selectors_gate_drops_duplicates_until_another_session_begins() -> None:
@@ -471,11 +519,14 @@ def test_the_selectors_gate_drops_duplicates_until_another_session_begins() -> N
     assert dropped == {"duplicate": 1}
 
 
-def test_invented_names_do_not_fill_the_memory() -> None:
-    gate = TrainerGate(b"t" * 16, Counter())
+def test_invented_routes_fill_no_memory_and_push_out_nobody_with_a_name() -> None:
+    gate, session = TrainerGate(b"t" * 16, Counter()), b"t" * 16
+    gate.judge(b"honest", raw_frames(hello("s1"), messages.NO_SESSION), is_bulk=False)
     for number in range(limits.MAX_PEERS + 100):
-        gate.judge(f"s{number}", [b"garbage"], is_bulk=False)
-    assert len(gate._strikes) == limits.MAX_PEERS
+        gate.judge(f"r{number}".encode(), [b"garbage"], is_bulk=False)
+    assert len(gate._callers) == limits.MAX_PEERS
+    beat = raw_frames(messages.Heartbeat(1), session, 1)
+    assert gate.judge(b"honest", beat, is_bulk=False).message == messages.Heartbeat(1)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -490,7 +541,7 @@ def test_port_zero_gives_a_control_port_and_the_next_one(scene: Scene) -> None:
 def test_a_taken_port_names_the_way_out(scene: Scene) -> None:
     taken = scene.trainer().endpoints.control
     with pytest.raises(ConfigError, match=r"link\.bind.*listens there already.*--bind tcp://127\.0\.0\.1:0"):
-        TrainerPort(LinkConfig(bind=taken))
+        listen(LinkConfig(bind=taken))
 
 
 def test_a_taken_bulk_port_is_the_one_that_is_named(scene: Scene) -> None:
@@ -501,7 +552,7 @@ def test_a_taken_bulk_port_is_the_one_that_is_named(scene: Scene) -> None:
         socket.create_server(("127.0.0.2", below + 1)),
         pytest.raises(ConfigError, match=rf"127\.0\.0\.2:{below + 1}: something listens"),
     ):
-        TrainerPort(LinkConfig(bind=other))
+        listen(LinkConfig(bind=other))
     scene.trainer(LinkConfig(bind=other))
 
 
@@ -511,7 +562,7 @@ def test_a_local_socket_is_not_taken_from_a_living_trainer_but_from_a_dead_one(
     link = LinkConfig(bind=f"ipc://{tmp_path}/link")
     first = scene.trainer(link)
     with pytest.raises(ConfigError, match="listens there already"):
-        TrainerPort(link)
+        listen(link)
     first.close()
     assert (tmp_path / "link").is_socket()
     scene.pair(link)
@@ -520,7 +571,7 @@ def test_a_local_socket_is_not_taken_from_a_living_trainer_but_from_a_dead_one(
 def test_a_file_that_is_no_socket_is_not_replaced_by_one(tmp_path: Path) -> None:
     (tmp_path / "link.bulk").write_text("precious")
     with pytest.raises(ConfigError, match=r"link\.bulk: it is not a socket"):
-        TrainerPort(LinkConfig(bind=f"ipc://{tmp_path}/link"))
+        listen(LinkConfig(bind=f"ipc://{tmp_path}/link"))
     assert (tmp_path / "link.bulk").read_text() == "precious"
 
 
@@ -538,17 +589,22 @@ def test_a_file_that_is_no_socket_is_not_replaced_by_one(tmp_path: Path) -> None
         ("ipc://", "has no path"),
         ("ipc://*", "has no path"),
         ("ipc:///" + "x" * 200, "longer than"),
-        ("ipc:///nowhere/at/all", "folder does not exist"),
+        ("ipc:///nowhere/at/all", "cannot be looked at"),
+        ("ipc://@abstract", "has no owner"),
+        ("ipc:///tmp/link", "others may reach into it|belongs to"),
     ],
 )
 def test_a_malformed_address_is_a_config_error(bind: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"link\.bind.*{says}"):
-        TrainerPort(LinkConfig(bind=bind))
+    with pytest.raises(ConfigError, match=rf"link\.bind.*({says})"):
+        listen(LinkConfig(bind=bind))
 
 
 @pytest.mark.parametrize(
     "bind",
     [
+        "tcp://127.0.0.1:0",
+        "tcp://localhost:0",
+        "tcp://[::1]:0",
         "tcp://0.0.0.0:0",
         "tcp://*:0",
         "tcp://[::]:0",
@@ -557,33 +613,55 @@ def test_a_malformed_address_is_a_config_error(bind: str, says: str) -> None:
         "10.0.0.1:5570",
     ],
 )
-def test_an_address_others_can_reach_refuses_to_open_without_keys(bind: str) -> None:
-    with pytest.raises(ConfigError, match=r"link\.bind.*other machines.*sbpipe keys"):
+def test_a_tcp_address_refuses_to_open_without_keys_on_loopback_too(bind: str) -> None:
+    with pytest.raises(ConfigError, match=r"link\.bind.*without a key.*sbpipe keys"):
         TrainerPort(LinkConfig(bind=bind))
 
 
-def test_connecting_to_another_machine_without_keys_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"link\.connect.*sbpipe keys"):
-        SelectorPort(Endpoints("tcp://10.0.0.1:1", "tcp://10.0.0.1:2"), "s1", LinkConfig())
+@pytest.mark.parametrize("host", ["10.0.0.1", "127.0.0.1"])
+def test_connecting_over_tcp_without_keys_is_refused_at_once(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"link\.connect.*RUN_DIR.*sbpipe keys"):
+        SelectorPort(Endpoints(f"tcp://{host}:1", f"tcp://{host}:2"), "s1", LinkConfig())
 
 
 def test_a_name_that_the_trainer_would_drop_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="selector_id"):
-        SelectorPort(Endpoints("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), "a name", LinkConfig())
+        SelectorPort(
+            Endpoints("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), "a name", LinkConfig(), SELECTOR_KEYS
+        )
 
 
 # --- where the trainer is -------------------------------------------------------------------------
 
 
-def test_a_run_directory_leads_to_its_trainer(scene: Scene, tmp_path: Path) -> None:
-    trainer = open_trainer_port(ANYWHERE)
-    scene.ports.append(trainer)
-    path = write_connection(tmp_path, connection_of(trainer.endpoints, trainer.session, ""))
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [entry.name for entry in tmp_path.iterdir()] == ["connection.json"]
-    selector = open_selector_port(LinkConfig(connect=str(tmp_path)), "s1")
+@pytest.mark.parametrize(
+    ("bind", "files"),
+    [("auto", {"connection.json"}), ("tcp://127.0.0.1:0", {"connection.json", "selector.key"})],
+)
+def test_a_run_directory_leads_to_its_trainer(
+    scene: Scene, tmp_path: Path, bind: str, files: set[str]
+) -> None:
+    listener = Listener(LinkConfig(bind=bind))
+    scene.ports.append(listener.port)
+    listener.announce(tmp_path)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        files, 0o600
+    )
+    selector = open_selector_port(LinkConfig(), "s1", locate(str(tmp_path)))
     scene.ports.append(selector)
-    introduce(trainer, selector)
+    introduce(listener.port, selector)
+    listener.withdraw()
+    assert not list(tmp_path.iterdir())
+    assert not list(Path(os.environ[VARIABLE]).iterdir())
+
+
+def test_a_connection_file_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    write_connection(tmp_path, connection_of(Endpoints("ipc:///x/y", "ipc:///x/y.bulk"), b"s"))
+    os.chown(tmp_path / "connection.json", 65534, 65534)
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
+        locate(str(tmp_path))
 
 
 def test_the_connection_is_taken_away_only_by_the_trainer_that_wrote_it(tmp_path: Path) -> None:
@@ -635,10 +713,9 @@ def test_a_malformed_connection_file_is_a_config_error(tmp_path: Path, content: 
 
 
 def test_a_trainer_that_listens_everywhere_is_found_by_its_host(tmp_path: Path) -> None:
-    everywhere = connection_of(Endpoints("tcp://0.0.0.0:7000", "tcp://0.0.0.0:7001"), b"s", "keys")
+    everywhere = connection_of(Endpoints("tcp://0.0.0.0:7000", "tcp://0.0.0.0:7001"), b"s", "x.key")
     write_connection(tmp_path, everywhere)
     assert locate(str(tmp_path)).control == "tcp://127.0.0.1:7000"
-    assert Path(everywhere.keys).is_absolute()
     text = (tmp_path / "connection.json").read_text()
     (tmp_path / "connection.json").write_text(text.replace(socket.gethostname(), "elsewhere"))
     assert locate(str(tmp_path)).endpoints == ("tcp://elsewhere:7000", "tcp://elsewhere:7001")

@@ -25,6 +25,8 @@ from support.runs import (
     wait_for,
 )
 
+from sbpipe.link.keys import make_keys
+from sbpipe.link.notices import Notice
 from sbpipe.runs import read_run
 from sbpipe.show.report.lanes import pairs_of
 from sbpipe.weights.leftovers import SHARED_MEMORY, leftovers
@@ -218,6 +220,71 @@ def test_a_selector_may_start_before_its_trainer_and_keys_let_it_in(tmp_path: Pa
     assert "done: finished" in output
 
 
+def test_two_terminals_need_no_address(tmp_path: Path) -> None:
+    selector = start("selector", cwd=tmp_path)
+    trainer = sbpipe("trainer", *settings(), cwd=tmp_path)
+    assert trainer.returncode == 0, trainer.stdout + trainer.stderr
+    output, _ = selector.communicate(timeout=HANG_S)
+    assert selector.returncode == 0, output
+    assert "a trainer of this user on this host" in output
+
+
+def test_a_selector_that_could_mean_two_trainers_names_them(tmp_path: Path) -> None:
+    runs = [tmp_path / "one", tmp_path / "two"]
+    notices = [Notice(run) for run in runs]
+    selector = sbpipe("selector")
+    for notice in notices:
+        notice.remove()
+    assert selector.returncode == 2
+    assert all(f"--connect {run}" in selector.stderr for run in runs)
+
+
+def test_a_selector_of_a_finished_run_is_told_at_once(run_path: Path) -> None:
+    run_path.mkdir()
+    (run_path / "summary.json").write_text('{"status": "finished"}')
+    selector = sbpipe("selector", "--connect", str(run_path))
+    assert selector.returncode == 3
+    assert "is finished: there is nothing to select for" in selector.stderr
+
+
+def test_a_wrong_key_ends_the_selector_and_both_sides_say_so(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        make_keys(tmp_path / name)
+    # Theirs, but with the public key of our trainer: only its own key is wrong.
+    wrong, right = (tmp_path / name / "selector.key" for name in ("theirs", "ours"))
+    table = json.loads(wrong.read_text()) | {"peer": json.loads(right.read_text())["peer"]}
+    wrong.write_text(json.dumps(table))
+    run_path = tmp_path / "run"
+    bind = ("--bind", "tcp://127.0.0.1:0", "--keys", str(tmp_path / "ours"))
+    trainer = start("trainer", *bind, "--run-dir", str(run_path), *settings())
+    address = wait_for("the trainer", lambda: control_of(run_path))
+    selector = sbpipe("selector", "--connect", address, "--keys", str(wrong))
+    trainer.terminate()
+    output, _ = trainer.communicate(timeout=HANG_S)
+    assert selector.returncode == 3
+    assert "refused this key" in selector.stderr
+    assert output.count("a selector with an unknown key was turned away, from 127.0.0.1") == 1
+
+
+def control_of(run_path: Path) -> str:
+    """Where a trainer listens, once it does."""
+    path = run_path / "connection.json"
+    return str(json.loads(path.read_text())["control"]) if path.exists() else ""
+
+
+def test_a_run_listens_where_it_is_told_and_nobody_else_can_look_into_it(tmp_path: Path) -> None:
+    run_path, address = tmp_path / "run", f"ipc://{tmp_path}/link"
+    given = settings(link__bind=address, train__steps=100_000)
+    run = start("run", "--run-dir", str(run_path), *given)
+    assert wait_for("the trainer", lambda: control_of(run_path)) == address
+    wait_for("steps", has_steps(run_path, 3))
+    assert run_path.stat().st_mode & 0o777 == 0o700
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=HANG_S)
+    assert run.returncode == 130, output
+    assert not (run_path / "connection.json").exists()
+
+
 def write_npz(path: Path, seed: int) -> Path:
     random = np.random.default_rng(seed)
     x, y = random.integers(0, 256, (300, 3, 32, 32), np.uint8), random.integers(0, 10, 300)
@@ -271,6 +338,7 @@ def test_every_event_is_a_line_of_json(run_path: Path) -> None:
 
 def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_path: Path) -> None:
     run_path.mkdir()
+    run_path.chmod(0o700)
     address = f"ipc://{run_path}/link"
     selector = start("selector", "--connect", address, "--set", "link.heartbeat_s=0.02")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +166,7 @@ def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
     selector = _PROCESSES.Process(target=_select, args=(given,), daemon=True)
     selector.start()
     try:
-        link = replace(config.link, bind="tcp://127.0.0.1:*")
-        return roles.run_trainer(
-            replace(config, link=link), path, resume=False, overwrite=False, on_open=lambda run_dir: None
-        )
+        return roles.run_trainer(config, path, resume=False, overwrite=False, on_open=lambda run_dir: None)
     finally:
         selector.join(10.0)
         selector.kill()

@@ -3,6 +3,7 @@
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 CONNECTION = "connection.json"
+SELECTOR_KEY = "selector.key"
 TRAINER_EVENTS = "events-trainer.jsonl"
 SELECTOR_EVENTS = "events-selector-{}.jsonl"
 SUPERVISOR_EVENTS = "events-supervisor.jsonl"
@@ -19,6 +20,7 @@ FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
     ENVIRONMENT: "versions, devices, host, cores, git commit, command",
     CONNECTION: "where a selector reaches the trainer",
+    SELECTOR_KEY: "while a trainer listens over TCP: the key by which selectors of this user reach it",
     TRAINER_EVENTS: "the trainer's events",
     SELECTOR_EVENTS.format(
         "ID"

@@ -16,9 +16,11 @@ from sbpipe.link.ports import Port
 from sbpipe.records import Part, Predicted, RunEnd, Selection, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.claims import possible_selection
 from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
+from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.fill import Filler
@@ -271,17 +273,39 @@ class Dispatcher:
         if not self._reception.heard(name, now):
             return
         peer = self._roster.peers[name]
+        if not peer.is_ready:
+            return  # it was granted nothing since it said hello
+        if not peer.answers_its_own(message.lease_id):
+            self._expire(self._reception.accuse(peer, "answered a lease that it was never granted"))
+            return
+        if peer.answers_again(message.lease_id):
+            self.num_fenced += 1
+            return
+        message = possible_selection(message, now - peer.came_at)
         self._reception.told(peer, message.stats)
         peer.answered(message.stats, now, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if self._finite is not None and not reason:
-            self._finite.see(message.scores, self._stream.steps_done)
+            self._judge_scores(self._finite, peer, message)
         if reason:
             peer.was_refused()
         if reason and message.lease_id not in self._filler.taken_back:
             self.num_fenced += 1
             self._events.write("fenced", selector=name, lease=message.lease_id, reason=reason)
+
+    def _judge_scores(self, finite: FiniteScores, peer: Peer, selection: Selection) -> None:
+        try:
+            finite.see(selection.scores, self._stream.steps_done)
+        except DivergedError as error:
+            # A loop that goes on without this selector sees by its own losses whether that is true.
+            if not self._goes_on_alone:
+                raise
+            self._expire(self._reception.turn_out(peer, str(error)))
+
+    @property
+    def _goes_on_alone(self) -> bool:
+        return not self._config.is_clocked and self._config.selection.fallback not in ("wait", "fail")
 
     def _watch(self, now: float) -> None:
         holders = {grant.peer for grant in self._stream.ledger.out.values()}
@@ -306,7 +330,9 @@ class Dispatcher:
             if not self._port.send(peer.name, lease):
                 self._reception.lose(peer.name, "does not take messages")
                 self._expire(peer.name)
-            elif peer.name in idle:
+                continue
+            peer.owes(lease.lease_id)
+            if peer.name in idle:
                 peer.begins(now)
         if not peers and not self._stream.is_finished:
             self._go_alone(now)

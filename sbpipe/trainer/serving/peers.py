@@ -10,6 +10,7 @@ from sbpipe.records import SelectorStats
 SLOWNESS = 0.9
 """Share of what was measured that stays at each answer: about the last ten count."""
 _TRIPS = 16
+_LEASES = 4096
 
 
 @dataclass
@@ -23,6 +24,8 @@ class Peer:
     needs_history: bool = True
     heard_at: float = 0.0
     progressed_at: float = 0.0
+    came_at: float = 0.0
+    strikes: int = field(default=0, init=False)
     progress: int = field(default=-1, init=False)
     answers: int = field(default=0, init=False)
     stats: SelectorStats = field(default=SelectorStats(), init=False)
@@ -35,11 +38,28 @@ class Peer:
     round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_TRIPS), init=False)
     """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
     _asked: tuple[float, float] | None = field(default=None, init=False)
+    _leases: dict[int, bool] = field(default_factory=dict, init=False)
+    """Leases that it was granted, oldest first, and whether it has answered them."""
 
     @property
     def description(self) -> str:
         """Its device, and what it scores in as far as it has said so."""
         return f"{self.device} {self.stats.precision}".strip()
+
+    def owes(self, lease_id: int) -> None:
+        """It was granted a lease."""
+        self._leases[lease_id] = False
+        if len(self._leases) > _LEASES:
+            del self._leases[next(iter(self._leases))]
+
+    def answers_its_own(self, lease_id: int) -> bool:
+        """Whether it was ever granted this lease."""
+        return lease_id in self._leases
+
+    def answers_again(self, lease_id: int) -> bool:
+        """Whether it has answered this lease before; from now on it has."""
+        before, self._leases[lease_id] = self._leases[lease_id], True
+        return before
 
     def begins(self, now: float) -> None:
         """It was idle until now: the time before this lease is not time without progress."""

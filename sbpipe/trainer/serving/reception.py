@@ -5,6 +5,7 @@ It keeps the roster and answers; leases and batches are the dispatcher's busines
 
 import logging
 
+from sbpipe.link.limits import MAX_STRIKES
 from sbpipe.link.messages import (
     Announce,
     Chunk,
@@ -22,6 +23,7 @@ from sbpipe.link.messages import (
 from sbpipe.link.ports import Port
 from sbpipe.records import Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
+from sbpipe.trainer.serving.claims import possible_stats
 from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.weights.publisher import Publisher
 
@@ -55,7 +57,9 @@ class Reception:
         self, name: str, device: str, now: float, *, pulls_weights: bool = False, precision: str = ""
     ) -> None:
         """A selector may be granted leases from now on."""
-        ready = Peer(name, device, True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now)
+        ready = Peer(
+            name, device, True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now, came_at=now
+        )
         ready.stats = SelectorStats(precision=precision)
         self.roster.add(ready)
         self.num_admitted += 1
@@ -95,19 +99,20 @@ class Reception:
             # A selector says hello again when it has lost us: whatever it held of the session before is void.
             self._publisher.release(name)
             self.roster.remove(name)
-            self.roster.add(Peer(name, message.device, heard_at=now, progressed_at=now))
+            self.roster.add(Peer(name, message.device, heard_at=now, progressed_at=now, came_at=now))
             self._port.send(name, self._welcome)
             return name
         if isinstance(message, Goodbye):
             told = f"{message.end}: {message.reason}" if message.reason else message.end
             return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
         if isinstance(message, Fetch):
-            if self.heard(name, now):
+            # Weights are for those who have shown that they train the same thing.
+            if self.heard(name, now) and self.roster.peers[name].is_ready:
                 self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
             peer = self.roster.peers[name]
             if isinstance(message, Heartbeat) and message.stats is not None:
-                self.told(peer, message.stats)
+                self.told(peer, possible_stats(message.stats, now - peer.came_at))
             if isinstance(message, Ready):
                 self._compare(peer, message, now)
         return ""
@@ -121,10 +126,7 @@ class Reception:
         ]
         if differing:
             reason = "the two sides do not train the same thing; " + "; ".join(differing)
-            self._port.send(peer.name, Reject(reason))
-            self.roster.remove(peer.name)
-            log.warning("selector %s rejected: %s", peer.name, reason)
-            self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
+            self._reject(peer, reason)
             return
         if not peer.is_ready:
             self.admit(
@@ -136,6 +138,27 @@ class Reception:
                 if self._publisher[part].newest_version >= 0:
                     self.announce(peer.name, part, self._publisher[part].newest_version)
 
+    def _reject(self, peer: Peer, reason: str) -> None:
+        self._port.send(peer.name, Reject(reason))
+        self.roster.remove(peer.name)
+        self._port.release(peer.name)
+        log.warning("selector %s rejected: %s", peer.name, reason)
+        self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
+
+    def accuse(self, peer: Peer, fault: str) -> str:
+        """A selector did what an honest one never does; its name if that was once too often, else ""."""
+        peer.strikes += 1
+        if peer.strikes < MAX_STRIKES:
+            return ""
+        return self.turn_out(peer, f"{peer.strikes} times: {fault}")
+
+    def turn_out(self, peer: Peer, reason: str) -> str:
+        """Hear nothing more of a selector; its name, for its leases must be taken back."""
+        self._publisher.release(peer.name)
+        self._port.refuse(peer.name)
+        self._reject(peer, reason)
+        return peer.name
+
     def announce(self, name: str, part: Part, version: int) -> None:
         """Tell a selector that pulls of a newer snapshot."""
         self._port.send(name, Announce(version, self._publisher[part].num_bytes, part))
@@ -143,6 +166,7 @@ class Reception:
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
         """A selector is gone; its name, if it was known."""
         self._publisher.release(name)
+        self._port.release(name)
         if self.roster.remove(name, is_lost=is_failure) is None:
             return ""
         log.log(

@@ -1,0 +1,157 @@
+"""Who holds a TCP connection to us, and how much it may send before a message of it is complete.
+
+zmq keeps an unfinished message in memory and bounds neither its frames nor the number of connections; the
+kernel tells what each connection has received. It knows file descriptors and bytes, neither zmq nor messages.
+
+A connection is a *stranger* until a message has come over it. Its socket belongs to zmq: it is looked at and
+shut down through a duplicate, and zmq sees a peer that has gone.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sbpipe.link.limits import MAX_CONNECTIONS, MAX_STRANGERS, MAX_UNFINISHED_BYTES, STRANGER_S
+
+_DESCRIPTORS = "/proc/self/fd"
+_TCP_INFO_BYTES = 256
+# `tcpi_bytes_received` of the kernel's `struct tcp_info`.
+_RECEIVED = struct.Struct("@Q")
+_RECEIVED_AT = 128
+
+
+@dataclass
+class _Connection:
+    """One accepted connection; `inode` tells it from the next one under the same descriptor."""
+
+    inode: int
+    peer: str
+    since: float
+    received: int = 0
+    settled: int = 0
+    """Bytes received when a message was last known to have come whole."""
+    allowance: int = MAX_UNFINISHED_BYTES
+    is_stranger: bool = True
+
+
+class Doorkeeper:
+    """Looks at the connections of some ports, and shuts down those that ask for too much."""
+
+    def __init__(self, ports: set[int]) -> None:
+        self._ports = ports
+        self._connections: dict[int, _Connection] = {}
+        self._foreign: set[int] = set()
+        # Noted per message, so these are cheap; the next look makes something of them.
+        self._delivered: set[int] = set()
+        self._allowances: dict[int, int] = {}
+        self._unwanted: set[int] = set()
+
+    def delivered(self, descriptor: int) -> None:
+        """A message has come whole over this connection."""
+        self._delivered.add(descriptor)
+
+    def allow(self, descriptor: int, num_bytes: int) -> None:
+        """A message of this connection may be so large."""
+        self._allowances[descriptor] = max(num_bytes, self._allowances.get(descriptor, 0))
+
+    def dismiss(self, descriptor: int) -> None:
+        """Shut this connection down at the next look."""
+        self._unwanted.add(descriptor)
+
+    def look(self, now: float) -> dict[int, str]:
+        """Shut down what goes too far; by descriptor, why."""
+        cut: dict[int, str] = {}
+        with contextlib.ExitStack() as duplicates:
+            ours = {
+                descriptor: duplicates.enter_context(copy)
+                for descriptor, copy in self._accepted(os.listdir(_DESCRIPTORS), now)
+            }
+            self._connections = {descriptor: self._connections[descriptor] for descriptor in ours}
+            for descriptor, copy in ours.items():
+                self._measure(descriptor, copy)
+            for descriptor, reason in self._complaints(now).items():
+                # Its peer may have closed it at this very moment.
+                with contextlib.suppress(OSError):
+                    ours[descriptor].shutdown(socket.SHUT_RDWR)
+                cut[descriptor] = f"{reason}, from {self._connections.pop(descriptor).peer}"
+        self._delivered.clear()
+        self._allowances.clear()
+        self._unwanted.clear()
+        return cut
+
+    def _complaints(self, now: float) -> dict[int, str]:
+        found: dict[int, str] = {}
+        strangers = [item for item in self._connections.items() if item[1].is_stranger]
+        guests = [item for item in self._connections.items() if not item[1].is_stranger]
+        # Of strangers the oldest go: who has a key is through the handshake at once, and a stranger no more.
+        strangers.sort(key=lambda item: -item[1].since)
+        guests.sort(key=lambda item: item[1].since)
+        for descriptor, _ in [*strangers[MAX_STRANGERS:], *guests[MAX_CONNECTIONS:]]:
+            found[descriptor] = "too many connections"
+        for descriptor, connection in self._connections.items():
+            unfinished = connection.received - connection.settled
+            if unfinished > connection.allowance:
+                found[descriptor] = f"{unfinished} bytes without a complete message"
+            elif connection.is_stranger and now - connection.since > STRANGER_S:
+                found[descriptor] = f"no message within {STRANGER_S:.0f} s"
+            elif descriptor in self._unwanted:
+                found[descriptor] = "no longer wanted"
+        return found
+
+    def _accepted(self, names: list[str], now: float) -> Iterator[tuple[int, socket.socket]]:
+        """Our connections by descriptor, each as a duplicate that cannot be closed under our hands."""
+        foreign, ours = set[int](), set[int]()
+        for descriptor in map(int, names):
+            inode = _inode(descriptor)
+            # A duplicate made here may have got the number under which the list itself was read.
+            if inode is None or inode in ours:
+                continue
+            if inode in self._foreign:
+                foreign.add(inode)
+                continue
+            with contextlib.suppress(OSError):
+                copy = socket.socket(fileno=os.dup(descriptor))
+                inode, peer = os.fstat(copy.fileno()).st_ino, self._peer_of(copy)
+                if not peer:
+                    foreign.add(inode)
+                    copy.close()
+                    continue
+                ours.add(inode)
+                before = self._connections.get(descriptor)
+                if before is None or before.inode != inode:
+                    self._connections[descriptor] = _Connection(inode, peer, now)
+                yield descriptor, copy
+        self._foreign = foreign
+
+    def _peer_of(self, copy: socket.socket) -> str:
+        """The other end of a connection that was accepted at one of our ports, or ""."""
+        if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] not in self._ports:
+            return ""
+        # A listening socket has no other end.
+        with contextlib.suppress(OSError):
+            host, port = copy.getpeername()[:2]
+            return f"{host}:{port}"
+        return ""
+
+    def _measure(self, descriptor: int, copy: socket.socket) -> None:
+        connection = self._connections[descriptor]
+        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        # A kernel older than 4.1 does not tell.
+        if len(info) >= _RECEIVED_AT + _RECEIVED.size:
+            connection.received = _RECEIVED.unpack_from(info, _RECEIVED_AT)[0]
+        if descriptor in self._delivered:
+            connection.settled, connection.is_stranger = connection.received, False
+        connection.allowance = max(connection.allowance, self._allowances.get(descriptor, 0))
+
+
+def _inode(descriptor: int) -> int | None:
+    """The inode of an open socket; None of anything else."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
