@@ -244,13 +244,13 @@ class Judges:
         assert len(said) < 1000, "the error is too long for a log"
         assert "\n" not in said, "the error is more than one line"
         for is_bulk in (False, True):
-            # Some peers are refused by now; a new name comes now and then, as a liar would invent it.
-            for peer in ("gpu-1", f"liar-{number % 7919}", "not a name"):
-                verdict = self._trainer.judge(peer, frames, is_bulk=is_bulk)
+            # Some connections are refused by now; a new one comes now and then.
+            for route in (b"gpu-1", b"liar-%d" % (number % 7919), b"\xff\x00"):
+                verdict = self._trainer.judge(route, frames, is_bulk=is_bulk)
                 assert verdict.message is None or verdict.answer is None
             self._selector.judge(frames, is_bulk=is_bulk)
-        assert len(self._trainer._strikes) <= MAX_PEERS
-        assert len(self._trainer._last) <= MAX_PEERS
+        assert len(self._trainer._callers) <= MAX_PEERS
+        assert len(self._trainer._routes) <= MAX_PEERS
 
     def _renew(self) -> None:
         self._trainer, self._selector = TrainerGate(SESSION, Counter()), SelectorGate(Counter())
