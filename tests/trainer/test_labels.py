@@ -150,6 +150,16 @@ def test_of_four_classes_nothing_is_said() -> None:
     assert (trust.factor, trust.wrong) == (1.0, None)
 
 
+def test_nothing_is_judged_while_the_model_that_scores_is_blind() -> None:
+    candidates, losses = Candidates(), np.linspace(0.5, 2.0, 8, dtype=np.float32)
+    for factor, is_judged in ((2.0, False), (1.0, True)):
+        trust = Trust(0.1)
+        for _ in range(LEARNING + 40):
+            told = Predicted(np.full(10, 51, np.int32), candidates.count(0.4))
+            trust.observe(factor * losses, losses, np.ones(8, np.float32), [told])
+        assert (trust.labels.factor < 1.0) == is_judged
+
+
 def test_it_goes_on_from_a_checkpoint_as_if_nothing_had_happened() -> None:
     whole, first, second = Trust(0.1), Trust(0.1), Trust(0.1)
     told = [Predicted(np.full(10, 51, np.int32), Candidates().count(0.4)) for _ in range(LEARNING + 60)]
