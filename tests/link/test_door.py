@@ -72,6 +72,7 @@ def wait(condition: Callable[[], object], do: Callable[[], object]) -> None:
 VICTIM = """
 import sys
 from sbpipe.config import LinkConfig
+from sbpipe.link.binding import Keys
 from sbpipe.link.keyring import Keyring
 from sbpipe.link.messages import Hello, Welcome
 from sbpipe.link.trainer_port import TrainerPort
