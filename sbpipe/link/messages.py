@@ -130,6 +130,13 @@ class Goodbye:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Departed:
+    """Never on the wire: what the trainer's port itself says of a peer whose connection is over."""
+
+    reason: str
+
+
 Message = (
     Hello
     | Welcome
@@ -144,6 +151,7 @@ Message = (
     | Fetch
     | Chunk
     | Gone
+    | Departed
 )
 
 BULK: tuple[type[Message], ...] = (Fetch, Chunk, Gone)

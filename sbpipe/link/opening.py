@@ -20,9 +20,9 @@ from sbpipe.runs.names.files import SELECTOR_KEY
 class Listener:
     """A trainer's port at `link.bind`, closed to all but this user and the holders of keys.
 
-    `auto` is a Unix socket in a private folder. TCP is always encrypted: with the trainer's key of
-    `link.keys`, or with one that is made here and never written down. Selectors of this user find theirs in
-    the run directory.
+    `auto` is a Unix socket in a private folder. TCP is always encrypted, with the key of `link.keys`
+    or with one that is made here and never written down. Selectors of this user find theirs in the run
+    directory.
     """
 
     def __init__(self, link: LinkConfig) -> None:

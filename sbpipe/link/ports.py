@@ -12,7 +12,7 @@ from sbpipe.link.messages import Message
 
 
 class Port(Protocol):
-    """The trainer's end: many peers, each by its selector_id. For one that is gone, the port says Goodbye."""
+    """The trainer's end: many peers, each by its selector_id. One that is gone is told by Departed."""
 
     @property
     def session(self) -> bytes:

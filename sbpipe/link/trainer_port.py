@@ -24,10 +24,10 @@ from sbpipe.link.doorkeeper import Doorkeeper
 from sbpipe.link.frames import Body, Buffer, pack
 from sbpipe.link.gate import TrainerGate, Verdict
 from sbpipe.link.keyring import Keyring
-from sbpipe.link.messages import Goodbye, Heartbeat, Hello, Message
+from sbpipe.link.messages import Departed, Heartbeat, Hello, Message
 from sbpipe.link.private import require_private
 from sbpipe.link.sockets import Option, Socket, SocketPair, own_keys
-from sbpipe.records import Lease, RunEnd
+from sbpipe.records import Lease
 
 log = logging.getLogger("sbpipe.link")
 
@@ -173,7 +173,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         gone, self._gone = self._gone, {}
         for peer in gone:
             self._gate.release(peer)
-        return [(peer, Goodbye(RunEnd.FAILED, reason)) for peer, reason in gone.items()]
+        return [(peer, Departed(reason)) for peer, reason in gone.items()]
 
     def _turn_out(self) -> None:
         """Cut the connections of keys that were revoked."""

@@ -16,7 +16,7 @@ from sbpipe.link.binding import Keys
 from sbpipe.link.connection import locate
 from sbpipe.link.keyring import Keyring
 from sbpipe.link.keys import add_selector, allowed_names, load_keys, make_keys, revoke_selector
-from sbpipe.link.messages import Chunk, Fetch, Goodbye, Heartbeat, Hello, Message, Welcome
+from sbpipe.link.messages import Chunk, Departed, Fetch, Heartbeat, Hello, Message, Welcome
 from sbpipe.link.opening import Listener, open_selector_port
 from sbpipe.link.selector_port import SelectorPort
 from sbpipe.link.sockets import new_key_pair, public_key_of
@@ -219,7 +219,7 @@ def test_a_key_can_be_added_and_revoked_while_the_trainer_is_at_work(
     second.send(Heartbeat(1))
     second.send(Heartbeat(2))
     ended: list[tuple[str, Message]] = []
-    while not any(isinstance(message, Goodbye) for _, message in ended):
+    while not any(isinstance(message, Departed) for _, message in ended):
         ended += trainer.receive(HANG_S)
     assert ended[-1][0] == "second"
     assert "revoked" in ended[-1][1].reason  # type: ignore[union-attr]

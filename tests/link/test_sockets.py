@@ -267,16 +267,14 @@ while True:
 """
 
 
-def test_of_a_killed_process_the_port_says_goodbye(scene: Scene, tmp_path: Path) -> None:
+def test_of_a_killed_process_the_port_says_that_it_is_gone(scene: Scene, tmp_path: Path) -> None:
     trainer = scene.trainer(LinkConfig(bind=f"ipc://{tmp_path}/link"))
     with subprocess.Popen([sys.executable, "-c", SELECTOR, *trainer.endpoints]) as process:
         assert isinstance(take(trainer)[1], messages.Hello)
         process.kill()
         process.wait()
         came = until(lambda: not trainer.send("s1", messages.Heartbeat(1)), trainer)
-    assert [*came, *trainer.receive(HANG_S)] == [
-        ("s1", messages.Goodbye(RunEnd.FAILED, "its connection is gone"))
-    ]
+    assert [*came, *trainer.receive(HANG_S)] == [("s1", messages.Departed("its connection is gone"))]
     assert not trainer.send("s1", messages.Heartbeat(1))
 
 
@@ -368,7 +366,7 @@ def test_the_name_of_a_peer_that_is_given_up_or_gone_can_be_taken(scene: Scene, 
     if how == "gone":
         first.close()
         until(lambda: not trainer.send("s1", messages.Heartbeat(1)))
-        assert isinstance(take(trainer)[1], messages.Goodbye)
+        assert isinstance(take(trainer)[1], messages.Departed)
     else:
         trainer.release("s1")
     introduce(trainer, scene.selector(trainer))
@@ -413,7 +411,7 @@ def test_a_refused_peer_is_not_heard_and_its_connection_is_cut(scene: Scene) -> 
     selector.send(messages.Heartbeat(1))
     ((peer, message),) = until(lambda: trainer.dropped["cut"] == 1, trainer)
     assert peer == "s1"
-    assert isinstance(message, messages.Goodbye)
+    assert isinstance(message, messages.Departed)
     assert trainer.dropped["refused"] == 1
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,19 +10,20 @@ from pathlib import Path
 import pytest
 from support.runs import HANG_S
 
+from sbpipe.link.private import VARIABLE
 from sbpipe.machine import cores, devices, doctor
 from sbpipe.machine.doctor import cgroups, choice, host, survey
 from sbpipe.machine.doctor.advice import GIB, MIB, advise
 from sbpipe.machine.doctor.facts import (
     Accelerator,
     Cpu,
-    Endpoint,
     Facts,
     HostMemory,
     Library,
     Role,
     RunsFolder,
     SharedMemory,
+    SocketsFolder,
 )
 from sbpipe.machine.doctor.printout import ranges, to_json, to_page
 
@@ -31,7 +31,7 @@ CORES = tuple(range(8))
 HEALTHY = Facts(
     cpu=Cpu("a processor", CORES),
     memory=HostMemory(32 * GIB, 30 * GIB),
-    endpoints=(Endpoint("tcp://127.0.0.1:5570"), Endpoint("tcp://127.0.0.1:5571")),
+    sockets=SocketsFolder("/tmp/sbpipe-1000"),
     libraries=(Library("python", "3.12.1"), Library("torch", "2.6.0"), Library("torchvision", "0.21.0")),
     runs=RunsFolder("runs", 100 * GIB),
     shared_memory=SharedMemory("/dev/shm", 16 * GIB, 16 * GIB, 5 * GIB),
@@ -199,13 +199,15 @@ def test_a_role_on_an_accelerator_keeps_all_cores_and_the_threads_of_the_environ
     assert choice.role("trainer", "cuda:0", "cuda:0", 1).cores == tuple(cores.share("trainer", 1))
 
 
-def test_a_port_that_something_listens_at_is_reported_as_taken_and_free_again_after() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        taken = host.endpoint(address)
-    assert taken.problem == "something listens there"
-    assert "is taken" in warning(replace(HEALTHY, endpoints=(taken,)))
-    assert host.endpoint(address).problem == ""
+def test_a_folder_of_sockets_that_others_can_reach_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert host.sockets_folder() == SocketsFolder(str(tmp_path))
+    tmp_path.chmod(0o755)
+    open_to_all = host.sockets_folder()
+    tmp_path.chmod(0o700)
+    assert "others may reach into it" in stop(replace(HEALTHY, sockets=open_to_all))
 
 
 def test_looking_at_shared_memory_leaves_nothing_there() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.runs import answer_all, small
 
-from sbpipe.link.messages import Chunk, Fetch, Goodbye, Heartbeat, Hello, Message, Ready, Reject, Welcome
-from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
+from sbpipe.link.messages import Chunk, Departed, Fetch, Heartbeat, Hello, Message, Ready, Reject, Welcome
+from sbpipe.records import Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.serving.claims import MAX_SCORE, possible_selection, possible_stats
@@ -160,10 +160,10 @@ def test_where_nothing_can_go_on_without_scores_the_run_says_that_they_are_no_nu
     trainer.engine.close()
 
 
-def test_a_goodbye_of_the_port_gives_the_leases_back(trainer: Trainer) -> None:
+def test_a_peer_that_the_port_gives_up_gives_the_leases_back(trainer: Trainer) -> None:
     trainer.joins("s1")
     assert trainer.grants()
-    trainer.says("s1", Goodbye(RunEnd.FAILED, "its key was revoked"))
+    trainer.says("s1", Departed("its key was revoked"))
     assert not trainer.engine.stream.ledger.out
     assert not trainer.engine.roster.peers
 

@@ -30,7 +30,7 @@ def advise(facts: Facts) -> list[Advice]:
         *_on_cpu(facts.cpu),
         *_on_memory(facts),
         *(_on_shared_memory(facts.shared_memory) if facts.shared_memory else ()),
-        *_on_endpoints(facts),
+        *_on_sockets(facts),
         *_on_runs(facts),
     ]
     return sorted(found, key=lambda item: not item.is_stop)
@@ -144,13 +144,9 @@ def _on_shared_memory(shared: SharedMemory) -> Iterator[Advice]:
         )
 
 
-def _on_endpoints(facts: Facts) -> Iterator[Advice]:
-    for endpoint in facts.endpoints:
-        if endpoint.problem:
-            yield Advice(
-                f"{endpoint.address} is taken ({endpoint.problem}). `sbpipe run` finds free ports by itself; "
-                "give `sbpipe trainer` --bind tcp://127.0.0.1:0, or stop what is there"
-            )
+def _on_sockets(facts: Facts) -> Iterator[Advice]:
+    if facts.sockets.problem:
+        yield Advice(facts.sockets.problem, is_stop=True)
 
 
 def _on_runs(facts: Facts) -> Iterator[Advice]:

@@ -44,10 +44,10 @@ class SharedMemory:
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """One address that a trainer listens at by default."""
+class SocketsFolder:
+    """The folder of this user's Unix sockets; `problem` is why others could reach into it, or ""."""
 
-    address: str
+    path: str
     problem: str = ""
 
 
@@ -85,7 +85,7 @@ class Facts:
 
     cpu: Cpu
     memory: HostMemory
-    endpoints: tuple[Endpoint, ...]
+    sockets: SocketsFolder
     libraries: tuple[Library, ...]
     runs: RunsFolder
     has_nvidia_driver: bool = False

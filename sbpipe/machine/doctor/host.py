@@ -1,17 +1,14 @@
-"""What the operating system tells: processor, memory, ports, the folder of runs. No library but Python's."""
+"""What the operating system tells: processor, memory, folders of sockets and runs. Only Python's library."""
 
-import errno
 import os
 import platform
 import shutil
-import socket
 from pathlib import Path
 
-from sbpipe.config import LinkConfig
-from sbpipe.errors import RunDirError
-from sbpipe.link import addresses
+from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.link import private
 from sbpipe.machine.doctor import cgroups
-from sbpipe.machine.doctor.facts import Cpu, Endpoint, HostMemory, RunsFolder
+from sbpipe.machine.doctor.facts import Cpu, HostMemory, RunsFolder, SocketsFolder
 from sbpipe.runs.directory import claim, default_path
 
 
@@ -40,23 +37,12 @@ def memory() -> HostMemory:
     return HostMemory(total, min(available, limit[1]), limit[0])
 
 
-def endpoints(bind: str = LinkConfig.bind) -> tuple[Endpoint, ...]:
-    """The pair of addresses of a `link.bind`, and whether a trainer could listen there."""
-    return tuple(endpoint(address) for address in addresses.parse("link.bind", bind).endpoints())
-
-
-def endpoint(address: str) -> Endpoint:
-    """Whether one address is free."""
-    host, _, number = address.removeprefix("tcp://").rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            # Bound as zmq does, but never listened at: a trainer that starts at this moment is not disturbed.
-            probe.bind((host, int(number)))
-        except OSError as error:
-            reason = "something listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            return Endpoint(address, reason or str(error))
-    return Endpoint(address)
+def sockets_folder() -> SocketsFolder:
+    """Where a trainer of this user listens if it is told nothing else."""
+    try:
+        return SocketsFolder(str(private.make_folder()))
+    except ConfigError as error:
+        return SocketsFolder(str(private.candidates()[0]), str(error))
 
 
 def runs_folder(mode: str) -> RunsFolder:

@@ -65,7 +65,7 @@ def _machine(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "accelerators", "none" if facts.trainer else _NOT_SEEN
     yield "memory", _memory(facts.memory)
     yield "shared memory", _shared_memory(facts.shared_memory) if facts.shared_memory else _NOT_SEEN
-    yield "ports", ", ".join(f"{one.address} {'TAKEN' if one.problem else 'free'}" for one in facts.endpoints)
+    yield "sockets", f"{facts.sockets.path}, {'NOT private' if facts.sockets.problem else 'private'}"
     writable = "NOT writable" if facts.runs.problem else "writable"
     yield "run directories", f"{facts.runs.path}, {writable}, {size(facts.runs.free_bytes)} free on its disk"
     yield (

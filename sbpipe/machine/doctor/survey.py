@@ -26,7 +26,7 @@ def look() -> Facts:
     return Facts(
         cpu=host.cpu(),
         memory=host.memory(),
-        endpoints=host.endpoints(),
+        sockets=host.sockets_folder(),
         libraries=(Library("python", platform.python_version()), Library("sbpipe", __version__), *libraries),
         runs=host.runs_folder(config.mode),
         has_nvidia_driver=any(Path(path).exists() for path in _NVIDIA),

@@ -9,6 +9,7 @@ from sbpipe.link.limits import MAX_STRIKES
 from sbpipe.link.messages import (
     Announce,
     Chunk,
+    Departed,
     Fenced,
     Fetch,
     Gone,
@@ -102,6 +103,8 @@ class Reception:
             self.roster.add(Peer(name, message.device, heard_at=now, progressed_at=now, came_at=now))
             self._port.send(name, self._welcome)
             return name
+        if isinstance(message, Departed):
+            return self.lose(name, message.reason)
         if isinstance(message, Goodbye):
             told = f"{message.end}: {message.reason}" if message.reason else message.end
             return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
