@@ -5,6 +5,8 @@ ENVIRONMENT = "environment.json"
 CONNECTION = "connection.json"
 TRAINER_EVENTS = "events-trainer.jsonl"
 SELECTOR_EVENTS = "events-selector-{}.jsonl"
+TRAINER_RECENT = "recent-trainer.jsonl"
+SELECTOR_RECENT = "recent-selector-{}.jsonl"
 SUMMARY = "summary.json"
 EXAMPLES = "examples.npz"
 REPORT = "report.html"
@@ -21,6 +23,8 @@ FILES: dict[str, str] = {
     SELECTOR_EVENTS.format(
         "ID"
     ): "one file per selector process; in mode `inline` its events are the trainer's",
+    TRAINER_RECENT: "of a long run: how it stands right now and its last steps, for those who watch; small",
+    SELECTOR_RECENT.format("ID"): "the same of a selector",
     SUMMARY: "the numbers of the run, flat, under stable dotted names",
     EXAMPLES: (
         "per example: last score, times considered, times kept; thumbnails of the easiest, hardest and "
@@ -33,6 +37,11 @@ FILES: dict[str, str] = {
     f"{TRACKERS}/": "how far each tracker has come; `tensorboard/`, `wandb/`, `mlruns/` are their copies",
 }
 """Every file and folder, with one line on what it holds."""
+
+
+def recent_of(events_file: str) -> str:
+    """The name of the file for what is passing, from that of the file for what stays."""
+    return f"recent-{events_file.removeprefix('events-')}"
 
 
 def selector_of(file_stem: str) -> str:
