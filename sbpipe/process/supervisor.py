@@ -13,8 +13,8 @@ from typing import Any
 
 from sbpipe.errors import UserError
 from sbpipe.process.child import Child, ChildFailed
-from sbpipe.runs.directory import SELECTOR_EVENTS, TRAINER_EVENTS
-from sbpipe.runs.follower import Follower
+from sbpipe.runs.directory import SELECTOR_EVENTS
+from sbpipe.runs.follower import Follower, TrainerFollower
 from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
 
@@ -33,10 +33,10 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
 
     A trainer that dies ends the run; what the death of another means, its `upkeep` says.
     """
-    follower, selectors = Follower(run_dir / TRAINER_EVENTS), _Selectors(run_dir)
-    # Passes over what an earlier run here, or the part before a resume, has left.
-    follower.new_events()
-    selectors.new_events()
+    follower, selectors = TrainerFollower(run_dir), _Selectors(run_dir)
+    # What an earlier run here, or the part before a resume, has left.
+    follower.pass_over()
+    selectors.pass_over()
     is_stopping = _StopRequest()
     with is_stopping:
         trainer.start()
@@ -116,7 +116,7 @@ def _restart(child: Child, display: Display) -> None:
         child.start()
 
 
-def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> None:
+def show_events(follower: TrainerFollower, display: Display, *, with_warnings: bool = False) -> None:
     """Show events since the last call; warnings too where the trainer's log is not on this terminal."""
     for event in follower.new_events():
         if event.get("kind") == "progress":
@@ -140,11 +140,20 @@ class _Selectors:
         self._run_dir = run_dir
         self._followers: dict[Path, Follower] = {}
 
+    def pass_over(self) -> None:
+        """Leave out all that is there now."""
+        self._find()
+        for follower in self._followers.values():
+            follower.pass_over()
+
     def new_events(self) -> list[dict[str, Any]]:
         """Events of all of them since the last call."""
+        self._find()
+        return [event for follower in self._followers.values() for event in follower.new_events()]
+
+    def _find(self) -> None:
         for path in sorted(self._run_dir.glob(SELECTOR_EVENTS.format("*"))):
             self._followers.setdefault(path, Follower(path))
-        return [event for follower in self._followers.values() for event in follower.new_events()]
 
     def show(self, display: Display) -> None:
         """Their notes and warnings."""

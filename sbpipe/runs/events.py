@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ class EventLog:
     ) -> None:
         # Line-buffered: a line goes to the system whole, so a reader never waits for a buffer to fill.
         self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
+        if self._file is not None and path is not None and not _ends_in_newline(path):
+            self._file.write("\n")
         self._recent = _Recent(path.with_name(recent_of(path.name))) if path else None
         self._lock = threading.Lock()
         self._gate = StormGate()
@@ -133,6 +136,14 @@ class Teller(logging.Handler):
         self.events.write(
             "warning" if record.levelno >= logging.WARNING else "note", text=record.getMessage()
         )
+
+
+def _ends_in_newline(path: Path) -> bool:
+    """Whether the next line may begin; a kill, or a power cut, may have left half of one."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"", b"\n")
 
 
 def plain(value: Any) -> Any:

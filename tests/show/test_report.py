@@ -31,7 +31,7 @@ from sbpipe.show.report.one import sections_of_one
 from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
 from sbpipe.show.report.table import Table
-from sbpipe.show.report.thinning import stretches, thin
+from sbpipe.show.report.thinning import stretches_by_weight, thin
 from sbpipe.show.report.timeline import timeline_chart, typical_window
 from sbpipe.show.report.trace import write_trace
 
@@ -77,9 +77,12 @@ def test_thinning_keeps_the_ends_and_never_more_than_asked() -> None:
 
 
 def test_stretches_hold_every_element_once() -> None:
-    pieces = stretches(range(10), 4)
-    assert [k for piece in pieces for k in piece] == list(range(10))
-    assert len(stretches([1, 2], 5)) == 2
+    assert stretches_by_weight(range(10), [1] * 10, 4) == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+    assert stretches_by_weight([1, 2], [1, 1], 5) == [[1], [2]]
+
+
+def test_stretches_are_of_equal_weight() -> None:
+    assert stretches_by_weight("abcdefg", [1, 1, 1, 1, 4, 4, 4], 4) == [list("abcd"), ["e"], ["f"], ["g"]]
 
 
 # --- timeline and trace ---------------------------------------------------------------------------

@@ -44,6 +44,6 @@ def recent_of(events_file: str) -> str:
     return f"recent-{events_file.removeprefix('events-')}"
 
 
-def selector_of(file_stem: str) -> str:
-    """A selector's id, from the name of its events file without the ending."""
-    return file_stem.removeprefix(SELECTOR_EVENTS.partition("{")[0])
+def selector_of(file: str) -> str:
+    """A selector's id, from the name of one of its files; the ending may be left out."""
+    return file.removesuffix(".jsonl").partition("-selector-")[2]

@@ -20,8 +20,8 @@ def kept_charts(run: Run) -> list[Chart]:
 
 def last_times_kept(run: Run) -> list[int]:
     """At each index how many examples had been kept that often at the end; [] if nothing was counted."""
-    counted = [event["times_kept"] for event in run.of("scores") if sum(event.get("times_kept") or [])]
-    return list(counted[-1]) if counted else []
+    counted = [[count or 0 for count in event.get("times_kept") or []] for event in run.of("scores")]
+    return next((counts for counts in reversed(counted) if sum(counts) > 0), [])
 
 
 def never_kept_share(run: Run) -> float | None:
@@ -35,11 +35,12 @@ def keep_rates(events: Iterable[Event]) -> dict[int, float]:
     kept: dict[int, int] = {}
     considered: dict[int, int] = {}
     for event in events:  # each counts what came since the one before
-        pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=True)
+        # Not strict: a damaged event may hold one of them only.
+        pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=False)
         for class_index, (num_kept, num_considered) in enumerate(pairs):
-            kept[class_index] = kept.get(class_index, 0) + num_kept
-            considered[class_index] = considered.get(class_index, 0) + num_considered
-    return {index: kept[index] / count for index, count in considered.items() if count}
+            kept[class_index] = kept.get(class_index, 0) + (num_kept or 0)
+            considered[class_index] = considered.get(class_index, 0) + (num_considered or 0)
+    return {index: kept[index] / count for index, count in considered.items() if count > 0}
 
 
 def times_kept(counts: Sequence[int]) -> Chart:
