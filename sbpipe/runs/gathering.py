@@ -23,7 +23,7 @@ def is_taken_back(event: Mapping[str, Any], step: float) -> bool:
     # A step is counted from 0, so step S comes after a checkpoint of S steps; other kinds count steps done.
     kind, at = event.get("kind"), number(event, "step") or 0
     if kind in ("step", "steps"):
-        return at >= step
+        return at >= step or event.get("is_partial") is True
     return kind == "failed" or (kind in ("progress", "eval", "scores") and at > step)
 
 
@@ -133,12 +133,14 @@ class StepCurve:
     def __init__(self, most: int = MOST_ROWS) -> None:
         self._most = most
         self._rows: list[Stretch] = []
+        self._is_last_partial = False
 
     def add(self, event: Event) -> None:
         """Take in a `step` or a `steps` event."""
         last = number(event, "step")
         if last is None:
             return
+        self._is_last_partial = event.get("is_partial") is True
         first, loss = number(event, "first"), number(event, "loss")
         low, high = number(event, "loss_low"), number(event, "loss_high")
         self._rows.append(
@@ -157,7 +159,8 @@ class StepCurve:
 
     def take_back(self, step: float) -> None:
         """Forget what a resume from this step repeats."""
-        self._rows = [row for row in self._rows if row.last < step]
+        rows = self._rows[:-1] if self._is_last_partial else self._rows
+        self._rows, self._is_last_partial = [row for row in rows if row.last < step], False
 
     @property
     def rows(self) -> list[Stretch]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbpipe.config import flatten
+from sbpipe.errors import ConfigError
 from sbpipe.runs.follower import Event as Event
 from sbpipe.runs.follower import Follower
 from sbpipe.runs.gathering import Evaluations, FirstAndLast, Scores, StepCurve, Stretch
@@ -119,7 +121,7 @@ def read_run(path: Path) -> Run:
         notes.append(f"{SUMMARY} is older than the run's last start, and left out")
     return Run(
         path=path,
-        config=_read_json(path / CONFIG, notes),
+        config=_sound_settings(_read_json(path / CONFIG, notes), notes),
         environment=_read_json(path / ENVIRONMENT, notes),
         summary={} if trainer.goes_on else _sound_numbers(_read_json(path / SUMMARY, notes), notes),
         events=events,
@@ -154,6 +156,16 @@ def _read_selections(path: Path, notes: list[str]) -> dict[str, list[Event]]:
         notes += follower.notes
         selections[selector_of(file.name)] = kept.events()
     return selections
+
+
+def _sound_settings(config: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Settings that have the form of settings; else none."""
+    try:
+        flatten(config)
+    except ConfigError as error:
+        notes.append(f"{CONFIG} is left out: {error}")
+        return {}
+    return config
 
 
 def _sound_numbers(summary: dict[str, Any], notes: list[str]) -> dict[str, Any]:

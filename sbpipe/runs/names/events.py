@@ -93,6 +93,7 @@ _MANY_STEPS = EventKind("steps", ("trainer",), "several optimizer steps of a lon
     Field("first", "steps", "the number of the first, counted from 0"),
     Field("step", "steps", "the number of the last"),
     Field("count", "steps", "how many"),
+    Field("is_partial", "yes/no", "whether the run ended within them; a resume writes them again, with more"),
     CANDIDATES,
     Field("loss", "loss", "mean of their losses", "training loss"),
     Field("loss_low", "loss", "the lowest"),

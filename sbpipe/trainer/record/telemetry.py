@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
-from sbpipe.runs.spans import Spans
+from sbpipe.runs.spans import Spans, Stages
 from sbpipe.runs.thinning import Thinner, Turn
 from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.engine import Engine
@@ -116,8 +116,12 @@ class Telemetry:
         if noted.turn.is_shown:
             self._events.write_recent("last_step", step=numbers.step, spans=noted.spans)
         if noted.turn.ends_window:
-            fields = self._window.fields(noted.turn.stages, is_two_rate=self._is_two_rate)
-            self._events.write("steps", **fields)
+            self._write_window(noted.turn.stages, is_partial=False)
+
+    def _write_window(self, stages: Stages, *, is_partial: bool) -> None:
+        if self._window is not None:
+            fields = self._window.fields(stages, is_two_rate=self._is_two_rate)
+            self._events.write("steps", **fields, is_partial=is_partial)
             self._window = None
 
     @property
@@ -169,6 +173,7 @@ class Telemetry:
         self._next_progress = clock + PROGRESS_EVERY_S
         if now:
             self._tell_scores()
+            self._write_window(self._thinner.stages_so_far(), is_partial=True)
         stays = now or clock >= self._next_lasting_progress
         if stays:
             self._next_lasting_progress = clock + interval_s(self.elapsed_s, PROGRESS_EVERY_S)
