@@ -130,9 +130,12 @@ class RunState:
         step = number(event, "step")
         if step is None:
             return
-        first = number(event, "first")
+        begin = number(event, "first")
+        begin = step if begin is None else begin
         if step <= self._last_step:  # a resume whose `resumed` event was lost or damaged
-            self._take_back(step if first is None else first)
+            self._take_back(begin)
+        elif begin <= self._last_step:  # a window that a stop had cut, and that is whole now
+            self.series["steps"].cut("step", begin + 1)
         self._last_step = step
         row = {name: number(event, name) for name in self.series["steps"].columns}
         row["step"] = step + 1  # steps done, as in `progress` and `eval`
