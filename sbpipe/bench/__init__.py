@@ -24,6 +24,7 @@ BENCHES = (
     "pipeline",
     "waiting",
     "plan",
+    "growth",
 )
 """The files that have a `measure() -> list[Row]`; imported when asked for, since most need torch."""
 
@@ -37,9 +38,14 @@ def main(what: list[str], *, as_json: bool) -> int:
     for name in what or BENCHES:
         sys.stderr.write(f"measuring {name} ...\n")
         rows += import_module(f"sbpipe.bench.{name}").measure()
-    text = json.dumps([row.to_dict() for row in rows], indent=2) if as_json else table(rows)
-    sys.stdout.write(text + "\n")
-    return _exit_code(rows)
+    return _say(rows, as_json=as_json)
+
+
+def growth_bench(steps: int, *, as_json: bool) -> int:
+    """What a run of so many steps leaves."""
+    from sbpipe.bench.growth import measure
+
+    return _say(measure(steps), as_json=as_json)
 
 
 def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
@@ -49,6 +55,12 @@ def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, 
     found = measure_precisions(given, run, compiled=compiled)
     rows = bars(found)
     text = json.dumps(to_dicts(found), indent=2) if as_json else f"{precisions_table(found)}\n\n{table(rows)}"
+    sys.stdout.write(text + "\n")
+    return _exit_code(rows)
+
+
+def _say(rows: list[Row], *, as_json: bool) -> int:
+    text = json.dumps([row.to_dict() for row in rows], indent=2) if as_json else table(rows)
     sys.stdout.write(text + "\n")
     return _exit_code(rows)
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sbpipe.bench import BENCHES, main, scoring_bench
+from sbpipe.bench import BENCHES, growth_bench, main, scoring_bench
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
@@ -31,12 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-compile", action="store_true", help="leave the compiled model out, which takes a minute to make"
     )
 
+    of_growth = parser.add_argument_group("growth alone")
+    of_growth.add_argument("--steps", type=int, metavar="N", help="length of the made-up run (20000)")
+
 
 def run(args: argparse.Namespace) -> int:
     """Measure and say."""
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
         return scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
+    if args.what == ["growth"] and args.steps:
+        return growth_bench(args.steps, as_json=args.json)
+    if args.steps:
+        raise ConfigError(
+            "--steps", str(args.steps), "belongs to the bench of growth", "Write sbpipe bench growth"
+        )
     for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
         if value:
             raise ConfigError(

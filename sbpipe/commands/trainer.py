@@ -14,9 +14,9 @@ from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
 from sbpipe.process import SUPERVISED, show_events
 from sbpipe.process.bulletin import Bulletin
-from sbpipe.runs.directory import LOGS, TRAINER_EVENTS, RunDir, default_path
+from sbpipe.runs.directory import LOGS, RunDir, default_path
 from sbpipe.runs.events import plain
-from sbpipe.runs.follower import Follower
+from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.terminal import Display
 from sbpipe.show.trackers import wanted
 from sbpipe.text import LogFormatter
@@ -100,14 +100,14 @@ class _Watcher:
         handler.setFormatter(LogFormatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(handler)
         self._thread = threading.Thread(
-            target=self._watch, args=(run_dir.path / TRAINER_EVENTS,), name="progress", daemon=True
+            target=self._watch, args=(run_dir.path,), name="progress", daemon=True
         )
         self._thread.start()
 
-    def _watch(self, events: Path) -> None:
-        follower, display = Follower(events), Display()
+    def _watch(self, run: Path) -> None:
+        follower, display = TrainerFollower(run), Display()
         # What a resumed run wrote before is not shown again.
-        follower.new_events()
+        follower.pass_over()
         while not self._is_over.wait(0.5):
             show_events(follower, display)
         show_events(follower, display)

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.runs.directory import SELECTOR_EVENTS
-from sbpipe.runs.follower import Follower
+from sbpipe.runs.follower import Follower, TrainerFollower
 from sbpipe.show.terminal import Display
 
 
-def show_events(follower: Follower, display: Display, *, with_warnings: bool = False) -> list[dict[str, Any]]:
+def show_events(
+    follower: TrainerFollower, display: Display, *, with_warnings: bool = False
+) -> list[dict[str, Any]]:
     """Show events since the last call, and return them; warnings too where the trainer's log is not shown."""
     events = list(follower.new_events())
     for event in events:
@@ -35,10 +37,19 @@ class SelectorEvents:
         self._followers: dict[Path, Follower] = {}
         self._answered: dict[Path, int] = {}
 
-    def new_events(self) -> list[dict[str, Any]]:
-        """Events of all of them since the last call."""
+    def pass_over(self) -> None:
+        """Leave out all that is there now."""
+        self._find()
+        for follower in self._followers.values():
+            follower.pass_over()
+
+    def _find(self) -> None:
         for path in sorted(self._run_dir.glob(SELECTOR_EVENTS.format("*"))):
             self._followers.setdefault(path, Follower(path))
+
+    def new_events(self) -> list[dict[str, Any]]:
+        """Events of all of them since the last call."""
+        self._find()
         found: list[dict[str, Any]] = []
         for path, follower in self._followers.items():
             events = follower.new_events()

@@ -19,8 +19,7 @@ from sbpipe.process.selector_care import SelectorCare
 from sbpipe.process.showing import SelectorEvents, show_events
 from sbpipe.process.standing import Standing
 from sbpipe.process.trainer_care import TrainerCare
-from sbpipe.runs.directory import TRAINER_EVENTS
-from sbpipe.runs.follower import Follower
+from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
 
@@ -47,7 +46,7 @@ class Supervisor:
         self, config: Config, crew: Crew, path: Path, standing: Standing, max_restarts: int, display: Display
     ) -> None:
         self._crew, self._display = crew, display
-        self._follower, self._selector_events = Follower(path / TRAINER_EVENTS), SelectorEvents(path)
+        self._follower, self._selector_events = TrainerFollower(path), SelectorEvents(path)
         self._trainer_care = TrainerCare(crew, standing, max_restarts, display)
         self._selector_care = SelectorCare(
             config, crew.selectors, standing, self._selector_events.num_answered, display
@@ -56,9 +55,9 @@ class Supervisor:
 
     def run(self) -> Ending:
         """Run to the end; raises `ChildFailed` if it ends badly."""
-        # Passes over what an earlier run here, or the part before a resume, has left.
-        self._follower.new_events()
-        self._selector_events.new_events()
+        # What an earlier run here, or the part before a resume, has left.
+        self._follower.pass_over()
+        self._selector_events.pass_over()
         with _StopRequest() as is_stopping:
             self._crew.start()
             try:

@@ -1,6 +1,6 @@
 """A run's files: their names, who may write them, and readers of whole or half-written ones."""
 
-from sbpipe.runs.reader import Run, events_in, read_run
+from sbpipe.runs.reader import Run, read_run
 from sbpipe.runs.study import Cell, Study, read_study
 
-__all__ = ["Cell", "Run", "Study", "events_in", "read_run", "read_study"]
+__all__ = ["Cell", "Run", "Study", "read_run", "read_study"]

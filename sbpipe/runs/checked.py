@@ -9,7 +9,9 @@ from typing import Any
 
 from sbpipe.config import known_keys
 from sbpipe.config.parser import kind_of
-from sbpipe.runs.names.events import KINDS, STAMP
+from sbpipe.config.schema import SECTIONS
+from sbpipe.runs.names.events import KINDS
+from sbpipe.runs.names.fields import STAMP
 from sbpipe.runs.names.summary import NUMBERS
 from sbpipe.runs.numbers import is_number
 
@@ -38,11 +40,8 @@ def _numbers(value: object) -> list[float | None] | None:
 def _spans(value: object) -> dict[str, list[float]] | None:
     if not isinstance(value, dict):
         return None
-    return {
-        str(_text(name)): times
-        for name, times in value.items()
-        if isinstance(times, list) and all(map(is_number, times))
-    }
+    is_sound = all(isinstance(times, list) and all(map(is_number, times)) for times in value.values())
+    return {str(_text(name)): times for name, times in value.items()} if is_sound else None
 
 
 _BY_UNIT: dict[str, Callable[[object], Any]] = {
@@ -62,16 +61,18 @@ _STAMP = _readers({field.name: field.unit for field in STAMP})
 _EVENTS = {
     kind.name: _STAMP | _readers({field.name: field.unit for field in kind.fields}) for kind in KINDS.values()
 }
-_BY_STEP = ("step", "progress", "eval", "scores")
 _FACT_TABLES = ("versions", "devices")
 _SUMMARY = _readers({name: known.unit for name, known in NUMBERS.items()})
 
 
 def event_of(found: object) -> Table | None:
-    """An event without fields that it should not have, or that are not what they should be; None if none."""
+    """An event without fields that it should not have; None if one is not what it should be."""
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         return None
-    event = _believed(found, _EVENTS.get(found["kind"], _STAMP))
+    readers = _EVENTS.get(found["kind"], _STAMP)
+    event = _believed(found, readers)
+    if any(name in readers and name not in event for name in found):
+        return None
     # Every other field may be null: it does not apply, or is not known yet.
     return {name: value for name, value in event.items() if value is not None or name not in _STAMP}
 
@@ -92,26 +93,29 @@ def _believed(found: Table, readers: Mapping[str, Callable[[object], Any]]) -> T
 
 
 def settings_of(found: object) -> Table:
-    """The tables of a run's settings: known keys whose values are of their kind."""
+    """The tables of a run's settings: known keys whose values are of their kind, and what others have set."""
     if not isinstance(found, dict):
         return {}
     tables: Table = {}
-    for key, known in known_keys().items():
-        section, _, name = key.rpartition(".")
-        table = found.get(section) if section else found
-        value = table.get(name) if isinstance(table, dict) else None
-        kind = kind_of(known)
-        kinds = (kind, str) if known.metadata["words"] else (kind, int) if kind is float else (kind,)
-        if not isinstance(value, kinds) or not _is_flat(value):
-            continue
-        (tables.setdefault(section, {}) if section else tables)[name] = _plain(value)
+    for section, table in found.items():
+        if isinstance(table, dict):
+            tables[str(_text(section))] = {
+                str(_text(name)): _plain(value)
+                for name, value in table.items()
+                if _is_setting(f"{section}.{name}", value)
+            }
+        elif section not in SECTIONS and _is_setting(section, table):
+            tables[str(_text(section))] = _plain(table)
     return tables
 
 
-def is_placed(event: Mapping[str, Any]) -> bool:
-    """Whether an event says when it was, and at which step if its kind is drawn by steps."""
-    needed = ("t", "step") if event["kind"] in _BY_STEP else ("t",)
-    return all(event.get(name) is not None for name in needed)
+def _is_setting(key: str, value: object) -> bool:
+    known = known_keys().get(key)
+    if known is None or not _is_flat(value):
+        return _is_flat(value)
+    kind = kind_of(known)
+    kinds = (kind, str) if known.metadata["words"] else (kind, int) if kind is float else (kind,)
+    return isinstance(value, kinds)
 
 
 def facts_of(found: object) -> Table:

@@ -53,15 +53,21 @@ def time_to_target(curve: Iterable[Point], error: float) -> float | None:
 def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | None) -> Point:
     began = number(event, "startup_s")
     own_clock = (startup_s if began is None else began) + (number(event, "elapsed_s") or 0.0)
-    since_start = own_clock if started is None else event["t"] - started
+    at = number(event, "t")
+    since_start = own_clock if started is None or at is None else at - started
     trained = number(event, "trained")
     return Point(
         # The wall clock may be set back in the middle of a run.
         time_s=round(max(0.0, since_start - (number(event, "evaluate_s") or 0.0)), 4),
         error=event["error"],
-        trained=trained if trained is not None else event.get("step", 0) * run.setting("train.batch_size", 0),
+        trained=_trained(run, event) if trained is None else trained,
         candidates=number(event, "candidates") or 0.0,
     )
+
+
+def _trained(run: Run, event: dict[str, Any]) -> float:
+    """Examples backpropagated, of a run that does not state them."""
+    return (number(event, "step") or 0) * (number({"size": run.setting("train.batch_size")}, "size") or 0)
 
 
 def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
@@ -70,12 +76,12 @@ def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
     if stated is not None:
         return stated, ""
     # The run has not ended, or does not state it: worked out from wall clocks, as far back as they go.
-    first_step = first["t"] - (number(first, "elapsed_s") or 0.0)
+    first_step = (number(first, "t") or 0.0) - (number(first, "elapsed_s") or 0.0)
     wall_s = number(run.summary, "wall_s")
     if wall_s is not None and run.of("summary") and not run.of("resumed"):
-        return max(0.0, first_step - (run.of("summary")[-1]["t"] - wall_s)), ""
+        return max(0.0, first_step - ((number(run.of("summary")[-1], "t") or 0.0) - wall_s)), ""
     if run.of("start"):
-        return max(0.0, first_step - run.of("start")[0]["t"]), (
+        return max(0.0, first_step - (number(run.of("start")[0], "t") or first_step)), (
             "does not say when its process began: imports are not in its times"
         )
     return 0.0, "does not say when it began: start-up is not in its times"

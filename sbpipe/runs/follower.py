@@ -4,19 +4,25 @@
 show its `notes`, and look again at once if it `is_more`, or in half a second if not.
 """
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from sbpipe.runs.checked import event_of
-from sbpipe.runs.names.files import CONFIG, SELECTOR_EVENTS, TRAINER_EVENTS, selector_of
+from sbpipe.runs.line import Event as Event
+from sbpipe.runs.line import event_of
+from sbpipe.runs.names.files import (
+    CONFIG,
+    SELECTOR_EVENTS,
+    TRAINER_EVENTS,
+    TRAINER_RECENT,
+    recent_of,
+    selector_of,
+)
 
-Event = dict[str, Any]
-
-CHUNK_BYTES = 4 << 20
-"""Read at most this much of a file per look: a long backlog comes in pieces, and memory stays bounded."""
+CHUNK_BYTES = 1 << 20
+"""Read at most this much of a file per look: a long backlog comes in pieces, and memory stays bounded. A line
+that is longer is damage.
+"""
 TAIL_BYTES = 1 << 20
 """Of a selector's file only the end is read: it is needed for the last few steps alone."""
 _HEAD_BYTES = 96
@@ -49,9 +55,23 @@ class Follower:
         self._offset = 0
         self._head = b""
         self._num_damaged = 0
+        self._is_in_long_line = False
         self._is_cut = False
         self._is_empty = False
         self._is_missing = False
+
+    def stream(self) -> Iterator[Event]:
+        """Every whole event since the last look, in pieces: for who needs no more than one at a time."""
+        while True:
+            news = self.look()
+            yield from news.events
+            if not news.is_more:
+                return
+
+    def pass_over(self) -> None:
+        """Leave out all that is there now."""
+        for _ in self.stream():
+            pass
 
     def new_events(self) -> list[Event]:
         """Every whole event since the last look; [] if there is no file yet."""
@@ -93,12 +113,9 @@ class Follower:
             if is_tail:
                 begin = data.find(b"\n") + 1  # the first line of a tail has lost its beginning
                 self._offset, data = self._offset + begin, data[begin:]
-        # What follows the last newline is still being written: it stays for the next look.
-        whole, newline, rest = data.rpartition(b"\n")
-        if not newline and len(data) == CHUNK_BYTES:
-            whole, rest = data, b""  # no event is that long: this is damage
-        self._offset += len(whole) + len(newline)
-        is_more = self._offset + len(rest) < size
+        begin = self._offset
+        whole, rest = self._cut(data)
+        is_more = begin + len(data) < size
         self._head, self._is_missing, self._is_empty, self._is_cut = (
             head,
             False,
@@ -106,17 +123,30 @@ class Follower:
             bool(rest) and not is_more,
         )
         self._seen = None if is_more else seen
-        return News(list(self._parse(whole.splitlines())), self.notes, is_anew, is_more)
+        return News(list(self._parse(whole)), self.notes, is_anew, is_more)
 
-    def _parse(self, lines: Iterable[bytes]) -> Iterable[Event]:
-        for line in lines:
-            try:
-                event = event_of(json.loads(line))
-            except (ValueError, RecursionError):
-                event = None
+    def _cut(self, data: bytes) -> tuple[bytes, bytes]:
+        """The whole lines of a piece, and what follows the last newline: that waits for the next look."""
+        if self._is_in_long_line:
+            end = data.find(b"\n") + 1
+            self._is_in_long_line = end == 0
+            passed = end or len(data)
+            self._offset, data = self._offset + passed, data[passed:]
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline and len(data) >= CHUNK_BYTES:
+            self._num_damaged += 1
+            self._is_in_long_line, rest = True, b""
+            self._offset += len(data)
+        self._offset += len(whole) + len(newline)
+        return whole, rest
+
+    def _parse(self, whole: bytes) -> Iterator[Event]:
+        # Not `splitlines`, which also splits at characters that a damaged line may hold.
+        for line in whole.split(b"\n") if whole else ():
+            event = event_of(line)
             if event is not None:
                 yield event
-            else:
+            elif line:
                 self._num_damaged += 1
 
     @property
@@ -138,13 +168,34 @@ class Follower:
         return notes
 
 
+class TrainerFollower:
+    """What a trainer says, what stays and what only matters now: for who shows a run as it goes on."""
+
+    def __init__(self, run: Path) -> None:
+        self._followers = (Follower(run / TRAINER_EVENTS), Follower(run / TRAINER_RECENT))
+
+    def pass_over(self) -> None:
+        """Leave out all that is there now."""
+        for follower in self._followers:
+            follower.pass_over()
+
+    def new_events(self) -> list[Event]:
+        """Every event since the last look."""
+        return [event for follower in self._followers for event in follower.new_events()]
+
+
 class RunFollower:
-    """Follows the events of one run directory: the trainer's whole file, and the end of each selector's."""
+    """Follows the events of one run directory: the trainer's whole file, and the end of each selector's.
+
+    What only matters now comes with it, as far as there is such a file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._trainer = Follower(path / TRAINER_EVENTS)
+        self._recent = Follower(path / TRAINER_RECENT)
         self._selectors: dict[Path, Follower] = {}
+        self._recents: dict[Path, Follower] = {}
 
     def look(self) -> News:
         """What is new: the trainer's events first, each file's in order; a selector's say which it was."""
@@ -158,15 +209,20 @@ class RunFollower:
         trainer = self._trainer.look()
         # A run that was overwritten has new selectors, with files of other names.
         if trainer.is_anew:
-            self._selectors = {}
+            self._selectors, self._recents = {}, {}
         for file in sorted(self.path.glob(SELECTOR_EVENTS.format("*"))):
             self._selectors.setdefault(file, Follower(file, tail_bytes=TAIL_BYTES))
-        looks = {selector_of(file.stem): follower.look() for file, follower in self._selectors.items()}
-        selectors = looks.values()
+            recent = file.with_name(recent_of(file.name))
+            self._recents.setdefault(recent, Follower(recent))
+        looks = [(selector_of(file.name), follower.look()) for file, follower in self._selectors.items()]
+        recents = [(selector_of(file.name), follower.look()) for file, follower in self._recents.items()]
+        selectors = [news for _, news in looks]
         return News(
             events=[
                 *trainer.events,
-                *({"selector": name} | event for name, news in looks.items() for event in news.events),
+                # Only once the rest is read: what happens now comes last.
+                *(self._recent.look().events if not trainer.is_more else ()),
+                *({"selector": name} | event for name, news in (*looks, *recents) for event in news.events),
             ],
             notes=[*self._own_notes(), *trainer.notes, *(note for news in selectors for note in news.notes)],
             is_anew=trainer.is_anew,

@@ -1,19 +1,38 @@
-"""One run directory as a record: whatever is there is read, whatever is missing or cut is said in `notes`."""
+"""One run directory as a record: whatever is there is read, whatever is missing or cut is said in `notes`.
+
+Files are read as streams and memory is bounded: of a long run the record holds what `gathering.py` keeps.
+"""
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbpipe.runs.checked import facts_of, is_placed, settings_of, summary_of
+from sbpipe.runs.checked import facts_of, settings_of, summary_of
 from sbpipe.runs.follower import Event as Event
 from sbpipe.runs.follower import Follower
-from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS, selector_of
+from sbpipe.runs.gathering import Evaluations, FirstAndLast, Scores, StepCurve, Stretch
+from sbpipe.runs.gathering import is_taken_back as is_taken_back
+from sbpipe.runs.names import KINDS
+from sbpipe.runs.names.files import (
+    CONFIG,
+    ENVIRONMENT,
+    SELECTOR_EVENTS,
+    SUMMARY,
+    TRAINER_EVENTS,
+    TRAINER_RECENT,
+    selector_of,
+)
+from sbpipe.runs.numbers import number
 
 SAME_HOST_S = 0.5
 """Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
+MOST_EVENTS = {"step": 10_000, "selection": 10_000, "progress": 10_000}
+"""First events of a kind that are kept; those not named here are rare."""
+MOST_RARE = 1000
+MOST_SELECTIONS = 40_000
+"""Of all selectors together."""
+MOST_JSON_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -25,15 +44,22 @@ class Run:
     environment: dict[str, Any]
     summary: dict[str, Any]
     events: dict[str, list[Event]]
-    """The trainer's events by kind, in order, without steps that a resume took back."""
+    """The trainer's events by kind, in order, without steps that a resume took back; of many, some."""
     selections: dict[str, list[Event]]
-    """Each selector's `selection` events."""
+    """Each selector's `selection` events; of many, the first."""
     notes: list[str] = field(default_factory=list)
+    steps: list[Stretch] = field(default_factory=list)
+    """Every step, in stretches of one or more."""
 
     @property
     def name(self) -> str:
         """What a legend calls it."""
         return self.path.name
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps the events tell of."""
+        return sum(stretch.num_steps for stretch in self.steps)
 
     def of(self, kind: str) -> list[Event]:
         """The trainer's events of one kind."""
@@ -42,76 +68,100 @@ class Run:
     def setting(self, key: str, default: Any = None) -> Any:
         """A setting by its dotted key."""
         section, _, name = key.rpartition(".")
-        return (self.config.get(section, {}) if section else self.config).get(name, default)
+        found = self.config.get(section, {}) if section else self.config
+        return found.get(name, default) if isinstance(found, dict) else default
+
+
+class _TrainerFile:
+    """What the trainer's events come to, one after the other."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, FirstAndLast | Evaluations] = {"eval": Evaluations(), "scores": Scores()}
+        self.curve = StepCurve()
+        self._has_ended = False
+        self.goes_on = False
+        """Whether the run was started again after its summary."""
+
+    def add(self, event: Event) -> None:
+        kind = event["kind"]
+        if kind not in KINDS:
+            return
+        if kind == "resumed":
+            self._take_back(number(event, "step") or 0)
+        if kind in ("step", "steps"):
+            self.curve.add(event)
+        if kind in ("start", "summary"):
+            self._has_ended = self._has_ended or kind == "summary"
+            self.goes_on = self._has_ended and kind == "start"
+        if kind not in self._kinds:
+            self._kinds[kind] = FirstAndLast(MOST_EVENTS.get(kind, MOST_RARE))
+        self._kinds[kind].add(event)
+
+    def _take_back(self, step: float) -> None:
+        for kept in (self.curve, *self._kinds.values()):
+            kept.take_back(step)
+
+    def by_kind(self) -> dict[str, list[Event]]:
+        return {kind: kept.events() for kind, kept in self._kinds.items() if kept.events()}
 
 
 def read_run(path: Path) -> Run:
     """Read a run directory; a file that is missing, empty or damaged becomes a note, not an error."""
     notes: list[str] = []
-    all_events = events_in(path / TRAINER_EVENTS, notes)
-    selections = {
-        selector_of(file.stem): [
-            event for event in events_in(file, notes) if event.get("kind") == "selection"
-        ]
-        for file in sorted(path.glob(SELECTOR_EVENTS.format("*")))
-    }
+    trainer = _read_trainer(path, notes)
+    events = trainer.by_kind()
+    selections = _read_selections(path, notes)
     # In one process the trainer's file holds the selections too.
-    inline = [event for event in all_events if event.get("kind") == "selection"]
-    if inline:
-        selections["inline"] = inline
+    if "selection" in events:
+        selections["inline"] = events["selection"]
     # A resume leaves the old summary where it is until the run ends again.
-    turns = [event["kind"] for event in all_events if event["kind"] in ("start", "summary")]
-    is_going_on = "summary" in turns and turns[-1] == "start"
-    if is_going_on:
+    if trainer.goes_on:
         notes.append(f"{SUMMARY} is older than the run's last start, and left out")
     return Run(
         path=path,
         config=settings_of(_read_json(path / CONFIG, notes)),
         environment=facts_of(_read_json(path / ENVIRONMENT, notes)),
-        summary={} if is_going_on else summary_of(_read_json(path / SUMMARY, notes)),
-        events=_by_kind(all_events),
+        summary={} if trainer.goes_on else summary_of(_read_json(path / SUMMARY, notes)),
+        events=events,
         selections=selections,
         notes=notes,
+        steps=trainer.curve.rows,
     )
 
 
-def events_in(path: Path, notes: list[str]) -> list[Event]:
-    """The whole events of a file, in order."""
-    follower = Follower(path)
-    events = follower.new_events()
-    placed = [event for event in events if is_placed(event)]
+def _read_trainer(path: Path, notes: list[str]) -> _TrainerFile:
+    found, follower = _TrainerFile(), Follower(path / TRAINER_EVENTS)
+    for event in follower.stream():
+        found.add(event)
     notes += follower.notes
-    if len(placed) < len(events):
-        notes.append(f"{path.name}: {len(events) - len(placed)} events do not say when they were")
-    return placed
+    if not found.by_kind().get("summary"):
+        # How a long run stands is newer here.
+        for event in Follower(path / TRAINER_RECENT).stream():
+            if event["kind"] == "progress":
+                found.add(event)
+    return found
 
 
-def is_taken_back(event: Mapping[str, Any], step: int) -> bool:
-    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it."""
-    # A step is counted from 0, so step S comes after a checkpoint of S steps; other kinds count steps done.
-    kind, at = event.get("kind"), event.get("step") or 0
-    if kind == "step":
-        return bool(at >= step)
-    return kind == "failed" or (kind in ("progress", "eval", "scores") and at > step)
-
-
-def _by_kind(events: list[Event]) -> dict[str, list[Event]]:
-    """Events by kind, without those that a resume takes back."""
-    kinds: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event["kind"] == "resumed":
-            step = event.get("step", 0)
-            kinds = defaultdict(
-                list,
-                {kind: [one for one in told if not is_taken_back(one, step)] for kind, told in kinds.items()},
-            )
-        kinds[event["kind"]].append(event)
-    return dict(kinds)
+def _read_selections(path: Path, notes: list[str]) -> dict[str, list[Event]]:
+    files = sorted(path.glob(SELECTOR_EVENTS.format("*")))
+    most = min(MOST_EVENTS["selection"], max(16, MOST_SELECTIONS // max(1, len(files))))
+    selections = {}
+    for file in files:
+        follower, kept = Follower(file), FirstAndLast(most)
+        for event in follower.stream():
+            if event["kind"] == "selection":
+                kept.add(event)
+        notes += follower.notes
+        selections[selector_of(file.name)] = kept.events()
+    return selections
 
 
 def _read_json(path: Path, notes: list[str]) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > MOST_JSON_BYTES:
+            notes.append(f"{path.name} is longer than any run writes it, and left out")
+            return {}
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except FileNotFoundError:
         # A run that goes on has no summary yet: nothing to remark.
         if path.name != SUMMARY:

@@ -1,5 +1,7 @@
 """How well late or coarse scores agree with fresh, exact losses: pure functions of two arrays."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,28 +13,40 @@ MOST = 8.0
 
 def ranks(values: Floats) -> NDArray[np.float64]:
     """Ranks from 0, ties sharing their mean rank."""
-    ordered, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    # Without ties the inverse is the ranks already.
-    return (ends - (counts + 1) / 2.0)[inverse] if len(ordered) < len(values) else inverse.astype(np.float64)
+    order = values.argsort()
+    ordered = values[order]
+    if (ordered[1:] > ordered[:-1]).all():
+        # The usual case, without ties, at a fifth of the time.
+        found = np.empty(len(values))
+        found[order] = np.arange(len(values))
+        return found
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2.0)[inverse]
 
 
 def spearman(scores: Floats, losses: Floats) -> float:
     """Rank correlation of the pairs that are finite on both sides; NaN when there is nothing to correlate."""
     finite = np.isfinite(scores) & np.isfinite(losses)
+    num_finite = int(np.count_nonzero(finite))
     # Two pairs always correlate by 1 or -1.
-    if finite.sum() < 3:
+    if num_finite < 3:
         return float("nan")
-    a, b = ranks(scores[finite]), ranks(losses[finite])
-    a -= a.mean()
-    b -= b.mean()
-    scale = float(np.sqrt((a @ a) * (b @ b)))
+    if num_finite < len(finite):
+        scores, losses = scores[finite], losses[finite]
+    a, b = ranks(scores), ranks(losses)
+    # Their mean, whatever the ties.
+    a -= (num_finite - 1) / 2.0
+    b -= (num_finite - 1) / 2.0
+    scale = math.sqrt((a @ a) * (b @ b))
     return float(a @ b) / scale if scale > 0 else float("nan")
 
 
 def mean_error(scores: Floats, losses: Floats) -> float:
     """Mean absolute difference of score and fresh loss over finite pairs; NaN when there are none."""
     difference = np.abs(scores - losses)
+    total = float(np.add.reduce(difference))
+    if math.isfinite(total):
+        return total / len(difference) if len(difference) else float("nan")
     finite = np.isfinite(difference)
     return float(difference[finite].mean()) if finite.any() else float("nan")
 

@@ -11,6 +11,7 @@ from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection.draws import Mask
+from sbpipe.selector.answer_log import AnswerLog
 from sbpipe.selector.forward import ForwardPass
 from sbpipe.selector.judge import Decision, Judge
 
@@ -49,7 +50,7 @@ class Selector:
     ) -> None:
         self._order, self._batch_size = order, batch_size
         self._forward, self._judge = forward, judge
-        self._spans, self._events = spans, events
+        self._spans, self._log = spans, AnswerLog(spans, events)
         self.progress = 0
 
     @property
@@ -81,14 +82,7 @@ class Selector:
         is_whole = self._judge.chooses_sets and not lease.keep_all
         chunks = self._as_a_set(lease) if is_whole else self._in_turn(lease, self._passes(lease))
         selection = self._selection(lease, chunks)
-        self._events.write(
-            "selection",
-            lease=lease.lease_id,
-            version=selection.version,
-            candidates=len(selection.scores),
-            kept=len(selection.kept),
-            spans=self._spans.take_recent(),
-        )
+        self._log.note(selection)
         return selection
 
     def _passes(self, lease: Lease) -> Iterator[_Seen]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from sbpipe.process import SAYS, Child, assignments, role_command
-from sbpipe.runs.directory import TRAINER_EVENTS, is_finished
-from sbpipe.runs.follower import Follower
+from sbpipe.runs.directory import is_finished
+from sbpipe.runs.follower import TrainerFollower
 from sbpipe.studies.core_shares import on_cores
 from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell
@@ -29,7 +29,7 @@ class CellRun:
         command = role_command("run", *assignments(cell.settings), "--run-dir", str(path), "--no-report")
         self._folder, self.cell, self._path, self.cores = folder, cell, path, cores
         self._child = Child("run", command, folder.log_path(cell))
-        self._follower = Follower(path / TRAINER_EVENTS)
+        self._follower = TrainerFollower(path)
         self.state = State("running", time.time(), attempt, load=round(os.getloadavg()[0], 2))
         self.progress: dict[str, Any] | None = None
         """The run's last progress event."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sbpipe.runs import events_in
 from sbpipe.runs import follower as follower_module
 from sbpipe.runs.follower import Follower, RunFollower
 
@@ -55,7 +54,7 @@ def test_a_replaced_file_begins_anew_even_when_it_is_longer(tmp_path: Path) -> N
 def test_a_long_backlog_comes_in_pieces_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "CHUNK_BYTES", 1000)
     run = write(
-        tmp_path / "run", *({"kind": "step", "step": number, "fill": "x" * 200} for number in range(50))
+        tmp_path / "run", *({"kind": "step", "step": number, "padding": "x" * 200} for number in range(50))
     )
     follower, steps, num_looks = RunFollower(run), [], 0
     while True:
@@ -74,7 +73,7 @@ def test_of_a_selector_only_the_end_is_read_and_it_is_named(
     monkeypatch.setattr(follower_module, "TAIL_BYTES", 500)
     run = write(
         tmp_path / "run",
-        *({"kind": "selection", "lease": k, "fill": "x" * 40} for k in range(100)),
+        *({"kind": "selection", "lease": k, "padding": "x" * 40} for k in range(100)),
         name="events-selector-s1.jsonl",
     )
     news = RunFollower(run).look()
@@ -113,6 +112,6 @@ def test_a_backlog_of_many_pieces_is_read_at_once_where_all_of_it_is_wanted(
 
 
 def test_what_is_wrong_with_a_file_becomes_a_note(tmp_path: Path) -> None:
-    notes: list[str] = []
-    assert events_in(tmp_path / "nowhere.jsonl", notes) == []
-    assert "nowhere.jsonl is missing" in notes[0]
+    follower = Follower(tmp_path / "nowhere.jsonl")
+    assert follower.new_events() == []
+    assert "nowhere.jsonl is missing" in follower.notes[0]

@@ -208,7 +208,53 @@ def test_values_of_the_wrong_type_do_no_harm(tmp_path: Path, kind: str, value: s
         file.write("{" + "".join(f'"{name}":{value},' for name in NAMES.split()) + f'"kind":"{kind}"}}\n')
     told = watching(write(run, step(1), step(2))).news(["run"], Sent())
     json.dumps(told, allow_nan=False)
-    assert told["overview"]["heads"][0]["num_events"] == 4
+    # Either it is taken for what it says, or it is said that it could not be read.
+    head = told["overview"]["heads"][0]
+    assert head["num_events"] + ("1 damaged line was left out" in " ".join(head["notes"])) == 4
+
+
+# --- long runs ------------------------------------------------------------------------------------
+
+
+def steps(first: int, last: int, **fields: Any) -> dict[str, Any]:
+    told = {
+        "first": first,
+        "step": last,
+        "count": last - first + 1,
+        "candidates": 10 * (last + 1),
+        "loss": 2.0,
+    }
+    return event("steps", START_T + last + 1, **told, stages={"forward": [last - first + 1, 1.0]}) | fields
+
+
+def test_windows_of_steps_are_points_of_the_curve() -> None:
+    state = folded(step(0), steps(1, 4), steps(5, 8, loss=1.0))
+    assert [row[0] for row in state.series["steps"].rows()] == [1, 5, 9]
+    assert (state.latest["step"], state.latest["loss"]) == (9, 1.0)
+
+
+def test_a_window_that_is_written_again_after_a_resume_counts_once() -> None:
+    state = folded(step(0), steps(1, 4, is_partial=True), event("resumed", step=5), steps(1, 8))
+    assert [row[0] for row in state.series["steps"].rows()] == [1, 9]
+
+
+def test_what_a_long_run_does_now_comes_from_its_recent_files(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", event("start"), steps(0, 8191))
+    last = [step(8192 + k, kind="last_step") for k in range(12)]
+    write(run, *last, progress(8204), name="recent-trainer.jsonl")
+    clock = last[-1]["clock"]
+    answer = event("last_selection", clock + 900.0, lease=5, spans={"score": [clock - 1.5, 1.0]})
+    write(run, event("built", selector="s1"), name="events-selector-s1.jsonl")
+    write(run, answer, name="recent-selector-s1.jsonl")
+    watcher = watching(run)
+    told = watcher.news(["run"], Sent())
+    assert told["overview"]["heads"][0]["step"] == 8204
+    assert {bar["lane"] for bar in told["runs"]["run"]["timeline"]["bars"]} == {"trainer", "selector"}
+
+
+def test_what_was_left_out_of_a_storm_is_said() -> None:
+    state = folded(event("left_out", of="fenced", count=1234))
+    assert "1,234 more events of kind fenced" in state.warnings[0]["text"]
 
 
 # --- the timeline ---------------------------------------------------------------------------------

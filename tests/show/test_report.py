@@ -23,7 +23,15 @@ from sbpipe.show.charts.render import PICTURE_WIDTH
 from sbpipe.show.charts.theme import STAGE_COLOURS
 from sbpipe.show.report.build import build_report, read_sources, sections_of, trace_paths
 from sbpipe.show.report.examples import COLUMNS, captions_of, data_uri, example_charts, read_examples
-from sbpipe.show.report.facts import HEAD, fact_tables, lead_of_run, numbers_of, status_of, tiles_of
+from sbpipe.show.report.facts import (
+    HEAD,
+    fact_tables,
+    lead_of_run,
+    numbers_of,
+    status_of,
+    tiles_of,
+    warnings_in,
+)
 from sbpipe.show.report.kept import keep_rates, never_kept_share, times_kept
 from sbpipe.show.report.lanes import clock_shift, stage_spans
 from sbpipe.show.report.loss import MOST_POINTS, loss_chart
@@ -31,7 +39,7 @@ from sbpipe.show.report.one import sections_of_one
 from sbpipe.show.report.page import html_page
 from sbpipe.show.report.section import Section
 from sbpipe.show.report.table import Table
-from sbpipe.show.report.thinning import stretches, thin
+from sbpipe.show.report.thinning import stretches_by_weight, thin
 from sbpipe.show.report.timeline import timeline_chart, typical_window
 from sbpipe.show.report.trace import write_trace
 
@@ -77,9 +85,12 @@ def test_thinning_keeps_the_ends_and_never_more_than_asked() -> None:
 
 
 def test_stretches_hold_every_element_once() -> None:
-    pieces = stretches(range(10), 4)
-    assert [k for piece in pieces for k in piece] == list(range(10))
-    assert len(stretches([1, 2], 5)) == 2
+    assert stretches_by_weight(range(10), [1] * 10, 4) == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+    assert stretches_by_weight([1, 2], [1, 1], 5) == [[1], [2]]
+
+
+def test_stretches_are_of_equal_weight() -> None:
+    assert stretches_by_weight("abcdefg", [1, 1, 1, 1, 4, 4, 4], 4) == [list("abcd"), ["e"], ["f"], ["g"]]
 
 
 # --- timeline and trace ---------------------------------------------------------------------------
@@ -221,6 +232,18 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     with (path / "events-trainer.jsonl").open("a") as file:
         file.write(json.dumps(stamped(BEGAN + 99, "trainer", "failed", error="loss is nan")) + "\n")
     assert status_of(read_run(path)) == "failed: loss is nan"
+
+
+def test_of_many_warnings_the_head_shows_some_and_counts_the_others(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steps=6)
+    with (path / "events-trainer.jsonl").open("a") as events:
+        for k in range(100):
+            events.write(json.dumps(stamped(2000.0, "trainer", "warning", text=f"storm {k}")) + "\n")
+        events.write(json.dumps(stamped(2000.0, "trainer", "left_out", of="warning", count=70)) + "\n")
+    notes = warnings_in(read_run(path))
+    assert [note for note in notes if "storm" in note][-1] == "storm 99"
+    assert "... 80 more warnings ..." in notes
+    assert "70 more events of kind `warning` came, too many to be written." in notes
 
 
 # --- examples -------------------------------------------------------------------------------------

@@ -87,6 +87,11 @@ def test_events_become_numbers_under_stable_names() -> None:
     assert scalars_of(event("summary", loss=1.0)) == {}
 
 
+def test_an_event_of_many_steps_gives_their_means() -> None:
+    window = event("steps", first=8, step=11, count=4, loss=0.5, stages={"forward": [4, 0.2]})
+    assert scalars_of(window) == {"train/loss": 0.5, "time/forward_ms": 50.0}
+
+
 def test_steps_that_a_resume_repeats_count_once() -> None:
     kept = without_taken_back(
         [*steps(0, 1, 2, 3), event("eval", step=2), event("resumed", step=2), *steps(2, 3, loss=9.0)]

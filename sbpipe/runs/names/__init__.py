@@ -4,7 +4,8 @@ Writers, readers, pictures, trackers and docs/events.md take names from here. Kn
 `python -m sbpipe.runs.names > docs/events.md` writes that page.
 """
 
-from sbpipe.runs.names.events import IN_SUMMARY, KINDS, LOOP, EventKind, Field, field_of
+from sbpipe.runs.names.events import IN_SUMMARY, KINDS, field_of
+from sbpipe.runs.names.fields import LOOP, EventKind, Field
 from sbpipe.runs.names.stages import (
     LOOP_STAGES,
     SELECTOR_STAGES,

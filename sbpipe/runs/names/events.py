@@ -1,91 +1,22 @@
-"""The kinds of events that a run writes, with their fields: unit and meaning. Plain data.
+"""The kinds of events that a run writes, with their fields. Plain data."""
 
-A field whose unit is a list or a map is no curve; a field that applies to some runs only is null in others.
-"""
-
-from typing import Literal, NamedTuple
-
-from sbpipe.runs.names.stages import Role
-from sbpipe.runs.names.summary import NUMBERS
-
-
-class Field(NamedTuple):
-    """One field of an event."""
-
-    name: str
-    unit: str
-    meaning: str
-    label: str = ""
-    """What pictures call it, where it is drawn."""
-
-
-class EventKind(NamedTuple):
-    """One kind of event."""
-
-    name: str
-    roles: tuple[Role | Literal["supervisor"], ...]
-    meaning: str
-    fields: tuple[Field, ...]
-
-
-STAMP = (
-    Field("t", "s", "wall clock"),
-    Field("clock", "s", "this host's monotonic clock; one clock for all processes of a host"),
-    Field("role", "text", "`trainer`, `selector` or `supervisor`"),
-    Field("kind", "text", "the kind"),
+from sbpipe.runs.names.fields import (
+    CANDIDATES,
+    ESS,
+    GUARD,
+    LABEL_TRUST,
+    PREDICTION_SWING,
+    SPANS,
+    STAGE_TOTALS,
+    STEP,
+    STRENGTH,
+    SWING,
+    TRUST,
+    WRONG_LABELS,
+    EventKind,
+    Field,
 )
-"""What every event has."""
-
-_STEP = Field("step", "steps", "optimizer steps done")
-_CANDIDATES = Field("candidates", "candidates", "candidates considered so far")
-# Kept from the formatter here and below: one field a line reads as a table.
-_SWING = Field(
-    "swing", "ratio", "variance of the class shares of the last 32 train batches over what chance gives: 1 = "
-    "calm; to 4 = selection follows classes, as fresh selection does; above 6 = it over-corrects between "
-    "classes, because its feedback comes late. Known after 8 batches", "swing",
-)  # fmt: skip
-_PREDICTION_SWING = Field(
-    "prediction_swing", "ratio", "the same for the classes that the selector's model predicts for its "
-    "candidates, which no policy has chosen: the model itself swings between classes", "prediction swing",
-)  # fmt: skip
-_STRENGTH = Field(
-    "strength", "ratio", "how sharply the policy selects now: 0 = uniformly, 1 = plain Selective-Backprop",
-    "strength",
-)  # fmt: skip
-_ESS = Field(
-    "ess", "ratio", "effective sample size of the importance weights of a batch, (sum w)² / (n sum w²): "
-    "1 = every example counts alike, 0.5 = half of the batch is lost to weighing", "effective sample size",
-)  # fmt: skip
-_GUARD = Field(
-    "guard", "ratio", "1 = open; less = selection is mixed towards uniform, because the loop swung or the "
-    "effective sample size fell", "guard",
-)  # fmt: skip
-_SPANS = Field(
-    "spans", "map", "`{stage: [start, duration, start, duration, ...]}` since the last such event, at most "
-    "64 of each, in seconds on `clock`; stages are listed below",
-)  # fmt: skip
-_TRUST = Field(
-    "trust", "ratio", "1 = scores are trusted; 0 = selection is uniform, because scores say nothing about "
-    "fresh losses, are all alike, or come from a model that predicts one class. Of a policy that is not "
-    "steered: what it would be", "trust",
-)  # fmt: skip
-_LABEL_TRUST = Field(
-    "label_trust", "ratio", "1 = labels are trusted; less = selection is mixed towards uniform, because many "
-    "labels look wrong. Of a policy that is not steered: what it would be", "trust in labels",
-)  # fmt: skip
-_WRONG_LABELS = Field(
-    "wrong_labels", "ratio", "largest share of wrong labels that was evident so far, by where the selector's "
-    "model ranks the labels of candidates; null where it is no classifier of five classes or more, or knows "
-    "too little yet",
-    "wrong labels",
-)  # fmt: skip
-LOOP = {
-    field.name: field
-    for field in (
-        _SWING, _PREDICTION_SWING, _STRENGTH, _ESS, _GUARD, _TRUST, _LABEL_TRUST, _WRONG_LABELS,
-    )
-}  # fmt: skip
-"""Whether the loop is stable, by field; null where one does not apply or is not yet known."""
+from sbpipe.runs.names.summary import NUMBERS
 
 _START = EventKind("start", ("trainer",), "a trainer's process begins", (
     Field("mode", "text", "how the roles are clocked"),
@@ -103,10 +34,11 @@ _START = EventKind("start", ("trainer",), "a trainer's process begins", (
     Field("num_classes", "classes", "of the data"),
     Field("devices", "devices", "held by the run"),
 ))  # fmt: skip
-_PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run stands", (
+_PROGRESS = EventKind("progress", ("trainer",), "how the run stands, twice a second; in a long "
+                      "run only some stay, the others are in the `recent` file", (
     Field("share", "share", "of the budget that is done", "done"),
-    _STEP,
-    _CANDIDATES,
+    STEP,
+    CANDIDATES,
     Field("loss", "loss", "training loss of the last step, mean of the batch", "training loss"),
     Field("error", "share", "last test error", "test error"),
     Field("keep_rate", "share", "of the candidates so far that were kept", "keep rate"),
@@ -121,11 +53,11 @@ _PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run sta
     Field("candidates_per_s", "candidates/s", "considered per second of training so far", "throughput"),
     Field("elapsed_s", "s", "of training so far, test error included", "time"),
     Field("left_s", "s", "of training left, as estimated", "left"),
-    _SWING,
-    _ESS,
-    _STRENGTH,
-    _GUARD,
-    _TRUST,
+    SWING,
+    ESS,
+    STRENGTH,
+    GUARD,
+    TRUST,
     Field("worth_ess", "ratio", "effective share of the last candidates, mean(g)² / mean(g²) of their "
           "residual norms: 1 = all are alike, so selection can gain nothing; null where scores do not tell "
           "the norms", "effective share"),
@@ -133,7 +65,7 @@ _PROGRESS = EventKind("progress", ("trainer",), "twice a second: how the run sta
 ))  # fmt: skip
 _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step later", (
     Field("step", "steps", "its number, counted from 0"),
-    _CANDIDATES,
+    CANDIDATES,
     Field("loss", "loss", "mean of the batch", "training loss"),
     Field("rate", "number", "learning rate"),
     Field("keep_probability", "share", "mean over the batch"),
@@ -150,19 +82,57 @@ _ONE_STEP = EventKind("step", ("trainer",), "one optimizer step, written a step 
           "fidelity"),
     Field("score_error", "loss", "mean absolute difference of score and fresh loss"),
     Field("class_counts", "list", "examples of each class in the batch; empty where targets are no classes"),
-    _SWING,
-    _PREDICTION_SWING,
-    _ESS,
-    _STRENGTH,
-    _GUARD,
-    _TRUST,
-    _LABEL_TRUST,
-    _WRONG_LABELS,
-    _SPANS,
+    SWING,
+    PREDICTION_SWING,
+    ESS,
+    STRENGTH,
+    GUARD,
+    TRUST,
+    LABEL_TRUST,
+    WRONG_LABELS,
+    SPANS,
+))  # fmt: skip
+_MANY_STEPS = EventKind("steps", ("trainer",), "several optimizer steps of a long run, in place of a `step` "
+                        "each; means are over all of them", (
+    Field("first", "steps", "the number of the first, counted from 0"),
+    Field("step", "steps", "the number of the last"),
+    Field("count", "steps", "how many"),
+    Field("is_partial", "yes/no", "whether the run ended within them; a resume writes them again, with more"),
+    CANDIDATES,
+    Field("loss", "loss", "mean of their losses", "training loss"),
+    Field("loss_low", "loss", "the lowest"),
+    Field("loss_high", "loss", "the highest"),
+    Field("rate", "number", "learning rate of the last"),
+    Field("keep_probability", "share", "mean"),
+    Field("trained", "examples", "in their batches"),
+    Field("filled", "examples", "of these, that nobody selected"),
+    Field("staleness_mean", "steps", "mean over their selected examples; null where all were filled in",
+          "staleness"),
+    Field("staleness_max", "steps", "largest of any of them"),
+    Field("fast_staleness_mean", "steps", "the same mean for the fast parts (normalisation, biases, head); "
+          "null where they come with the rest"),
+    Field("age_mean", "steps", "part of the staleness before the selection arrived, mean"),
+    Field("queue_mean", "steps", "part of the staleness after the selection arrived, mean"),
+    Field("spearman", "correlation", "fidelity, mean of the steps where it is known", "fidelity"),
+    Field("score_error", "loss", "mean absolute difference of score and fresh loss, mean of the same steps"),
+    SWING,
+    PREDICTION_SWING,
+    ESS,
+    STRENGTH,
+    GUARD,
+    TRUST,
+    LABEL_TRUST,
+    WRONG_LABELS,
+    STAGE_TOTALS,
+))  # fmt: skip
+_LAST_STEP = EventKind("last_step", ("trainer",), "one of the last steps of a long run; in the "
+                       "`recent` file, twelve in a row every 5 s", (
+    Field("step", "steps", "its number, counted from 0"),
+    SPANS,
 ))  # fmt: skip
 _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
-    _STEP,
-    _CANDIDATES,
+    STEP,
+    CANDIDATES,
     Field("trained", "examples", "backpropagated so far"),
     Field("elapsed_s", "s", "of training so far, test error included"),
     Field("evaluate_s", "s", "spent measuring the test error so far, this time included: subtract it to get "
@@ -171,11 +141,12 @@ _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
     Field("error", "share", "of test examples classified wrongly; null where targets are no classes",
           "test error"),
     Field("loss", "loss", "mean over the test set", "test loss"),
-    Field("class_errors", "list", "the error of each class"),
+    Field("class_errors", "list", "the error of each class; empty where no `scores` event comes with it"),
 ))  # fmt: skip
-_SCORES = EventKind("scores", ("trainer",), "with every `eval`: what selection did to the examples", (
-    _STEP,
-    _CANDIDATES,
+_SCORES = EventKind("scores", ("trainer",), "with every `eval`, of many only with some and the last: what "
+                    "selection did to the examples", (
+    STEP,
+    CANDIDATES,
     Field("quantiles", "list", "percentiles 0 to 100 of the last `selection.history` scores; empty where "
           "the policy needs none"),
     Field("class_considered", "list", "candidates of each class since the last such event"),
@@ -213,7 +184,22 @@ _SELECTORS = (
         Field("version", "steps", "of the weights that scored it"),
         Field("candidates", "candidates", "considered"),
         Field("kept", "candidates", "kept"),
-        _SPANS,
+        SPANS,
+    )),
+    EventKind("selections", ("selector",), "several leases of a long run, in place of a `selection` each", (
+        Field("lease", "number", "the last of them"),
+        Field("version", "steps", "of the weights that scored the last"),
+        Field("count", "leases", "how many"),
+        Field("candidates", "candidates", "considered"),
+        Field("kept", "candidates", "kept"),
+        STAGE_TOTALS,
+    )),
+    EventKind("last_selection", ("selector",), "one of the last leases of a long run; in the `recent` file", (
+        Field("lease", "number", "which lease"),
+        Field("version", "steps", "of the weights that scored it"),
+        Field("candidates", "candidates", "considered"),
+        Field("kept", "candidates", "kept"),
+        SPANS,
     )),
     EventKind("check", ("selector",), "some candidates scored in fp32 too", (
         Field("version", "steps", "of the weights"),
@@ -240,7 +226,7 @@ _PACE = (
         Field("examples", "examples", "filled in until it ended"),
     )),
     EventKind("keep", ("trainer",), "the keep rate that leases aim at has changed (`keep = auto`)", (
-        _STEP,
+        STEP,
         Field("old", "share", "before"),
         Field("new", "share", "from now on"),
         Field("candidates", "candidates", "what the selectors can score in a step's time, with a margin"),
@@ -261,11 +247,15 @@ _DEATH = (
 )
 _TEXT = (Field("text", "text", "the message"),)
 _OTHERS = (
+    EventKind("left_out", ("trainer", "selector"), "so many of a rare kind came that not all were written", (
+        Field("of", "text", "the kind"),
+        Field("count", "events", "not written since the last one of that kind"),
+    )),
     EventKind("warning", ("trainer", "selector"), "what a user should act on; `sbpipe run` shows it", _TEXT),
     EventKind("note", ("trainer", "selector"), "what was measured and chosen; `sbpipe run` shows it", _TEXT),
     EventKind("restarted", ("supervisor",), "`sbpipe run` starts a role again that has died", _DEATH),
     EventKind("given up", ("supervisor",), "`sbpipe run` goes on without a selector that died", _DEATH),
-    EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (_STEP,)),
+    EventKind("resumed", ("trainer",), "the run continues from a checkpoint", (STEP,)),
     EventKind("failed", ("trainer",), "the run ends with an error", (Field("error", "text", "the error"),)),
     EventKind("summary", ("trainer",), "the run has ended: the numbers of `summary.json`", tuple(
         Field(number.name, number.unit, number.meaning) for number in NUMBERS.values()
@@ -273,7 +263,10 @@ _OTHERS = (
 )  # fmt: skip
 KINDS: dict[str, EventKind] = {
     kind.name: kind
-    for kind in (_START, _PROGRESS, _ONE_STEP, _EVAL, _SCORES, *_SELECTORS, *_PACE, _AUTO, *_OTHERS)
+    for kind in (
+        *(_START, _PROGRESS, _ONE_STEP, _MANY_STEPS, _LAST_STEP, _EVAL, _SCORES),
+        *(*_SELECTORS, *_PACE, _AUTO, *_OTHERS),
+    )
 }
 """Every kind of event, by its name."""
 IN_SUMMARY = {

@@ -7,6 +7,8 @@ SELECTOR_KEY = "selector.key"
 TRAINER_EVENTS = "events-trainer.jsonl"
 SELECTOR_EVENTS = "events-selector-{}.jsonl"
 SUPERVISOR_EVENTS = "events-supervisor.jsonl"
+TRAINER_RECENT = "recent-trainer.jsonl"
+SELECTOR_RECENT = "recent-selector-{}.jsonl"
 SUMMARY = "summary.json"
 EXAMPLES = "examples.npz"
 REPORT = "report.html"
@@ -26,6 +28,8 @@ FILES: dict[str, str] = {
         "ID"
     ): "one file per selector process; in mode `inline` its events are the trainer's",
     SUPERVISOR_EVENTS: "what `sbpipe run` had to start again; only where it had to",
+    TRAINER_RECENT: "of a long run: how it stands right now and its last steps, for those who watch; small",
+    SELECTOR_RECENT.format("ID"): "the same of a selector",
     SUMMARY: "the numbers of the run, flat, under stable dotted names",
     EXAMPLES: (
         "per example: last score, times considered, times kept; thumbnails of the easiest, hardest and "
@@ -40,6 +44,11 @@ FILES: dict[str, str] = {
 """Every file and folder, with one line on what it holds."""
 
 
-def selector_of(file_stem: str) -> str:
-    """A selector's id, from the name of its events file without the ending."""
-    return file_stem.removeprefix(SELECTOR_EVENTS.partition("{")[0])
+def recent_of(events_file: str) -> str:
+    """The name of the file for what is passing, from that of the file for what stays."""
+    return f"recent-{events_file.removeprefix('events-')}"
+
+
+def selector_of(file: str) -> str:
+    """A selector's id, from the name of one of its files; the ending may be left out."""
+    return file.removesuffix(".jsonl").partition("-selector-")[2]

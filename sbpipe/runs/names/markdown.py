@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from sbpipe.runs.names.events import KINDS, STAMP, EventKind, Field
+from sbpipe.runs.density import EVALUATIONS, STEPS
+from sbpipe.runs.names.events import KINDS
+from sbpipe.runs.names.fields import STAMP, EventKind, Field
 from sbpipe.runs.names.files import FILES
 from sbpipe.runs.names.stages import STAGES
 from sbpipe.runs.names.summary import GROUPS, Number
+from sbpipe.runs.storm import ALWAYS
 
 _HEAD = """\
 <!-- Generated from sbpipe/runs/names/ by `python -m sbpipe.runs.names > docs/events.md`. -->
@@ -16,7 +19,17 @@ files; nothing else is asked of a running process."""
 _EVENTS = """\
 One JSON object per line, appended and flushed line by line: a kill cuts at most the last line. A number that
 was not finite is `null`. After a resume the file continues with a `resumed` event; steps after the checkpoint
-appear a second time, and the later ones count. Every event has:"""
+appear a second time, and the later ones count.
+
+A run may go on for weeks: what it writes grows with the logarithm of its length. The first {dense:,} steps
+have an event each, and so have the {singles} steps after every further doubling; for the rest of a doubling
+stand {windows:,} `steps` events, with sums and means over every step. A window that a checkpoint cuts goes on
+after the resume. The same holds for the leases of each selector. Every evaluation is written; from number
+{evals} on only some say what they found of each class. Of a rare kind (a selector lost, an answer refused,
+a warning, ...) the first {always:,} of a process are written, then one a minute, with a `left_out` event that
+counts the others. What only matters now is in the `recent` files, which begin anew when they are long.
+
+Every event has:"""
 _STAGES = """\
 How a role spends its time. `work` counts as busy, `wait` as idle, `overhead` as neither; `apart` is left out
 of all ratios; `side` runs in a thread beside the loop; `processor` is processor time, not a stretch of the
@@ -35,7 +48,7 @@ def page() -> str:
     parts = [
         _HEAD,
         _table(("file", "what"), ((f"`{name}`", meaning) for name, meaning in FILES.items())),
-        f"## Events\n{_EVENTS}",
+        f"## Events\n{_events()}",
         _fields(STAMP),
         *(_kind(kind) for kind in KINDS.values()),
         f"## Stages\n{_STAGES}",
@@ -47,6 +60,10 @@ def page() -> str:
         *(f"### {title}\n{_fields(numbers)}" for title, numbers in GROUPS.items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _events() -> str:
+    return _EVENTS.format(**STEPS._asdict(), evals=EVALUATIONS.dense, always=ALWAYS)
 
 
 def _kind(kind: EventKind) -> str:

@@ -44,10 +44,14 @@ class RunState:
             "resumed": self._on_resumed,
             "progress": self._on_progress,
             "step": self._on_step,
+            "steps": self._on_step,
+            "last_step": self.timeline.add_step,
             "eval": self._on_eval,
             "selector": self._on_selector,
             "built": self._on_built,
             "selection": self._on_selection,
+            "last_selection": self._on_selection,
+            "left_out": self._on_left_out,
             "auto": self._on_auto,
             "warning": lambda event: self._warn(event, event.get("text")),
             "failed": self._on_failed,
@@ -91,6 +95,10 @@ class RunState:
         text = f"{event.get('key')} = 'auto': {event.get('new')} from now on ({event.get('reason')})"
         self._warn(event, text, level="note")
 
+    def _on_left_out(self, event: Event) -> None:
+        count, kind = number(event, "count") or 0, event.get("of")
+        self._warn(event, f"{count:,.0f} more events of kind {kind}, too many to be written")
+
     def _on_failed(self, event: Event) -> None:
         self.ending = "failed"
         self._warn(event, event.get("error"), level="error")
@@ -122,13 +130,18 @@ class RunState:
         step = number(event, "step")
         if step is None:
             return
+        begin = number(event, "first")
+        begin = step if begin is None else begin
         if step <= self._last_step:  # a resume whose `resumed` event was lost or damaged
-            self._take_back(step)
+            self._take_back(begin)
+        elif begin <= self._last_step:  # a window that a stop had cut, and that is whole now
+            self.series["steps"].cut("step", begin + 1)
         self._last_step = step
         row = {name: number(event, name) for name in self.series["steps"].columns}
         row["step"] = step + 1  # steps done, as in `progress` and `eval`
         self.series["steps"].add(row | {"time": self._time(event, _late_s(event))})
-        self.timeline.add_step(event)
+        if event.get("kind") == "step":
+            self.timeline.add_step(event)
         self.latest["loss"] = row["loss"]
         for name in ("step", "candidates"):
             self.latest[name] = max(row[name] or 0, self.latest.get(name) or 0)

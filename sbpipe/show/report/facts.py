@@ -3,11 +3,13 @@
 Labels, units and meanings of numbers are those of `sbpipe.runs.names`. Knows no page.
 """
 
+from collections import Counter
 from typing import Any
 
 from sbpipe.config import Config, flatten, to_dict
 from sbpipe.runs import Run
 from sbpipe.runs.names import IN_SUMMARY, LOOP, NUMBERS, TROUBLE
+from sbpipe.runs.numbers import is_number, number
 from sbpipe.show.report.kept import never_kept_share
 from sbpipe.show.report.table import Table
 from sbpipe.show.terminal import percent, shown
@@ -43,6 +45,8 @@ FACTS = (
     "trained",
 )
 """What explains the numbers of the head."""
+MOST_NOTES = 20
+"""Warnings shown at the head; the events file has all."""
 
 
 def status_of(run: Run) -> str:
@@ -59,12 +63,12 @@ def lead_of_run(run: Run) -> str:
         keep = numbers_of(run).get("keep_rate")
     what = (
         status_of(run),
-        " on ".join(filter(None, (run.setting("model.name"), run.setting("data.name")))),
-        f"{policy} keeps {100 * keep:.3g} %" if policy and keep else policy,
+        " on ".join(str(name) for key in ("model.name", "data.name") if (name := run.setting(key))),
+        f"{policy} keeps {100 * keep:.3g} %" if policy and keep and is_number(keep) else policy,
         run.setting("mode"),
         None if seed is None else f"seed {seed}",
     )
-    return " · ".join(part for part in what if part)
+    return " · ".join(str(part) for part in what if part)
 
 
 def numbers_of(run: Run) -> dict[str, Any]:
@@ -92,7 +96,31 @@ def warnings_in(run: Run) -> list[str]:
     trouble = [f"{NUMBERS[name].label}: {numbers[name]}" for name in TROUBLE if numbers.get(name)]
     resumes = [f"The run was resumed at step {event.get('step')}." for event in run.of("resumed")]
     said = [str(event.get("text")) for event in run.of("warning")]
-    return [*run.notes, *said, *resumes, *(["Faults: " + ", ".join(trouble) + "."] if trouble else [])]
+    unsaid = [
+        f"{count:,} more events of kind `{kind}` came, too many to be written."
+        for kind, count in _left_out(run).items()
+    ]
+    return [
+        *run.notes,
+        *_few(said, "warnings"),
+        *_few(resumes, "resumes"),
+        *unsaid,
+        *(["Faults: " + ", ".join(trouble) + "."] if trouble else []),
+    ]
+
+
+def _left_out(run: Run) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for event in run.of("left_out"):
+        counts[str(event.get("of"))] += int(number(event, "count") or 0)
+    return counts
+
+
+def _few(notes: list[str], what: str) -> list[str]:
+    """The first notes and the last; what stands between them is counted."""
+    if len(notes) <= MOST_NOTES:
+        return notes
+    return [*notes[: MOST_NOTES - 1], f"... {len(notes) - MOST_NOTES:,} more {what} ...", notes[-1]]
 
 
 def fact_tables(run: Run) -> list[Table]:
@@ -134,7 +162,7 @@ def _settings(run: Run) -> Table:
 
 def _hardware(run: Run) -> Table:
     environment, numbers = run.environment, numbers_of(run)
-    devices, versions = environment.get("devices") or {}, environment.get("versions") or {}
+    devices, versions = (_mapping(environment.get(name)) for name in ("devices", "versions"))
     found = {
         "trainer device": numbers.get("device.trainer") or devices.get("trainer"),
         "selector device": numbers.get("device.selector") or devices.get("selector"),
@@ -149,6 +177,10 @@ def _hardware(run: Run) -> Table:
     }
     rows = [[what, str(value)] for what, value in found.items() if value]
     return Table("Hardware and versions", ["what", "value"], rows, "What the run was made on.")
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _meaning(name: str) -> str:

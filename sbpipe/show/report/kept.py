@@ -20,8 +20,8 @@ def kept_charts(run: Run) -> list[Chart]:
 
 def last_times_kept(run: Run) -> list[int]:
     """At each index how many examples had been kept that often at the end; [] if nothing was counted."""
-    counted = [event["times_kept"] for event in run.of("scores") if sum(event.get("times_kept") or [])]
-    return list(counted[-1]) if counted else []
+    counted = [[count or 0 for count in event.get("times_kept") or []] for event in run.of("scores")]
+    return next((counts for counts in reversed(counted) if sum(counts) > 0), [])
 
 
 def never_kept_share(run: Run) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sbpipe.runs import Run
 from sbpipe.runs.names import SELECTOR_STAGES, SIDE_STAGES, STAGES
+from sbpipe.runs.numbers import number
 from sbpipe.runs.reader import SAME_HOST_S, Event
 
 TRAINER = "trainer"
@@ -30,7 +31,8 @@ def stage_spans(run: Run, begin: float = float("-inf"), end: float = float("inf"
     """Every stage that touches a stretch of time: the trainer's first, then each selector's."""
     for lane, events, shift in _sources(run):
         for event in events:
-            if event.get("clock", begin) + shift < begin:
+            clock = number(event, "clock")
+            if clock is not None and clock + shift < begin:
                 continue  # an event is written after its spans; most of a long run is skipped here
             task = f"step {event.get('step')}" if lane == TRAINER else f"lease {event.get('lease')}"
             for stage, start, seconds in pairs_of(event):
@@ -81,7 +83,7 @@ def step_begins(run: Run) -> list[float]:
 
 
 def _first(event: dict[str, Any], stage: str) -> float:
-    flat = (event.get("spans") or {}).get(stage) or [event.get("clock", 0.0)]
+    flat = (event.get("spans") or {}).get(stage) or [number(event, "clock") or 0.0]
     return float(flat[0])
 
 
@@ -104,5 +106,6 @@ def _lane_of(stage: str, lane: str) -> str:
 
 
 def _wall_minus_clock(events: Sequence[Event]) -> float | None:
-    differences = [event["t"] - event["clock"] for event in events if event.get("clock") is not None]
+    stamps = [(number(event, "t"), number(event, "clock")) for event in events]
+    differences = [t - clock for t, clock in stamps if t is not None and clock is not None]
     return statistics.median(differences) if differences else None

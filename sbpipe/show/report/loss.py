@@ -1,23 +1,25 @@
-"""The loss of the train batches over a run. Pure functions from events to a chart."""
+"""The loss of the train batches over a run. Pure functions from steps to a chart."""
 
 from collections.abc import Sequence
-from statistics import mean
+from math import fsum
 
 from sbpipe.runs import Run
-from sbpipe.runs.reader import Event
+from sbpipe.runs.gathering import Stretch
 from sbpipe.show.charts import Chart
 from sbpipe.show.report.encoding import lines, quantitative, with_band
-from sbpipe.show.report.thinning import stretches, thinning_note
+from sbpipe.show.report.thinning import stretches_by_weight, thinning_note
 
 MOST_POINTS = 300
 
 
 def loss_chart(run: Run) -> Chart | None:
     """The mean loss of each step, with its spread where many steps share a point; None of fewer than two."""
-    steps = [event for event in run.of("step") if event.get("loss") is not None]
-    if len(steps) < 2:
+    steps = [stretch for stretch in run.steps if stretch.loss is not None]
+    num_steps = sum(stretch.num_steps for stretch in steps)
+    if num_steps < 2:
         return None
-    rows = [_spread(stretch) for stretch in stretches(steps, MOST_POINTS)]
+    pieces = stretches_by_weight(steps, [stretch.num_steps for stretch in steps], MOST_POINTS)
+    rows = [_spread(piece) for piece in pieces]
     x = quantitative("step", "step", scale={"nice": False, "zero": False})
     y = quantitative("loss", "loss", scale={"zero": False})
     return Chart(
@@ -27,12 +29,17 @@ def loss_chart(run: Run) -> Chart | None:
         "above the loss of all examples.",
         spec=with_band(lines(rows, x, y), "low", "high"),
         notes=thinning_note(
-            len(steps), len(rows), "steps", "means of equal stretches, in a band from lowest to highest"
+            num_steps, len(rows), "steps", "means of equal stretches, in a band from lowest to highest"
         ),
     )
 
 
-def _spread(stretch: Sequence[Event]) -> dict[str, float]:
-    losses = [event["loss"] for event in stretch]
-    middle = stretch[len(stretch) // 2]["step"]
-    return {"step": middle, "loss": mean(losses), "low": min(losses), "high": max(losses)}
+def _spread(piece: Sequence[Stretch]) -> dict[str, float]:
+    middle = piece[len(piece) // 2]
+    count = sum(stretch.num_steps for stretch in piece)
+    return {
+        "step": (middle.first + middle.last + 1) // 2,
+        "loss": fsum((stretch.loss or 0.0) * stretch.num_steps for stretch in piece) / count,
+        "low": min(stretch.low for stretch in piece if stretch.low is not None),
+        "high": max(stretch.high for stretch in piece if stretch.high is not None),
+    }

@@ -31,9 +31,9 @@ def distribution(events: Sequence[Event]) -> Chart | None:
     rows = [
         {
             "score": round(score, 5),
-            "share": percentile / (len(event["quantiles"]) - 1),
+            "share": percentile / max(1, len(event["quantiles"]) - 1),
             "progress": round(100.0 * (event.get("candidates") or 0) / total, 2),
-            "step": event["step"],
+            "step": event.get("step"),
         }
         for event in shown
         for percentile, score in enumerate(event["quantiles"])

@@ -1,6 +1,5 @@
 """Long series made short enough to draw. Pure functions over lists; knows neither events nor charts."""
 
-import itertools
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -18,10 +17,14 @@ def thin(series: Sequence[T], most: int) -> list[T]:
     return [series[k * (len(series) - 1) // (most - 1)] for k in range(most)]
 
 
-def stretches(series: Sequence[T], count: int) -> list[Sequence[T]]:
-    """A series cut into at most `count` pieces of equal length, in order, none of them empty."""
-    edges = [k * len(series) // count for k in range(count + 1)]
-    return [series[begin:end] for begin, end in itertools.pairwise(edges) if end > begin]
+def stretches_by_weight(series: Sequence[T], weights: Sequence[int], count: int) -> list[list[T]]:
+    """A series cut into at most `count` pieces of about equal weight, in order, none of them empty."""
+    total, pieces, before = sum(weights), dict[int, list[T]](), 0
+    for one, weight in zip(series, weights, strict=True):
+        # The last piece that begins at or before it: piece k begins at weight k * total // count.
+        pieces.setdefault(((before + 1) * count - 1) // total, []).append(one)
+        before += weight
+    return list(pieces.values())
 
 
 def thinning_note(num_all: int, num_kept: int, what: str, how: str = "evenly spaced") -> tuple[str, ...]:

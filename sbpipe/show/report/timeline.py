@@ -67,8 +67,8 @@ def timeline_chart(run: Run) -> Chart | None:
         meaning=MEANING,
         spec=_spec(spans, begin, end, _lanes(run, spans)),
         notes=(
-            f"Steps {steps[first].get('step')} to {steps[last].get('step')} of {len(steps):,}: a stretch of "
-            "typical length. The trace file beside this page has more.",
+            f"Steps {steps[first].get('step')} to {steps[last].get('step')} of {run.num_steps:,}: a stretch "
+            "of typical length. The trace file beside this page has more.",
         ),
     )
 

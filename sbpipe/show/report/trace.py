@@ -17,12 +17,15 @@ def write_trace(run: Run, path: Path, most: int = MOST_EVENTS) -> str | None:
     begins = begins_of(run)
     if not begins:
         return None
-    begin, end, note = begins[0], float("inf"), f"{len(begins):,} stages of the whole run"
+    is_whole = len(run.of("step")) >= run.num_steps
+    whose = "of the whole run" if is_whole else "of the steps that were written one by one"
+    begin, end, note = begins[0], float("inf"), f"{len(begins):,} stages {whose}"
     if len(begins) > most:
         first = (len(begins) - most) // 2
         # The middle, because start and end of a run are not typical.
         begin, end = begins[first], begins[first + most]
-        note = f"{most:,} of {len(begins):,} stages, from the middle of the run"
+        middle = "from the middle of the run" if is_whole else f"from the middle {whose}"
+        note = f"{most:,} of {len(begins):,} stages, {middle}"
     events = [*_stages(run, begin, end), *_counters(run, begin, end)]
     path.write_text(
         json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")), encoding="utf-8"

@@ -13,6 +13,7 @@ from sbpipe.errors import RunDirError
 from sbpipe.runs.directory import is_held
 from sbpipe.runs.follower import Follower
 from sbpipe.runs.names.files import TRAINER_EVENTS
+from sbpipe.runs.numbers import number
 from sbpipe.show.trackers.outlet import Outlet
 from sbpipe.show.trackers.scalars import without_taken_back
 from sbpipe.show.trackers.tracker import Tracked, Tracker
@@ -30,7 +31,7 @@ def wait_for_begin(path: Path, since: float, is_stopped: threading.Event) -> Non
     """Wait until a run has begun, or gone on, after a wall time; what an older run left does not count."""
     follower, give_up = Follower(path / TRAINER_EVENTS), time.monotonic() + BEGIN_WITHIN_S
     while not any(
-        event.get("kind") in _TURNS and event.get("t", 0.0) >= since for event in follower.new_events()
+        event.get("kind") in _TURNS and (number(event, "t") or 0.0) >= since for event in follower.stream()
     ):
         if time.monotonic() > give_up:
             raise RunDirError(
@@ -78,14 +79,19 @@ class Copier:
         return not any(outlet.has_given_up for outlet in self._outlets)
 
     def _read(self) -> None:
-        events = without_taken_back(self._follower.new_events())
-        if events:
-            self._last_news = time.monotonic()
-        for event in events:
-            if event.get("kind") in _TURNS:
-                self._turn = event
-        for outlet in self._outlets:
-            outlet.take(events)
+        is_more = True
+        # A piece at a time: what a long run has left before would not fit into memory as a whole.
+        while is_more:
+            news = self._follower.look()
+            is_more = news.is_more
+            events = without_taken_back(news.events)
+            if events:
+                self._last_news = time.monotonic()
+            for event in events:
+                if event.get("kind") in _TURNS:
+                    self._turn = event
+            for outlet in self._outlets:
+                outlet.take(events)
 
     def _ending(self, silent_s: float) -> str | None:
         # Only then is the kernel's table of locks read, and not every second.

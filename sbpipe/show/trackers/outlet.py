@@ -1,9 +1,11 @@
 """One tracker that a run is copied to: gets what is new to it, and may fail without harm to the others."""
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sbpipe.runs.numbers import number
 from sbpipe.show.trackers.bookmark import Bookmark
 from sbpipe.show.trackers.scalars import scalars_of
 from sbpipe.show.trackers.tracker import Tracked, Tracker
@@ -36,7 +38,7 @@ class Outlet:
             for event in events:
                 values, step = scalars_of(event), event.get("step")
                 if values and isinstance(step, int) and self._bookmark.is_new(event["kind"], step):
-                    self._tracker.scalars(values, step, float(event["t"]))
+                    self._tracker.scalars(values, step, number(event, "t") or time.time())
             # Noted after it was sent: a kill in between copies a few points twice and loses none.
             self._tracker.flush()
             self._remember()

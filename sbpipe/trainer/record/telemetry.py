@@ -1,18 +1,20 @@
-"""What a run tells of itself: an event per step, progress now and then, the summary. Reads; never steers."""
+"""What a run tells of itself: its steps, progress now and then, the summary. Reads; never steers.
 
-import time
-from dataclasses import dataclass, field
-from typing import Any
+It runs in the loop: what it does for a step costs training time. A long run's steps are written in windows.
+"""
 
-import numpy as np
+from typing import Any, NamedTuple
 
+from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
-from sbpipe.runs.spans import Spans
-from sbpipe.selection.fidelity import mean_error, spearman
+from sbpipe.runs.spans import Spans, Stages
+from sbpipe.runs.thinning import Thinner, Turn
 from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
+from sbpipe.trainer.record.step_numbers import StepNumbers, numbers_of
+from sbpipe.trainer.record.tally import Tally, Window
 from sbpipe.trainer.steering.health import Health
 from sbpipe.trainer.step_outcome import StepOutcome
 
@@ -22,112 +24,105 @@ APART = stages_of("trainer", "apart")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 
-@dataclass
-class Tally:
-    """Running totals that survive a resume."""
+class _Noted(NamedTuple):
+    """A step that is not written yet."""
 
-    staleness: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
-    age_sum: float = 0.0
-    queue_sum: float = 0.0
-    fast_sum: float = 0.0
-    filled: int = 0
-    trained: int = 0
-    fidelity_sum: float = 0.0
-    fidelity_count: int = 0
-    error_sum: float = 0.0
-    elapsed_s: float = 0.0
-    evaluate_s: float = 0.0
-    share: float = 0.0
+    outcome: StepOutcome
+    rate: float
+    health: Health
+    turn: Turn
+    spans: dict[str, list[float]]
 
 
 class Telemetry:
     """Measures the loop from outside: losses are read one step late, so that logging waits for no device."""
 
     def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
-        self._events = events
+        self._events, self._clock = events, events.clock
         self._spans = spans
         self._config = engine.config
         self._stream, self._roster, self._census = engine.stream, engine.roster, engine.census
         self._process_began = process_began
         self._startup_before_s = 0.0
-        self.began = time.perf_counter()
-        self._last: tuple[StepOutcome, float, Health, dict[str, list[float]]] | None = None
-        self._next_progress = 0.0
+        self.began = self._clock()
+        self._thinner = Thinner(spans)
+        self._last: _Noted | None = None
+        self._window: Window | None = None
+        self._next_progress = self._next_lasting_progress = 0.0
         self._tally = Tally()
         self._evaluation: Evaluation | None = None
+        self._untold_scores: tuple[int, int] | None = None
         self._last_loss: float | None = None
         self._health = Health()
 
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
-        self.began = time.perf_counter()
+        self.began = self._clock()
         self._spans.clear()
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of training, over all resumes."""
-        return self._tally.elapsed_s + time.perf_counter() - self.began
+        return self._tally.elapsed_s + self._clock() - self.began
 
     # --- per step ---------------------------------------------------------------------------------
 
     def step(self, outcome: StepOutcome, rate: float, health: Health) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
         self.flush()
-        self._last = (outcome, rate, health, self._spans.take_recent())
+        turn = self._thinner.turn(outcome.batch.step, self._clock())
+        spans = self._spans.take_recent() if turn.needs_spans else {}
+        self._last = _Noted(outcome, rate, health, turn, spans)
 
     def flush(self) -> None:
-        """Write the event of the last step."""
+        """Write the last step, or add it to its window."""
         if self._last is None:
             return
-        (outcome, rate, health, spans), self._last = self._last, None
-        batch, losses = outcome.batch, outcome.losses
-        self._last_loss = outcome.mean_loss
-        # Nobody scored what was filled in: it has neither age nor fidelity.
-        is_selected = ~batch.is_fill
-        staleness = (batch.step - batch.version)[is_selected]
-        fast_version = batch.version if batch.fast_version is None else batch.fast_version
-        fast_staleness = (batch.step - fast_version)[is_selected]
-        arrived = batch.arrived_at_step[is_selected]
-        age, queued = arrived - batch.version[is_selected], batch.step - arrived
-        self._tally.filled += int(batch.is_fill.sum())
-        self._tally.trained += len(batch.is_fill)
-        self._tally.fast_sum += float(fast_staleness.sum())
-        self._tally.age_sum += float(age.sum())
-        self._tally.queue_sum += float(queued.sum())
-        self._count_staleness(staleness)
-        agreement, score_error = spearman(batch.scores, losses), mean_error(batch.scores, losses)
-        if np.isfinite(agreement):
-            self._tally.fidelity_sum += agreement
-            self._tally.fidelity_count += 1
-            self._tally.error_sum += score_error
+        noted, self._last = self._last, None
+        numbers = numbers_of(noted.outcome, noted.rate)
+        self._tally.add(numbers)
+        self._last_loss, self._health = numbers.loss, noted.health
+        if noted.turn.is_single:
+            self._write_single(numbers, noted)
+        else:
+            self._gather(numbers, noted)
+
+    def _write_single(self, numbers: StepNumbers, noted: _Noted) -> None:
+        selected = numbers.selected
         self._events.write(
             "step",
-            step=batch.step,
-            candidates=batch.candidates,
-            loss=round(self._last_loss, 6),
-            rate=rate,
-            keep_probability=float(batch.keep_probability.mean()),
-            fill=float(batch.is_fill.mean()),
-            staleness_mean=_mean(staleness),
-            staleness_max=int(staleness.max()) if len(staleness) else None,
-            fast_staleness_mean=_mean(fast_staleness) if self._is_two_rate else None,
-            age_mean=_mean(age),
-            queue_mean=_mean(queued),
-            spearman=agreement,
-            score_error=score_error,
-            class_counts=outcome.class_counts,
-            **health._asdict(),
-            spans=spans,
+            step=numbers.step,
+            candidates=numbers.candidates,
+            loss=round(numbers.loss, 6),
+            rate=numbers.rate,
+            keep_probability=numbers.keep_probability,
+            fill=numbers.filled / numbers.trained,
+            staleness_mean=numbers.staleness_sum / selected if selected else None,
+            staleness_max=numbers.staleness_max,
+            fast_staleness_mean=numbers.fast_sum / selected if selected and self._is_two_rate else None,
+            age_mean=numbers.age_sum / selected if selected else None,
+            queue_mean=numbers.queue_sum / selected if selected else None,
+            spearman=numbers.spearman,
+            score_error=numbers.score_error,
+            class_counts=noted.outcome.class_counts,
+            **noted.health._asdict(),
+            spans=noted.spans,
         )
-        self._health = health
 
-    def _count_staleness(self, staleness: np.ndarray) -> None:
-        counts = np.bincount(np.maximum(staleness, 0))
-        if len(counts) > len(self._tally.staleness):
-            self._tally.staleness = np.pad(
-                self._tally.staleness, (0, len(counts) - len(self._tally.staleness))
-            )
-        self._tally.staleness[: len(counts)] += counts
+    def _gather(self, numbers: StepNumbers, noted: _Noted) -> None:
+        if self._window is None:
+            self._window = Window(numbers.step)
+        self._window.add(numbers, noted.health)
+        if noted.turn.is_shown:
+            self._events.write_recent("last_step", step=numbers.step, spans=noted.spans)
+        if noted.turn.ends_window:
+            self._write_window(noted.turn.stages, is_partial=False)
+
+    def _write_window(self, stages: Stages, *, is_partial: bool) -> None:
+        if self._window is not None:
+            fields = self._window.fields(stages, is_two_rate=self._is_two_rate)
+            self._events.write("steps", **fields, is_partial=is_partial)
+            self._window = None
 
     @property
     def _is_two_rate(self) -> bool:
@@ -142,6 +137,8 @@ class Telemetry:
     def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
         """Note a test error."""
         self._evaluation = evaluation
+        is_full = EVALUATIONS.ends_window(self._tally.evaluations)
+        self._tally.evaluations += 1
         self._events.write(
             "eval",
             step=step,
@@ -152,19 +149,41 @@ class Telemetry:
             startup_s=self._startup_before_s + self.began - self._process_began,
             error=evaluation.error,
             loss=evaluation.loss,
-            class_errors=evaluation.class_errors,
+            # After hundreds of evaluations, each class of each one is more than anybody looks at.
+            class_errors=evaluation.class_errors if is_full else [],
         )
-        self._events.write("scores", step=step, candidates=candidates, **self._census.take())
+        self._untold_scores = (step, candidates)
+        if is_full:
+            self._tell_scores()
+
+    def _tell_scores(self) -> None:
+        if self._untold_scores is not None:
+            (step, candidates), self._untold_scores = self._untold_scores, None
+            self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
-        """Twice a second, an event that a terminal can show; the share stays as it was if none is given."""
+        """Twice a second, an event that a terminal can show; the share stays as it was if none is given.
+
+        In a long run only some of them stay. `now`: the run ends, and this one and what is untold do.
+        """
         share = self._tally.share = self._tally.share if share is None else share
-        if not now and time.perf_counter() < self._next_progress:
+        clock = self._clock()
+        if not now and clock < self._next_progress:
             return
-        self._next_progress = time.perf_counter() + PROGRESS_EVERY_S
+        self._next_progress = clock + PROGRESS_EVERY_S
+        if now:
+            self._tell_scores()
+            self._write_window(self._thinner.stages_so_far(), is_partial=True)
+        stays = now or clock >= self._next_lasting_progress
+        if stays:
+            self._next_lasting_progress = clock + interval_s(self.elapsed_s, PROGRESS_EVERY_S)
+            self._events.write("progress", **self._progress(share))
+        else:
+            self._events.write_recent("progress", **self._progress(share))
+
+    def _progress(self, share: float) -> dict[str, Any]:
         elapsed = self.elapsed_s
-        self._events.write(
-            "progress",
+        return dict(
             share=share,
             step=self._stream.steps_done,
             candidates=self._stream.ledger.num_considered,
@@ -172,8 +191,8 @@ class Telemetry:
             error=self._evaluation.error if self._evaluation else None,
             keep_rate=self._stream.yielded.num_kept / max(1, self._stream.ledger.num_considered),
             keep=self._stream.keep,
-            fill=self._fill_share(),
-            staleness=self._staleness()["mean"],
+            fill=self._tally.fill_share,
+            staleness=self._tally.staleness_mean(),
             idle=self._ratio("wait"),
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
@@ -200,34 +219,18 @@ class Telemetry:
     # --- summary ----------------------------------------------------------------------------------
 
     def _loop_s(self) -> float:
-        return max(1e-9, time.perf_counter() - self.began - sum(self._spans.total_s[name] for name in APART))
+        return max(1e-9, self._clock() - self.began - sum(self._spans.total_s[name] for name in APART))
 
     def _ratio(self, *names: str) -> float:
         return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
-
-    def _fill_share(self) -> float:
-        return self._tally.filled / max(1, self._tally.trained)
 
     def _selector_busy(self, elapsed_s: float) -> float:
         devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
         return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (elapsed_s * devices))
 
-    def _staleness(self) -> dict[str, float | None]:
-        counts = self._tally.staleness
-        total = int(counts.sum())
-        if not total:
-            return {"mean": None, "p95": None, "max": None}
-        steps = np.arange(len(counts))
-        return {
-            "mean": float((counts * steps).sum() / total),
-            "p95": int(np.searchsorted(np.cumsum(counts), 0.95 * total)),
-            "max": int(np.flatnonzero(counts)[-1]),
-        }
-
     def summary(self) -> dict[str, Any]:
         """The loop's numbers under their stable names; accounts add those of the whole run."""
-        stream, tally, staleness = self._stream, self._tally, self._staleness()
-        trained = max(1, int(tally.staleness.sum()))
+        stream = self._stream
         loop_s = self._loop_s()
         return {
             "steps": stream.steps_done,
@@ -249,16 +252,8 @@ class Telemetry:
             "trainer.log_ms": self._spans.mean_ms("log"),
             "selector.busy_ratio": self._selector_busy(loop_s),
             "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
-            "fill.share": self._fill_share(),
             "keep.last": stream.keep,
-            "staleness.mean": staleness["mean"],
-            "staleness.p95": staleness["p95"],
-            "staleness.max": staleness["max"],
-            "staleness.age_mean": tally.age_sum / trained,
-            "staleness.queue_mean": tally.queue_sum / trained,
-            "staleness.fast_mean": tally.fast_sum / trained if self._is_two_rate else None,
-            "fidelity.spearman": tally.fidelity_sum / tally.fidelity_count if tally.fidelity_count else None,
-            "fidelity.mean_error": tally.error_sum / tally.fidelity_count if tally.fidelity_count else None,
+            **self._tally.summary(is_two_rate=self._is_two_rate),
             "scoring.agreement": self._roster.mean(lambda stats: stats.agreement),
             "scoring.scale_agreement": self._roster.mean(lambda stats: stats.scale_agreement),
             "scoring.failed_checks": int(self._roster.total(lambda stats: stats.failed_checks)),
@@ -290,13 +285,11 @@ class Telemetry:
             "staleness": self._tally.staleness.copy(),
             "elapsed_s": self.elapsed_s,
             "evaluate_s": self.evaluate_s,
+            "window": self._window.state(self._thinner.stages_so_far()) if self._window else {},
         }
 
     def restore(self, state: dict[str, Any], *, startup_s: float) -> None:
         """Go on from a checkpoint; `startup_s` were spent before training by earlier processes of the run."""
         self._tally = Tally(**state)
+        self._window = Window(**self._tally.window) if self._tally.window else None
         self._startup_before_s = startup_s
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return float(values.mean()) if len(values) else None
