@@ -60,11 +60,11 @@ def run_processes(
             trainer, *replicas = _replicas(config, command, path / LOGS, Path(meeting) / "replicas")
             others = replicas or _selectors(config, path, num_selectors)
             return supervise(trainer, [*others, *_trackers(config, path)], path, Display())
-    except ChildFailed:
-        # The trainer failed before it opened its run: there is nothing here but logs, which the error quotes.
+    finally:
+        # It failed or was stopped before the trainer opened its run: there is nothing here but logs, which
+        # an error has quoted.
         if is_new and not (path / CONFIG).exists():
             shutil.rmtree(path, ignore_errors=True)
-        raise
 
 
 def _replicas(config: Config, command: list[str], logs: Path, meeting: Path) -> list[Child]:

@@ -15,6 +15,7 @@ import torch
 
 from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
+from sbpipe.interrupts import raise_again
 from sbpipe.link.connection import connection_of, remove_connection, run_dir_of, write_connection
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
@@ -172,6 +173,8 @@ def inline_port(
 def _open_run_dir(
     config: Config, path: Path, *, resume: bool, overwrite: bool, on_open: Callable[[RunDir], None]
 ) -> RunDir:
+    # The process has something to let go of now: a lock, a port, soon shared memory.
+    raise_again()
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
     try:
         if not resume:

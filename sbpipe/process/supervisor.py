@@ -13,7 +13,7 @@ from typing import Any
 
 from sbpipe.errors import UserError
 from sbpipe.process.child import Child, ChildFailed
-from sbpipe.runs.directory import SELECTOR_EVENTS, TRAINER_EVENTS
+from sbpipe.runs.directory import CONFIG, SELECTOR_EVENTS, TRAINER_EVENTS
 from sbpipe.runs.follower import Follower
 from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
@@ -47,7 +47,7 @@ def supervise(trainer: Child, others: list[Child], run_dir: Path, display: Displ
                 show_events(follower, display, with_warnings=True)
                 selectors.show(display)
                 if is_stopping.count:
-                    _stop(trainer, display)
+                    _stop(trainer, display, has_begun=(run_dir / CONFIG).exists())
                     break
                 for other in others:
                     _look_after(other, trainer, display)
@@ -78,8 +78,10 @@ def _end(trainer: Child, others: list[Child]) -> None:
         other.wait(_OTHERS_GRACE_S[other.upkeep])
 
 
-def _stop(trainer: Child, display: Display) -> None:
-    display.say("stopping: the trainer finishes its step and leaves a checkpoint (Ctrl-C again to kill)")
+def _stop(trainer: Child, display: Display, *, has_begun: bool) -> None:
+    # A trainer that has not opened its run ends at once.
+    if has_begun:
+        display.say("stopping: the trainer finishes its step and leaves a checkpoint (Ctrl-C again to kill)")
     trainer.stop()
     trainer.wait(_GRACE_S)
 
