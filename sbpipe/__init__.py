@@ -7,8 +7,25 @@
 `train` does what `sbpipe run` does. Nothing heavy is imported before it is called.
 """
 
-from sbpipe.api import train
-from sbpipe.config import Config, resolve
+from typing import TYPE_CHECKING, Any
+
 from sbpipe.version import __version__
 
+if TYPE_CHECKING:
+    from sbpipe.api import train
+    from sbpipe.config import Config, resolve
+
 __all__ = ["Config", "__version__", "resolve", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """What a program asks for; imported then, so that the command can mind Ctrl-C from its first moment."""
+    if name == "train":
+        from sbpipe.api import train
+
+        return train
+    if name in ("Config", "resolve"):
+        from sbpipe import config
+
+        return getattr(config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

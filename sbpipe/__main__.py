@@ -1,5 +1,15 @@
-"""`python -m sbpipe` is `sbpipe`."""
+"""`python -m sbpipe` is `sbpipe`: the command line, with Ctrl-C minded from the first import on."""
 
-from sbpipe.cli import main
+from sbpipe.interrupts import leave_at_once
 
-main()
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    leave_at_once()
+    from sbpipe.cli import main as run_command
+
+    run_command()
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from sbpipe.commands import COMMANDS, add_commands
 from sbpipe.errors import DeviceError, SbpipeError
+from sbpipe.interrupts import STOPPED, raise_again
 from sbpipe.process import SAYS
 from sbpipe.text import LogFormatter, visible
 from sbpipe.version import __version__
@@ -58,13 +59,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setFormatter(LogFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[terminal])
+    raise_again()
     try:
         code = COMMANDS[args.command].run(args)
     except SbpipeError as error:
         print(f"{SAYS}{visible(str(error), keep=_LINES)}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
-        code = 130  # 128 + SIGINT
+        print(f"{SAYS}stopped", file=sys.stderr)
+        code = STOPPED
     except BrokenPipeError:  # whoever read our output has read enough: `sbpipe ... | head`
         # The last flush would meet the closed pipe again and raise where nobody catches it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

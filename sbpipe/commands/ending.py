@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.process.reporting import report_apart
+from sbpipe.runs.checked import summary_of
 from sbpipe.runs.names.files import CONFIG, SUMMARY
 from sbpipe.show.terminal import summary_table, verdict_text
 
@@ -12,9 +13,9 @@ from sbpipe.show.terminal import summary_table, verdict_text
 def read_summary(path: Path) -> dict[str, Any]:
     """The numbers a run left; {} if it left none."""
     try:
-        return dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
-    # A trainer that was killed leaves none.
-    except OSError:
+        return summary_of(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
+    # A trainer that was killed leaves none, or that of the run before.
+    except (OSError, ValueError, RecursionError):
         return {}
 
 
@@ -22,9 +23,13 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
     """Say how a run ended and where its files are."""
     if summary:
         verdict = verdict_text(summary)
-        print(f"\n{summary['status']}\n{verdict + chr(10) * 2 if verdict else ''}{summary_table(summary)}")
+        told = f"{verdict}\n\n{summary_table(summary)}" if verdict else summary_table(summary)
+        print(f"\n{summary.get('status', 'ended')}\n{told}")
         numbers = f"   (every number: {SUMMARY})" if (path / SUMMARY).exists() else ""
         print(f"\nrun directory: {path}{numbers}")
+    elif not (path / CONFIG).exists():
+        print("\nstopped before the run began: there is nothing to resume")
+        return
     else:
         print(f"\nkilled before it could leave a summary\nrun directory: {path}")
     # What the run directory did not take lies elsewhere, with all that a resume needs.

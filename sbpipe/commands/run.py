@@ -9,6 +9,7 @@ from sbpipe.commands.ending import make_report, read_summary, say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
+from sbpipe.interrupts import STOPPED
 from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes
 from sbpipe.runs.directory import claim, default_path
 from sbpipe.show.trackers import wanted
@@ -80,4 +81,4 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
         raise
     # From the file where the trainer was killed after it had left everything.
     say_ending(path, ending.summary or read_summary(path))
-    return 0 if ending.is_finished else 130
+    return 0 if ending.is_finished else STOPPED

@@ -6,6 +6,7 @@ import os
 import time
 
 from sbpipe.commands.settings import add_settings, resolve_or_print
+from sbpipe.interrupts import STOPPED, leave_at_once
 from sbpipe.machine import cores
 from sbpipe.process import SUPERVISED
 from sbpipe.show.terminal import Display, lone_selector_line
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
+    leave_at_once()
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     from sbpipe.process import roles
     from sbpipe.records import RunEnd, SelectorStats
@@ -57,4 +59,4 @@ def run(args: argparse.Namespace) -> int:
 
     end = roles.run_selector(config, given, None if is_supervised else show, is_supervised=is_supervised)
     logging.getLogger("sbpipe").info("done: %s", end)
-    return 130 if end is RunEnd.STOPPED else 0
+    return STOPPED if end is RunEnd.STOPPED else 0

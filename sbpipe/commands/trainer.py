@@ -10,6 +10,7 @@ from typing import Any
 from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.errors import ConfigError, ResultsError, SbpipeError
+from sbpipe.interrupts import STOPPED, leave_at_once
 from sbpipe.machine import cores
 from sbpipe.machine.place import own_place
 from sbpipe.process import SUPERVISED, show_events
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if config.mode == "data-parallel" and place is None:
         raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
+    leave_at_once()
     cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
     from sbpipe.process import roles
 
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if bulletin is not None:
         bulletin.leave({"summary": plain(summary)})
-    return 0 if summary["status"] == "finished" else 130
+    return 0 if summary["status"] == "finished" else STOPPED
 
 
 class _Watcher:

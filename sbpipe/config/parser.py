@@ -152,7 +152,10 @@ def range_of(limits: Mapping[str, Any]) -> str:
     """The limits of a number in words; empty if it has none."""
     words = {"low": "at least", "above": "above", "high": "at most"}
     return " and ".join(
-        f"{word} {int(limits[name]) if limits[name] == int(limits[name]) else limits[name]}"
-        for name, word in words.items()
-        if limits[name] is not None
+        f"{word} {_limit(limits[name])}" for name, word in words.items() if limits[name] is not None
     )
+
+
+def _limit(number: float) -> str:
+    """A limit as a person writes it: 10, not 10.0, but 1e+30."""
+    return str(int(number)) if number == int(number) and abs(number) < 2**64 else f"{number:g}"

@@ -172,7 +172,8 @@ class OptimConfig:
     """The optimizer."""
 
     name: str = setting("SGD", "any class of torch.optim")
-    lr: float = setting(0.1, "peak learning rate", above=0.0, high=1e6)
+    # Whether a rate is too high the run itself finds out, and says; the limit is that of float32.
+    lr: float = setting(0.1, "peak learning rate", above=0.0, high=1e30)
     momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
     nesterov: bool = setting(True, "SGD: Nesterov momentum")
     weight_decay: float = setting(5e-4, "weight decay", low=0.0, high=1e3)

@@ -9,7 +9,8 @@ MAX_SNAPSHOT_BYTES = 1 << 40
 MAX_COUNT = 1 << 53
 # Thirty years: what a peer claims to have taken stays far from where sums lose seconds.
 MAX_TOTAL_S = 1e9
-MIN_PERIOD_S = 1e-9
+# As the settings allow: with less a welcome would keep a selector busy with heartbeats.
+MIN_PERIOD_S = 0.01
 MAX_PERIOD_S = 86_400.0
 MAX_HEADER_BYTES = 64 << 10
 MAX_WELCOME_BYTES = 1 << 20

@@ -15,6 +15,7 @@ import torch
 
 from sbpipe.config import Config, warnings_of
 from sbpipe.errors import RunDirError
+from sbpipe.interrupts import raise_again
 from sbpipe.link.connection import run_dir_of
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
@@ -220,6 +221,8 @@ def _open_run_dir(
     overwrite: bool,
     on_open: Callable[[RunDir], None],
 ) -> RunDir:
+    # The process has something to let go of now: a lock, a port, soon shared memory.
+    raise_again()
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
     try:
         if not resume:

@@ -19,6 +19,7 @@ from sbpipe.process.selector_care import SelectorCare
 from sbpipe.process.showing import SelectorEvents, show_events
 from sbpipe.process.standing import Standing
 from sbpipe.process.trainer_care import TrainerCare
+from sbpipe.runs.directory import CONFIG
 from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.terminal import Display
 from sbpipe.weights.leftovers import sweep
@@ -45,7 +46,7 @@ class Supervisor:
     def __init__(
         self, config: Config, crew: Crew, path: Path, standing: Standing, max_restarts: int, display: Display
     ) -> None:
-        self._crew, self._display = crew, display
+        self._crew, self._path, self._display = crew, path, display
         self._follower, self._selector_events = TrainerFollower(path), SelectorEvents(path)
         self._trainer_care = TrainerCare(crew, standing, max_restarts, display)
         self._selector_care = SelectorCare(
@@ -64,7 +65,9 @@ class Supervisor:
                 while not self._trainer_care.is_over:
                     self._show()
                     if is_stopping.count:
-                        self._display.say(_STOPPING)
+                        # A trainer that has not opened its run ends at once.
+                        if (self._path / CONFIG).exists():
+                            self._display.say(_STOPPING)
                         self._end_trainer()
                         break
                     self._look_after(time.monotonic())

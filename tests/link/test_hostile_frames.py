@@ -3,6 +3,10 @@
 import pytest
 from support.hostile_frames import MOST_BYTES, Attacker, Frames, Judges, corpus, weigh
 
+from sbpipe.link.frames import pack
+from sbpipe.link.messages import Welcome
+from sbpipe.link.schema import BadFrame
+
 CORPUS = dict(corpus())
 
 
@@ -24,3 +28,8 @@ def test_no_hostile_input_takes_much_memory() -> None:
 def test_what_failed_once_or_is_known_to_break_decoders_is_turned_away(name: str) -> None:
     frames: Frames = CORPUS[name]
     assert weigh(Judges(), 0, frames) < MOST_BYTES
+
+
+def test_a_welcome_cannot_make_a_selector_beat_without_end() -> None:
+    with pytest.raises(BadFrame, match=r"Welcome\.heartbeat_s = 1e-09 is not"):
+        pack(Welcome("", "{}", "", 1e-9, 4.0))

@@ -361,7 +361,7 @@ def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_pat
 def test_a_selector_whose_trainer_failed_says_so_by_its_exit_code(run_path: Path) -> None:
     selector = start("selector", "--connect", str(run_path))
     trainer = sbpipe(
-        "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(optim__lr=1e6, train__steps=100)
+        "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(optim__lr=1e30, train__steps=100)
     )
     assert trainer.returncode == 2
     output, _ = selector.communicate(timeout=HANG_S)

@@ -172,7 +172,7 @@ def test_a_finished_run_leaves_its_last_weights(run_path: Path) -> None:
 
 def test_weights_that_are_not_finite_are_never_saved(run_path: Path) -> None:
     config = small(
-        mode="inline", optim__lr=1e6, schedule__name="constant", checkpoint__every=1, train__steps=20
+        mode="inline", optim__lr=1e20, schedule__name="constant", checkpoint__every=1, train__steps=20
     )
     with pytest.raises(UserError, match=r"diverged|not finite"):
         train_inline(config, run_path)
