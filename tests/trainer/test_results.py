@@ -243,20 +243,23 @@ def test_a_kill_while_an_old_run_is_overwritten_can_be_overwritten_again(
 
 
 def test_a_forked_loader_does_not_hold_the_lock_of_a_trainer_that_is_gone(run_path: Path) -> None:
-    mine, theirs = os.pipe()
+    (mine, theirs), (is_up, goes_up) = os.pipe(), os.pipe()
     first = RunDir.open(run_path, resume=False, overwrite=False)
     child = os.fork()
     if child == 0:
         os.close(theirs)
+        os.write(goes_up, b"!")
         os.read(mine, 1)  # until the parent closes its end
         os._exit(0)
+    os.read(is_up, 1)
     first.close()
     try:
         RunDir.open(run_path, resume=False, overwrite=False).close()
     finally:
         os.close(theirs)
         os.waitpid(child, 0)
-        os.close(mine)
+        for handle in (mine, is_up, goes_up):
+            os.close(handle)
 
 
 def test_a_run_directory_without_room_for_its_first_files_is_a_users_error(
