@@ -1,6 +1,8 @@
-"""What a long run leaves and costs: bytes of events, its report's time and memory, telemetry per step."""
+"""What a long run leaves and costs: bytes of events, its report's time and memory, telemetry per step.
 
-import os
+Only what needs torch is imported late: the report is made by this file in a process that has none.
+"""
+
 import statistics
 import subprocess
 import sys
@@ -8,10 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from sbpipe.bench.long_run import LongRun, write_long_run
 from sbpipe.bench.rows import Row, one_core
 from sbpipe.config import resolve
 from sbpipe.runs.density import STEPS
+from sbpipe.runs.names.files import REPORT
+from sbpipe.show.report.build import build_report
 
 STEPS_BY_DEFAULT = 20_000
 _TIMED, _REPEATS = 400, 9
@@ -19,6 +22,8 @@ _TIMED, _REPEATS = 400, 9
 
 def measure(steps: int = STEPS_BY_DEFAULT) -> list[Row]:
     """A made-up run of so many steps, and its report in a process of its own."""
+    from sbpipe.bench.long_run import write_long_run
+
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         run = write_long_run(Path(folder) / "run", steps)
@@ -42,20 +47,23 @@ def measure(steps: int = STEPS_BY_DEFAULT) -> list[Row]:
 
 
 def _report(run: Path) -> tuple[float, float]:
-    """Seconds and megabytes of `sbpipe report`."""
+    """Seconds and megabytes of a report with its figures, made in a process of its own."""
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sbpipe", "report", str(run)], stdout=subprocess.DEVNULL
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, process.args)
-    return time.perf_counter() - begin, used.ru_maxrss / 1e3
+    command = [sys.executable, "-m", "sbpipe.bench.growth", str(run)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return time.perf_counter() - begin, float(done.stdout)
+
+
+def _most_memory_mb() -> float:
+    # Not `getrusage`, which begins with what the process had that started this one.
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM:"))
 
 
 def _telemetry_us(first_step: int) -> float:
     """Processor time of what the loop calls for a step, its share of `progress` included."""
+    from sbpipe.bench.long_run import LongRun
+
     times = []
     for _ in range(_REPEATS):
         with tempfile.TemporaryDirectory() as folder:
@@ -66,3 +74,9 @@ def _telemetry_us(first_step: int) -> float:
             run.close()
             times.append(1e6 * run.telemetry_s / _TIMED)
     return statistics.median(times)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    build_report([folder], folder / REPORT)
+    sys.stdout.write(f"{_most_memory_mb()}\n")
