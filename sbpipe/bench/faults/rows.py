@@ -69,12 +69,16 @@ def measure_faults(only: list[str], *, is_quick: bool) -> list[FaultRow]:
     if not chosen:
         raise ConfigError("--only", " ".join(only), "no fault is called so", "Leave it out to see them all")
     chosen = [fault for fault in chosen if fault.is_quick or not is_quick]
-    return [measured(fault) for fault in [Fault("none", lambda trial, run: run), *chosen]]
+    rows = []
+    for fault in [Fault("none", lambda trial, run: run), *chosen]:
+        sys.stderr.write(f"  {fault.name} ...\n")
+        rows.append(measured(fault))
+        sys.stderr.write(f"    {'  '.join(rows[-1].cells()[1:])}\n")
+    return rows
 
 
 def measured(fault: Fault) -> FaultRow:
     """One run under one fault."""
-    sys.stderr.write(f"  {fault.name} ...\n")
     if fault.needs_root and os.geteuid() != 0:
         return FaultRow(fault.name, "not run: only root can make it happen")
     with tempfile.TemporaryDirectory(prefix="sbpipe-faults-", ignore_cleanup_errors=True) as folder:
