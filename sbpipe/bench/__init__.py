@@ -65,5 +65,15 @@ def _say(rows: list[Row], *, as_json: bool) -> int:
     return _exit_code(rows)
 
 
+def faults_bench(only: list[str], *, is_quick: bool, as_json: bool) -> int:
+    """A real training under each fault; 1 if one of them ended as it must not."""
+    from sbpipe.bench.faults.rows import faults_table, measure_faults, to_dicts
+
+    rows = measure_faults(only, is_quick=is_quick)
+    text = json.dumps(to_dicts(rows), indent=2) if as_json else faults_table(rows)
+    sys.stdout.write(text + "\n")
+    return 1 if any(row.missed for row in rows) else 0
+
+
 def _exit_code(rows: list[Row]) -> int:
     return 0 if all(row.is_met is not False for row in rows) else 1

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sbpipe.bench import BENCHES, growth_bench, main, scoring_bench
+from sbpipe.bench import BENCHES, faults_bench, growth_bench, main, scoring_bench
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
@@ -17,9 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all)",
+        help=f"{', '.join(BENCHES)} (all), or faults",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
+    of_faults.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="faults whose names hold one of these words"
+    )
+    of_faults.add_argument("--quick", action="store_true", help="a few of them, a minute in all")
     of_scoring = parser.add_argument_group(
         "scoring alone, of your own model and data (a table of precisions and batch sizes)"
     )
@@ -46,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--steps", str(args.steps), "belongs to the bench of growth", "Write sbpipe bench growth"
         )
+    if args.what == ["faults"]:
+        return faults_bench(args.only, is_quick=args.quick, as_json=args.json)
+    for name, value in (("--only", args.only), ("--quick", args.quick)):
+        if value:
+            raise ConfigError(name, str(value), "belongs to the bench of faults", "Write sbpipe bench faults")
     for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
         if value:
             raise ConfigError(

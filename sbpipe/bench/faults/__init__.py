@@ -1,0 +1,10 @@
+"""`sbpipe bench faults`: a real training under each fault, one row each.
+
+    trial.py     one training in processes of its own, watched from outside
+    subject.py   what is trained, with switches that make a process misbehave
+    proxy.py     a link that can be cut, slowed and damaged
+    cases.py     the faults; links.py: those of the link
+    rows.py      from what was seen to a table with bars
+
+Faults come by signals, limits, files and proxies: nothing in the product knows of them.
+"""

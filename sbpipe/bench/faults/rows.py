@@ -1,0 +1,124 @@
+"""From trials to a table: when a fault was noticed, what it cost, what was lost, and how the run ended."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sbpipe.bench.faults.cases import FAULTS, Fault
+from sbpipe.bench.faults.trial import Hung, Trial
+from sbpipe.bench.rows import cells_table
+from sbpipe.errors import ConfigError
+
+NOTICED_S = 6.0
+"""A fault that is worth a word is told of within so many seconds."""
+HEADER = ("fault", "noticed", "stopped", "idle", "lost", "twice", "exit", "error", "")
+
+
+@dataclass(frozen=True)
+class FaultRow:
+    """What one fault did; None = does not apply, or nobody could tell."""
+
+    fault: str
+    missed: str
+    """What is not as it must be; "" = all is."""
+    noticed_s: float | None = None
+    stopped_s: float | None = None
+    """The longest time between two steps after the fault."""
+    idle: float | None = None
+    lost: int | None = None
+    twice: int | None = None
+    code: int | None = None
+    error: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """For people."""
+        return (
+            self.fault,
+            _cell(self.noticed_s, "{:.1f} s"),
+            _cell(self.stopped_s, "{:.1f} s"),
+            _cell(self.idle, "{:.1%}"),
+            _cell(self.lost, "{}"),
+            _cell(self.twice, "{}"),
+            _cell(self.code, "{}"),
+            _cell(self.error, "{:.1%}"),
+            f"MISSED: {self.missed}" if self.missed else "as it must be",
+        )
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
+
+
+def faults_table(rows: Iterable[FaultRow]) -> str:
+    """One line for each fault."""
+    return cells_table([HEADER, *(row.cells() for row in rows)])
+
+
+def to_dicts(rows: Iterable[FaultRow]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [asdict(row) for row in rows]
+
+
+def measure_faults(only: list[str], *, is_quick: bool) -> list[FaultRow]:
+    """The fault-free run, then one run under each fault whose name holds one of the words."""
+    chosen = [fault for fault in FAULTS if not only or any(word in fault.name for word in only)]
+    if not chosen:
+        raise ConfigError("--only", " ".join(only), "no fault is called so", "Leave it out to see them all")
+    chosen = [fault for fault in chosen if fault.is_quick or not is_quick]
+    rows = []
+    for fault in [Fault("none", lambda trial, run: run), *chosen]:
+        sys.stderr.write(f"  {fault.name} ...\n")
+        rows.append(measured(fault))
+        sys.stderr.write(f"    {'  '.join(rows[-1].cells()[1:])}\n")
+    return rows
+
+
+def measured(fault: Fault) -> FaultRow:
+    """One run under one fault."""
+    if fault.needs_root and os.geteuid() != 0:
+        return FaultRow(fault.name, "not run: only root can make it happen")
+    with tempfile.TemporaryDirectory(prefix="sbpipe-faults-", ignore_cleanup_errors=True) as folder:
+        trial = Trial(Path(folder), fault.changes, fault.around)
+        try:
+            run = fault.inflict(trial, fault.begin(trial))
+            ending = trial.ending(run)
+        except Hung as hung:
+            sys.stderr.write(f"{hung}\n")
+            return FaultRow(fault.name, str(hung).splitlines()[0])
+        finally:
+            trial.close()
+        noticed_s = trial.noticed_s(fault.says, trial.fault_at) if fault.says else None
+        stopped_s = trial.longest_stop_s(trial.fault_at) if trial.fault_at else None
+        missed = "; ".join(_faults_of(fault, noticed_s, ending.code, ending.lost, ending.twice))
+        if missed:
+            sys.stderr.write(f"{ending.words}\n")
+        return FaultRow(
+            fault.name,
+            missed,
+            noticed_s,
+            stopped_s,
+            ending.idle,
+            ending.lost,
+            ending.twice,
+            ending.code,
+            ending.error,
+        )
+
+
+def _faults_of(
+    fault: Fault, noticed_s: float | None, code: int, lost: int | None, twice: int | None
+) -> Iterable[str]:
+    if fault.says and noticed_s is None:
+        yield f"nothing was said of it ({fault.says})"
+    elif noticed_s is not None and noticed_s > NOTICED_S:
+        yield f"noticed after {noticed_s:.1f} s, not {NOTICED_S:g}"
+    if code != fault.code:
+        yield f"ended with code {code}, not {fault.code}"
+    if fault.must_cover and (lost is None or twice is None):
+        yield "what was considered is not known"
+    elif fault.must_cover and (lost or twice):
+        yield f"{lost} candidates lost, {twice} considered twice"
