@@ -30,6 +30,7 @@ from sbpipe.link.private import VARIABLE, fault_of, make_folder
 from sbpipe.link.selector_port import SelectorPort
 from sbpipe.link.trainer_port import TrainerPort
 from sbpipe.records import Lease
+from sbpipe.runs.directory import RunDir
 
 TRAINER, SELECTOR = new_keys()
 TCP = LinkConfig(bind="tcp://127.0.0.1:0")
@@ -266,6 +267,16 @@ def test_of_too_many_strangers_the_oldest_go_and_no_guest(monkeypatch: pytest.Mo
         assert cut == [ends[1]]
 
 
+def test_a_low_limit_of_open_files_is_raised() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        Doorkeeper(set())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], limits.MAX_FILES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_the_doorkeeper_leaves_no_descriptor_open_and_touches_no_other_socket() -> None:
     with lobby() as (doorkeeper, connect), socket.create_server(("127.0.0.1", 0)) as other:
         connect()
@@ -283,20 +294,36 @@ def test_the_doorkeeper_leaves_no_descriptor_open_and_touches_no_other_socket() 
 # --- other users of this host ---------------------------------------------------------------------
 
 
-def test_another_user_cannot_reach_the_socket_of_a_run(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """What the kernel lets user nobody do."""
     if os.geteuid() != 0:
         pytest.skip("only root can act as another user")
-    listener = Listener(LinkConfig())
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_another_user_cannot_reach_the_socket_of_a_run_nor_its_keys(tmp_path: Path) -> None:
+    listener, tcp = Listener(LinkConfig()), Listener(TCP)
+    run_path = RunDir.open(tmp_path / "run", resume=False, overwrite=False)
+    tcp.announce(run_path.path)
     path = listener.port.endpoints.control.removeprefix("ipc://")
-    knock = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
-    stranger = subprocess.run(
-        ["python3", "-I", "-c", knock], user=NOBODY, group=NOBODY, capture_output=True, text=True, check=False
-    )
-    owner = subprocess.run(["python3", "-I", "-c", knock], check=False)
-    listener.port.close()
-    listener.withdraw()
-    assert "PermissionError" in stranger.stderr
-    assert owner.returncode == 0
+    try:
+        with socket.socket(socket.AF_UNIX) as stranger, another_user():
+            with pytest.raises(PermissionError):
+                stranger.connect(path)
+            with pytest.raises(PermissionError):
+                (run_path.path / "selector.key").read_bytes()
+        with socket.socket(socket.AF_UNIX) as owner:
+            owner.connect(path)
+    finally:
+        for one in (listener, tcp):
+            one.port.close()
+            one.withdraw()
+        run_path.close()
 
 
 @pytest.mark.parametrize(
