@@ -94,12 +94,14 @@ def test_floods_that_end_in_a_reset_do_not_end_the_trainer() -> None:
         endpoints = Endpoints(*victim.stdout.readline().split())
 
         def attack() -> None:
-            for _ in range(12):
+            for _ in range(8):
                 # Several connections of one route: all but one of them are turned away or replaced.
                 with contextlib.suppress(OSError):
                     peer = CurvePeer(endpoints.control, SELECTOR, b"one route")
-                    peer.socket.sendall((peer.frame(b"x", more=True) + peer.frame(b"y", more=False)) * 50)
-                    peer.reset()
+                    try:
+                        peer.socket.sendall(b"".join(peer.frame(b"x", more=k % 2 == 0) for k in range(600)))
+                    finally:
+                        peer.reset()
 
         attackers = [threading.Thread(target=attack) for _ in range(6)]
         try:
@@ -121,12 +123,15 @@ def test_floods_that_end_in_a_reset_do_not_end_the_trainer() -> None:
 def test_a_message_that_never_ends_is_cut_off(trainer: TrainerPort) -> None:
     selector = gets_in(trainer)
     peer = CurvePeerInBackground(trainer)
+    # A first message that is complete: it is no stranger any more, and only what comes then counts.
+    peer.get().socket.sendall(peer.get().frame(b"complete", more=False))
+    wait(lambda: trainer.dropped["prefix"], lambda: trainer.receive(0.01))
     frame = bytes(32 << 10)
     num_bytes = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     while not trainer.dropped["cut"]:
         # It comes no further than a fraction of what it would like to send.
-        assert num_bytes < 256 << 20
+        assert num_bytes < 32 << 20
         with contextlib.suppress(OSError):
             peer.get().socket.sendall(peer.get().frame(frame, more=True))
             num_bytes += len(frame)
@@ -194,7 +199,9 @@ def test_who_speaks_without_a_key_is_never_heard(trainer: TrainerPort) -> None:
     with socket.create_connection(("127.0.0.1", port)) as plain:
         ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
         plain.sendall(b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32) + ready)
-        plain.sendall(b"\x01\x03abc\x00\x03def")
+        # It may be turned away before it has finished.
+        with contextlib.suppress(OSError):
+            plain.sendall(b"\x01\x03abc\x00\x03def")
         wait(lambda: trainer.dropped["handshake"], lambda: trainer.receive(0.05))
     assert set(trainer.dropped) == {"handshake"}
 
