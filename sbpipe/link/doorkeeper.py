@@ -9,13 +9,14 @@ shut down through a duplicate, and zmq sees a peer that has gone.
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbpipe.link.limits import MAX_CONNECTIONS, MAX_STRANGERS, MAX_UNFINISHED_BYTES, STRANGER_S
+from sbpipe.link.limits import MAX_CONNECTIONS, MAX_FILES, MAX_STRANGERS, MAX_UNFINISHED_BYTES, STRANGER_S
 
 _DESCRIPTORS = "/proc/self/fd"
 _TCP_INFO_BYTES = 256
@@ -42,6 +43,7 @@ class Doorkeeper:
     """Looks at the connections of some ports, and shuts down those that ask for too much."""
 
     def __init__(self, ports: set[int]) -> None:
+        _make_room()
         self._ports = ports
         self._connections: dict[int, _Connection] = {}
         self._foreign: set[int] = set()
@@ -146,6 +148,14 @@ class Doorkeeper:
         if descriptor in self._delivered:
             connection.settled, connection.is_stranger = connection.received, False
         connection.allowance = max(connection.allowance, self._allowances.get(descriptor, 0))
+
+
+def _make_room() -> None:
+    """Raise this process's limit of open files: strangers between two looks must not use up the run's own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _inode(descriptor: int) -> int | None:

@@ -34,9 +34,13 @@ class CurvePeer:
         self.socket = socket.create_connection((host, int(port)), timeout=_LONG_S)
         self._nonce = 0
         greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
-        self.socket.sendall(greeting)
-        self._read(64)
-        self._shake_hands(keys, route)
+        try:
+            self.socket.sendall(greeting)
+            self._read(64)
+            self._shake_hands(keys, route)
+        except OSError:
+            self.socket.close()
+            raise
 
     def frame(self, payload: bytes, *, more: bool) -> bytes:
         """One encrypted frame of a message, `more` of which follow."""
