@@ -6,10 +6,10 @@
 import errno
 import hashlib
 import os
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
@@ -67,7 +67,7 @@ def read(path: Path) -> dict[str, Any]:
             _check(file)
             file.seek(0)
             state = torch.load(file, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError) as error:
         raise Damaged(str(error).partition("\n")[0] or type(error).__name__) from None
     return dict(_to_arrays(state))
 

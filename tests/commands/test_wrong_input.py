@@ -123,11 +123,10 @@ def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
     assert not run_path.exists()
 
 
-def test_an_open_address_without_keys_refuses_to_start(run_path: Path) -> None:
-    done = sbpipe("trainer", "--bind", "tcp://0.0.0.0:0", "--run-dir", str(run_path), *settings())
+def test_a_selector_without_a_key_is_told_what_it_needs() -> None:
+    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", "--set", "link.wait_s=1")
     assert done.returncode == 2
     assert "sbpipe keys" in done.stderr
-    assert not run_path.exists()
 
 
 def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path) -> None:
@@ -140,7 +139,10 @@ def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path
 
 
 def test_a_selector_without_a_trainer_gives_up_and_says_so(run_path: Path) -> None:
-    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", "--set", "link.wait_s=1")
+    keys = run_path.parent / "keys"
+    assert sbpipe("keys", str(keys)).returncode == 0
+    key = ("--keys", str(keys))
+    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", *key, "--set", "link.wait_s=1")
     assert done.returncode == 3
     assert "no trainer at tcp://127.0.0.1:9" in done.stderr
 

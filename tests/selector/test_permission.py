@@ -109,6 +109,7 @@ def test_every_free_text_says_whether_it_leads_out_of_the_program() -> None:
     leads = {key for key in texts if known_keys()[key].metadata["reaches"]}
     # Used by the process whose user gave them, never from a welcome: its device, link, trackers, optimizer.
     own = {"train.device", "optim.name", "selector.device", "selector.events", "trackers.project"}
+    own |= {"checkpoint.spare"}
     assert texts - leads == own | {"link.bind", "link.connect", "link.keys"}
 
 

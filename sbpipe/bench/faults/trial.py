@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sbpipe.archives import BadArchive, read_npz
 from sbpipe.bench.faults.proxy import Proxy, Weather
 from sbpipe.bench.faults.subject import EPOCHS, FOLDER, JOB, NUM_EXAMPLES
 from sbpipe.config import toml_value
@@ -201,9 +202,8 @@ class Trial:
     def _coverage(self) -> tuple[int | None, int | None]:
         """Candidates that were never considered, and those that were considered too often."""
         try:
-            with np.load(self.path / EXAMPLES, allow_pickle=False) as archive:
-                times = archive["times_considered"]
-        except (OSError, ValueError, KeyError):
+            times = read_npz(self.path / EXAMPLES, ("times_considered",))["times_considered"]
+        except (OSError, KeyError, BadArchive):
             return None, None
         assert len(times) == NUM_EXAMPLES
         missing = EPOCHS - times.astype(np.int64)
