@@ -123,11 +123,10 @@ def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
     assert not run_path.exists()
 
 
-def test_an_open_address_without_keys_refuses_to_start(run_path: Path) -> None:
-    done = sbpipe("trainer", "--bind", "tcp://0.0.0.0:0", "--run-dir", str(run_path), *settings())
+def test_a_selector_with_a_tcp_address_and_no_key_is_refused_at_once() -> None:
+    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9")
     assert done.returncode == 2
     assert "sbpipe keys" in done.stderr
-    assert not run_path.exists()
 
 
 def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path) -> None:
@@ -139,10 +138,13 @@ def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path
     assert not run_path.exists()
 
 
-def test_a_selector_without_a_trainer_gives_up_and_says_so(run_path: Path) -> None:
-    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", "--set", "link.wait_s=1")
+@pytest.mark.parametrize("connect", ["ipc://{}/link", "auto", "{}"])
+def test_a_selector_without_a_trainer_gives_up_and_says_so(tmp_path: Path, connect: str) -> None:
+    where = connect.format(tmp_path)
+    done = sbpipe("selector", "--connect", where, "--set", "link.wait_s=1")
     assert done.returncode == 3
-    assert "no trainer at tcp://127.0.0.1:9" in done.stderr
+    assert "no trainer" in done.stderr or "waited 1 s" in done.stderr
+    assert where in done.stderr
 
 
 def test_a_trainer_without_a_selector_gives_up_and_says_so(run_path: Path) -> None:
