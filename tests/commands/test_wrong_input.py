@@ -123,8 +123,8 @@ def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
     assert not run_path.exists()
 
 
-def test_a_selector_without_a_key_is_told_what_it_needs() -> None:
-    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", "--set", "link.wait_s=1")
+def test_a_selector_with_a_tcp_address_and_no_key_is_refused_at_once() -> None:
+    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9")
     assert done.returncode == 2
     assert "sbpipe keys" in done.stderr
 
@@ -138,13 +138,13 @@ def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path
     assert not run_path.exists()
 
 
-def test_a_selector_without_a_trainer_gives_up_and_says_so(run_path: Path) -> None:
-    keys = run_path.parent / "keys"
-    assert sbpipe("keys", str(keys)).returncode == 0
-    key = ("--keys", str(keys))
-    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9", *key, "--set", "link.wait_s=1")
+@pytest.mark.parametrize("connect", ["ipc://{}/link", "auto", "{}"])
+def test_a_selector_without_a_trainer_gives_up_and_says_so(tmp_path: Path, connect: str) -> None:
+    where = connect.format(tmp_path)
+    done = sbpipe("selector", "--connect", where, "--set", "link.wait_s=1")
     assert done.returncode == 3
-    assert "no trainer at tcp://127.0.0.1:9" in done.stderr
+    assert "no trainer" in done.stderr or "waited 1 s" in done.stderr
+    assert where in done.stderr
 
 
 def test_a_trainer_without_a_selector_gives_up_and_says_so(run_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Pat
 
 
 # Rates at which the training loss goes first, and the scores: large weights that still train, in batches.
-@pytest.mark.parametrize("rate", [1e6, 1e4])
+@pytest.mark.parametrize("rate", [1e30, 1e4])
 @pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag", "pipelined", "data-parallel"])
 def test_a_diverged_run_stops_with_the_same_words_in_every_mode(
     mode: str, rate: float, run_path: Path
