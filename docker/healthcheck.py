@@ -22,7 +22,7 @@ from pathlib import Path
 
 TAIL_BYTES = 1 << 16
 STATES = {"T": "stopped", "t": "being traced", "Z": "dead", "X": "dead"}
-NEWS_OF_TRAINING = ("start", "resumed", "selector", "step", "progress", "eval", "summary", "failed")
+NEWS_OF_TRAINING = ("start", "resumed", "selector", "step", "steps", "progress", "eval", "summary", "failed")
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,12 @@ def age_of(path: Path) -> float:
         return float("inf")
 
 
+def age_of_newest(run: Path, name: str) -> float:
+    """Seconds since a role wrote events; a long run writes seldom to the file that stays, and often to its recent one."""
+    files = (path for kind in ("events", "recent") for path in run.glob(f"{kind}-{name}"))
+    return min(map(age_of, files), default=float("inf"))
+
+
 def last_events(path: Path) -> list[dict[str, object]]:
     """The events at the end of the file; lines that are cut are passed over."""
     try:
@@ -128,14 +134,13 @@ def check(role: str, run: Path, max_age_s: float) -> Verdict:
         return Verdict(False, f"there is no process `sbpipe {role}`")
     if process.fault:
         return Verdict(False, f"process {process.pid} is {process.fault}")
-    trainer_events = run / "events-trainer.jsonl"
+    trainer_age_s = age_of_newest(run, "trainer.jsonl")
     if role == "trainer":
-        is_waiting = is_waiting_for_selector(last_events(trainer_events))
-        ages = age_of(run / "connection.json"), age_of(trainer_events)
+        is_waiting = is_waiting_for_selector(last_events(run / "events-trainer.jsonl"))
+        ages = age_of(run / "connection.json"), trainer_age_s
         return judge_trainer(process, *ages, is_waiting=is_waiting, max_age_s=max_age_s)
-    own = f"events-selector-{platform.node()[:24]}-{process.pid}-*.jsonl"
-    answer_age_s = min(map(age_of, run.glob(own)), default=float("inf"))
-    return judge_selector(process, answer_age_s, age_of(trainer_events), max_age_s=max_age_s)
+    answer_age_s = age_of_newest(run, f"selector-{platform.node()[:24]}-{process.pid}-*.jsonl")
+    return judge_selector(process, answer_age_s, trainer_age_s, max_age_s=max_age_s)
 
 
 def main() -> None:
