@@ -5,9 +5,9 @@ It must not know what is in them, nor how one is written and checked: `checkpoin
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ class Checkpoints:
         self.folder = folder
         self._keep = keep
         self._on_piece, self._warn = on_piece, warn
-        self._thread: threading.Thread | None = None
+        # Its thread is started now: one that is started when memory has run out never begins, and waiting for
+        # its first sign of life, as Python does, would hang the loop.
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] = self._writer.submit(lambda: None)
         self._retry_s, self._retry_at = _FIRST_RETRY_S, float("inf")
         self.num_failed = 0
         self.last_error = ""
@@ -46,13 +49,7 @@ class Checkpoints:
         """Write a checkpoint on a thread; a failure is only told, and makes another one due soon."""
         self.wait()
         self._retry_at = float("inf")
-        self._thread = threading.Thread(
-            target=self._write_or_warn,
-            args=(step, checkpoint_file.frozen(state)),
-            name="checkpoint",
-            daemon=True,
-        )
-        self._thread.start()
+        self._writing = self._writer.submit(self._write_or_warn, step, checkpoint_file.frozen(state))
 
     @property
     def is_due_again(self) -> bool:
@@ -67,9 +64,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until the last checkpoint is on disk."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._writing.result()
 
     def _write_or_warn(self, step: int, state: dict[str, Any]) -> None:
         had_failed = bool(self.last_error)
@@ -92,9 +87,9 @@ class Checkpoints:
                 self.folder.mkdir()
                 sync_folder(self.folder.parent)
             checkpoint_file.write(path_of(self.folder, step), step, state, self._on_piece)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.num_failed += 1
-            self.last_error = error.strerror or str(error)
+            self.last_error = getattr(error, "strerror", "") or str(error) or "out of memory"
             return
         self.last_error, self._retry_s = "", _FIRST_RETRY_S
         self._tidy(step)

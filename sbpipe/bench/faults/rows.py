@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.bench.faults.cases import FAULTS, Fault
-from sbpipe.bench.faults.trial import Hung, Trial
+from sbpipe.bench.faults.trial import Ending, Hung, Trial
 from sbpipe.bench.rows import cells_table
 from sbpipe.errors import ConfigError
 
@@ -77,8 +77,8 @@ def measure_faults(only: list[str], *, is_quick: bool) -> list[FaultRow]:
     return rows
 
 
-def measured(fault: Fault) -> FaultRow:
-    """One run under one fault."""
+def measured(fault: Fault, within_s: float = NOTICED_S) -> FaultRow:
+    """One run under one fault, which must be told of within so many seconds."""
     if fault.needs_root and os.geteuid() != 0:
         return FaultRow(fault.name, "not run: only root can make it happen")
     with tempfile.TemporaryDirectory(prefix="sbpipe-faults-", ignore_cleanup_errors=True) as folder:
@@ -93,7 +93,7 @@ def measured(fault: Fault) -> FaultRow:
             trial.close()
         noticed_s = trial.noticed_s(fault.says, trial.fault_at) if fault.says else None
         stopped_s = trial.longest_stop_s(trial.fault_at) if trial.fault_at else None
-        missed = "; ".join(_faults_of(fault, noticed_s, ending.code, ending.lost, ending.twice))
+        missed = "; ".join(shortcomings(fault, noticed_s, within_s, ending))
         if missed:
             sys.stderr.write(f"{ending.words}\n")
         return FaultRow(
@@ -109,16 +109,15 @@ def measured(fault: Fault) -> FaultRow:
         )
 
 
-def _faults_of(
-    fault: Fault, noticed_s: float | None, code: int, lost: int | None, twice: int | None
-) -> Iterable[str]:
+def shortcomings(fault: Fault, noticed_s: float | None, within_s: float, ending: Ending) -> Iterable[str]:
+    """What is not as it must be, in words."""
     if fault.says and noticed_s is None:
         yield f"nothing was said of it ({fault.says})"
-    elif noticed_s is not None and noticed_s > NOTICED_S:
-        yield f"noticed after {noticed_s:.1f} s, not {NOTICED_S:g}"
-    if code != fault.code:
-        yield f"ended with code {code}, not {fault.code}"
-    if fault.must_cover and (lost is None or twice is None):
+    elif noticed_s is not None and noticed_s > within_s:
+        yield f"noticed after {noticed_s:.1f} s, not {within_s:g}"
+    if ending.code != fault.code:
+        yield f"ended with code {ending.code}, not {fault.code}"
+    if fault.must_cover and (ending.lost is None or ending.twice is None):
         yield "what was considered is not known"
-    elif fault.must_cover and (lost or twice):
-        yield f"{lost} candidates lost, {twice} considered twice"
+    elif fault.must_cover and (ending.lost or ending.twice):
+        yield f"{ending.lost} candidates lost, {ending.twice} considered twice"

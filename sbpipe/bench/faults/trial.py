@@ -23,7 +23,7 @@ import numpy as np
 
 from sbpipe.archives import BadArchive, read_npz
 from sbpipe.bench.faults.proxy import Proxy, Weather
-from sbpipe.bench.faults.subject import EPOCHS, FOLDER, JOB, NUM_EXAMPLES
+from sbpipe.bench.faults.subject import FOLDER, JOB, NUM_EXAMPLES
 from sbpipe.config import toml_value
 from sbpipe.errors import SbpipeError
 from sbpipe.runs.names.files import EXAMPLES, LOGS, SUMMARY, TRAINER_EVENTS
@@ -194,20 +194,25 @@ class Trial:
         summary: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             summary = json.loads((self.path / SUMMARY).read_text())
-        lost, twice = self._coverage()
+        lost, twice = self._coverage(summary)
         return Ending(
             code, summary.get("eval.error"), summary.get("trainer.idle_ratio"), lost, twice, self.words
         )
 
-    def _coverage(self) -> tuple[int | None, int | None]:
-        """Candidates that were never considered, and those that were considered too often."""
+    def _coverage(self, summary: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        """Candidates that were never considered, and those that were considered too often.
+
+        Example by example where the run has left that, else by their number.
+        """
+        epochs = int(self._changes["train.epochs"])
         try:
             times = read_npz(self.path / EXAMPLES, ("times_considered",))["times_considered"]
         except (OSError, KeyError, BadArchive):
-            return None, None
+            missing = epochs * NUM_EXAMPLES - summary["candidates"] if "candidates" in summary else None
+            return (None, None) if missing is None else (max(0, missing), max(0, -missing))
         assert len(times) == NUM_EXAMPLES
-        missing = EPOCHS - times.astype(np.int64)
-        return int(missing.clip(min=0).sum()), int((-missing).clip(min=0).sum())
+        short = epochs - times.astype(np.int64)
+        return int(short.clip(min=0).sum()), int((-short).clip(min=0).sum())
 
     def on_close(self, closing: Callable[[], object]) -> None:
         """Do this when all is over."""
