@@ -42,6 +42,8 @@ COMMON = {
     "link.lost_after_s": 600.0,
     "link.hung_after_s": 600.0,
 }
+SLOW = "sbpipe.bench.slow_images:make"
+"""Code that the selector of the bench may run."""
 PAIRS, STEPS = 7, 8
 """Stretches of each kind, and steps in one."""
 SETTLING = 50
@@ -58,7 +60,7 @@ def measure() -> list[Row]:
     with one_core():
         with _contest(resolve(COMMON), others) as contest:
             rows = _cases(contest)
-        slow = resolve(COMMON | {"data.name": "sbpipe.bench.slow_images:make"})
+        slow = resolve(COMMON | {"data.name": SLOW})
         with _contest(slow, others) as contest:
             contest.pipelined(STEPS)
             rows += contest.rows("selector bound by its loading")
@@ -200,7 +202,7 @@ def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
         listener.announce(Path(folder))
         slots = setup.slots(port.session)
         engine = Engine(setup.job(), port, slots, EventLog(None, "trainer"), setup.spans, run_dir=folder)
-        command = [sys.executable, "-m", "sbpipe", "selector", "--connect", folder]
+        command = [sys.executable, "-m", "sbpipe", "selector", "--connect", folder, "--allow", SLOW]
         selector = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # At once, before it has looked how many cores it has: it must not share the trainer's.
         os.sched_setaffinity(selector.pid, cores)

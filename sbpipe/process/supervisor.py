@@ -5,6 +5,7 @@ order: the trainer, which leaves a checkpoint and says goodbye, and with it the 
 itself is killed, the kernel stops the children.
 """
 
+import shutil
 import signal
 import threading
 import time
@@ -29,6 +30,8 @@ _SELECTOR_GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
 """How long each may take to end after the trainer; a tracker may still have numbers to upload."""
 _SAY_EVERY_S = 10.0
 _STOPPED = 130
+_LEAST_BYTES = 1 << 16
+"""A disk with less room than this is full."""
 _STOPPING = "stopping: the trainer finishes its step and leaves a checkpoint (Ctrl-C again to kill)"
 
 
@@ -53,6 +56,7 @@ class Supervisor:
             config, crew.selectors, standing, self._selector_events.num_answered, display
         )
         self._patience = Patience()
+        self._directory_fault = ""
 
     def run(self) -> Ending:
         """Run to the end; raises `ChildFailed` if it ends badly."""
@@ -71,6 +75,7 @@ class Supervisor:
                         self._end_trainer()
                         break
                     self._look_after(time.monotonic())
+                    self._watch_directory()
                     time.sleep(_POLL_S)
                 # Once more: the last events may have been written after the look before.
                 self._show()
@@ -123,6 +128,16 @@ class Supervisor:
         self._patience.see(count, now)
         return what
 
+    def _watch_directory(self) -> None:
+        """What the trainer says goes through its run directory: what is wrong with that, only we can say."""
+        fault = _fault_of(self._path)
+        if fault and not self._directory_fault:
+            self._display.say(
+                f"warning: {self._path} {fault}; training goes on, and what cannot be left there at its end "
+                "goes to the spare folder"
+            )
+        self._directory_fault = fault
+
     def _end_trainer(self) -> None:
         """Ask the trainer to end, and wait for it as long as it shows that it is about to."""
         trainer, now = self._crew.trainer, time.monotonic()
@@ -154,6 +169,14 @@ class Supervisor:
             other.wait(_SELECTOR_GRACE_S)
         for tracker in self._crew.trackers:
             tracker.wait(_TRACKER_GRACE_S)
+
+
+def _fault_of(folder: Path) -> str:
+    """What keeps a folder from taking files, as far as one can see from outside; "" = nothing."""
+    try:
+        return "has no room left" if shutil.disk_usage(folder).free < _LEAST_BYTES else ""
+    except OSError:
+        return "is gone"
 
 
 class _StopRequest:

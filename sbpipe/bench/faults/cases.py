@@ -238,12 +238,6 @@ def _on_a_small_disk(trial: Trial) -> Command:
     return trial.run()
 
 
-def _read_only(trial: Trial, run: Command) -> Command:
-    trial.begin_fault()
-    subprocess.run(["mount", "-o", "remount,ro", str(trial.folder)], check=True)
-    return run
-
-
 def _full(trial: Trial, run: Command) -> Command:
     trial.begin_fault()
     with contextlib.suppress(OSError), (trial.folder / "ballast").open("wb") as ballast:
@@ -319,21 +313,17 @@ FAULTS = [
     Fault(
         "disk full",
         _full,
-        "could not be written|No space",
+        "no room left|No space",
         needs_root=True,
         code=4,
         must_cover=False,
         begin=_on_a_small_disk,
     ),
-    Fault("run directory gone", _vanished, "could not be written|No such", code=4, must_cover=False),
+    Fault("run directory gone", _vanished, "is gone|No such", code=4, must_cover=False),
     Fault(
-        "run directory read-only",
-        _read_only,
-        "written",
-        needs_root=True,
-        code=4,
-        must_cover=False,
-        begin=_on_a_small_disk,
+        "trainer may write no file",
+        _limited("trainer", resource.RLIMIT_FSIZE, lambda pid: 0),
+        GONE,
     ),
     Fault("tiny /dev/shm", _nothing, "", around=_TINY_MEMORY, needs_root=True),
     Fault("clock jumps by hours", _clock_jumps, begin=_with_a_jumping_clock),
