@@ -59,6 +59,7 @@ class Trial:
         self._changes, self._around = JOB | dict(changes), list(around)
         self._processes: list[Command] = []
         self._said: list[tuple[float, str]] = []
+        self._listeners: list[threading.Thread] = []
         self._closing: list[Callable[[], object]] = []
         self.environment: dict[str, str] = {FOLDER: str(folder)}
         self.fault_at = 0.0
@@ -86,7 +87,9 @@ class Trial:
             start_new_session=True,
         )
         self._processes.append(process)
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
+        listener.start()
+        self._listeners.append(listener)
         return process
 
     def run(self, *arguments: str) -> Command:
@@ -99,8 +102,9 @@ class Trial:
 
     def _listen(self, process: Command) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._said.append((time.monotonic(), line))
+        with process.stdout as lines:
+            for line in lines:
+                self._said.append((time.monotonic(), line))
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -228,5 +232,7 @@ class Trial:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        for listener in self._listeners:
+            listener.join()
         for closing in reversed(self._closing):
             closing()
