@@ -172,7 +172,8 @@ class TrainerFollower:
     """What a trainer says, what stays and what only matters now: for who shows a run as it goes on."""
 
     def __init__(self, run: Path) -> None:
-        self._followers = (Follower(run / TRAINER_EVENTS), Follower(run / TRAINER_RECENT))
+        # In this order: what stays has the last word when a run ends.
+        self._followers = (Follower(run / TRAINER_RECENT), Follower(run / TRAINER_EVENTS))
 
     def pass_over(self) -> None:
         """Leave out all that is there now."""

@@ -12,6 +12,7 @@ import pytest
 
 from sbpipe.errors import UserError
 from sbpipe.runs.directory import RunDir
+from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.charts import theme
 from sbpipe.show.live import listener, specs
 from sbpipe.show.live.finder import check, find
@@ -250,6 +251,13 @@ def test_what_a_long_run_does_now_comes_from_its_recent_files(tmp_path: Path) ->
     told = watcher.news(["run"], Sent())
     assert told["overview"]["heads"][0]["step"] == 8204
     assert {bar["lane"] for bar in told["runs"]["run"]["timeline"]["bars"]} == {"trainer", "selector"}
+
+
+def test_the_end_of_a_long_run_is_newer_than_its_recent_file(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", event("start"), progress(10), event("summary", status="finished", steps=10))
+    write(run, progress(8), name="recent-trainer.jsonl")
+    assert watching(run).overview()["heads"][0]["step"] == 10
+    assert [event.get("step") for event in TrainerFollower(run).new_events()] == [8, None, 10, None]
 
 
 def test_what_was_left_out_of_a_storm_is_said() -> None:

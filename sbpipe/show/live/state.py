@@ -119,6 +119,8 @@ class RunState:
     # --- curves -----------------------------------------------------------------------------------
 
     def _on_progress(self, event: Event) -> None:
+        if self.ending is not None:
+            return  # from the recent file, which is read after what stays: the summary is newer
         row = {name: number(event, name) for name in _LATEST}
         t, elapsed_s = number(event, "t"), row["elapsed_s"]
         if t is not None and elapsed_s is not None:
