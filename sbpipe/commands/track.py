@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def _settings_of(path: Path) -> dict[str, Any]:
     try:
         return flatten(json.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError, ConfigError):
         raise RunDirError(
             f"{path} holds no run that can be read ({CONFIG} is missing or cut). Name a run directory"
         ) from None

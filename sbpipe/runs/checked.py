@@ -78,8 +78,13 @@ def event_of(found: object) -> Table | None:
 
 
 def summary_of(found: object) -> Table:
-    """The numbers of a run; those that this version does not know are left out."""
-    return _believed(found, _SUMMARY) if isinstance(found, dict) else {}
+    """The numbers of a run; those of another version are kept where they are texts or numbers."""
+    if not isinstance(found, dict):
+        return {}
+    others = {
+        name: _plain(value) for name, value in found.items() if name not in _SUMMARY and _is_flat(value, 0)
+    }
+    return _believed(found, _SUMMARY) | others
 
 
 def _believed(found: Table, readers: Mapping[str, Callable[[object], Any]]) -> Table:

@@ -81,7 +81,7 @@ def resumed(path: Path, given: Mapping[str, Any]) -> Config:
         raise RunDirError(
             f"the run in {path} is finished: there is nothing to resume. Use --overwrite to run it again"
         )
-    before = from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    before = _settings_in(path)
     after = resolve(flatten(to_dict(before)), given)
     if digest(before) != digest(after):
         old, new = flatten(to_dict(before)), flatten(to_dict(after))
@@ -96,11 +96,20 @@ def resumed(path: Path, given: Mapping[str, Any]) -> Config:
     return after
 
 
+def _settings_in(path: Path) -> Config:
+    try:
+        return from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, AttributeError, RecursionError, ConfigError) as error:
+        raise RunDirError(
+            f"the settings of the run in {path} cannot be read ({error}). Use --overwrite to begin it anew"
+        ) from None
+
+
 def is_finished(path: Path) -> bool:
     """Whether the run in a directory has come to its end."""
     try:
         return bool(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["status"] == "finished")
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

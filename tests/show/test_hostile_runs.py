@@ -11,7 +11,9 @@ import pytest
 from support.synthetic_run import write_run
 
 from sbpipe.cli import main
-from sbpipe.errors import PeerRejected
+from sbpipe.errors import PeerRejected, RunDirError
+from sbpipe.runs import read_study
+from sbpipe.runs.directory import resumed
 from sbpipe.runs.follower import Follower
 from sbpipe.show.live.top import lines_now
 from sbpipe.show.live.watcher import Watcher
@@ -120,6 +122,20 @@ def test_words_of_a_run_are_shown_escaped_and_not_lost(
             + "\n"
         )
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page_of(tmp_path / "run")
+
+
+DAMAGED = ["", "[]", "null", "{", "[" * 100_000, '{"model": 3}', '{"seed": "x"}', '{"cells": [3], "kind": 7}']
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: content[:12])
+def test_a_run_or_study_whose_files_are_none_is_refused_in_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(RunDirError, match=r"the settings of the run in .* cannot be read"):
+        resumed(tmp_path, {})
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(RunDirError, match="is not a sweep or comparison"):
+        read_study(tmp_path)
 
 
 # --- what peers say -------------------------------------------------------------------------------

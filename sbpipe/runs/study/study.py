@@ -85,12 +85,13 @@ def read_study(path: Path) -> Study:
         )
         rows = {row["cell"]: row for row in results.get("rows", [])}
         cells = [_cell(planned, path, rows) for planned in plan["cells"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        kind = str(plan["kind"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunDirError(
             f"{path} is not a sweep or comparison ({error}). Name a folder that `sbpipe sweep` or `compare` "
             "made"
         ) from None
-    return Study(path, plan["kind"], plan, results.get("analysis", {}), results.get("facts", []), cells)
+    return Study(path, kind, plan, results.get("analysis", {}), results.get("facts", []), cells)
 
 
 def _cell(planned: dict[str, Any], path: Path, rows: dict[str, Any]) -> Cell:

@@ -23,7 +23,7 @@ def score_notes(run: Run) -> list[str]:
 
 def distribution(events: Sequence[Event]) -> Chart | None:
     """The cumulative distribution of scores, a line per moment (the paper's Figure 3); None of only one."""
-    scored = [event for event in events if event.get("quantiles")]
+    scored = [event for event in events if len(event.get("quantiles") or ()) > 1]
     if len(scored) < 2:
         return None
     shown = thin(scored, MOST_CURVES)
