@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from sbpipe.bench.faults.cases import FAULTS, Fault
+from sbpipe.bench.faults.cases import FAULTS
+from sbpipe.bench.faults.fault import Fault
 from sbpipe.bench.faults.rows import measured, shortcomings
 from sbpipe.bench.faults.trial import Ending
 

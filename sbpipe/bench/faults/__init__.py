@@ -3,7 +3,9 @@
     trial.py     one training in processes of its own, watched from outside
     subject.py   what is trained, with switches that make a process misbehave
     proxy.py     a link that can be cut, slowed and damaged
-    cases.py     the faults; links.py: those of the link
+    fault.py     what a fault is
+    processes.py, surroundings.py, links.py   how each is done
+    cases.py     the list of them
     rows.py      from what was seen to a table with bars
 
 Faults come by signals, limits, files and proxies: nothing in the product knows of them.

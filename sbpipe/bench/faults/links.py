@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sbpipe.bench.faults.proxy import Proxy, Weather
-from sbpipe.bench.faults.trial import Command, Trial
+from sbpipe.bench.faults.trial import OUTAGE_S, Command, Trial
 from sbpipe.errors import ConfigError
 from sbpipe.link.addresses import parse
 from sbpipe.link.connection import Connection, read_connection, write_connection
-
-OUTAGE_S = 6.0
 
 
 def through_a_proxy(trial: Trial) -> Command:

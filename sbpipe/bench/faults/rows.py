@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sbpipe.bench.faults.cases import FAULTS, Fault
+from sbpipe.bench.faults.cases import FAULTS
+from sbpipe.bench.faults.fault import Fault
 from sbpipe.bench.faults.trial import Ending, Hung, Trial
 from sbpipe.bench.rows import cells_table
 from sbpipe.errors import ConfigError

@@ -31,6 +31,8 @@ from sbpipe.runs.names.files import EXAMPLES, LOGS, SUMMARY, TRAINER_EVENTS
 Command = subprocess.Popen[str]
 HANG_S = 300.0
 """What takes longer than this has hung."""
+OUTAGE_S = 6.0
+"""How long what comes back is away: longer than the silence after which a peer is lost."""
 _POLL_S = 0.02
 
 
