@@ -132,7 +132,7 @@ class LoaderSource:
         self._content = content
         self._device = device
         self._margin = margin
-        self._workers = Workers(keyed, content.num_workers)
+        self._workers = Workers(keyed.items, content.num_workers, name=content.name)
         self._lock = threading.Lock()
 
     @property

@@ -4,22 +4,29 @@ A request is split into one part for each worker; a worker reads its part from i
 it back. Not a torch DataLoader: that one wants to know its batches beforehand, raises a worker's death out of
 a signal handler wherever the main thread happens to be, and passes tensors through shared memory, of which a
 container has 64 MB. Here a death or a silence is noticed where the answer is awaited. This file must not know
-what the examples are.
+what the examples are, nor what a request asks for.
 """
 
 import multiprocessing
 import signal
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from typing import Any, TypeAlias
 
 import torch
 
-from sbpipe.data.keyed import Items, KeyedDataset
+from sbpipe.data.trees import packed, unpacked
 from sbpipe.errors import DataError
 
-# The (example_id, epoch) pairs of a request.
-Wanted = list[tuple[int, int]]
+Wanted: TypeAlias = list[tuple[int, int]]
+"""The (example_id, epoch) pairs of a request."""
+Load: TypeAlias = Callable[[Any], Any]
+"""What a worker does with a request: from it to any tree."""
+
+# Forked, because a user's data set need not be picklable.
+_PROCESSES = multiprocessing.get_context("fork")
 
 _TIMEOUT_S = 120.0
 _STOP_S = 2.0
@@ -28,24 +35,32 @@ _STOP_S = 2.0
 class Workers:
     """Processes that load examples, started by the first request; with 0 of them this process does it."""
 
-    def __init__(self, dataset: KeyedDataset, num_workers: int) -> None:
-        self._dataset = dataset
+    def __init__(self, load: Load, num_workers: int, *, name: str) -> None:
+        """`name` is that of the data, for errors."""
+        self._load, self._name = load, name
         self._num_workers = num_workers
         self._workers: list[_Worker] = []
 
-    def load(self, wanted: Wanted) -> list[Items]:
+    def start(self) -> None:
+        """Start the processes now, before there are threads that a fork would copy half of."""
+        if not self._workers:
+            self._workers = [_Worker(self._load, self._name) for _ in range(self._num_workers)]
+
+    def load(self, wanted: Wanted) -> list[Any]:
         """The examples wanted, in that order, in one or more pieces."""
         if not self._num_workers:
-            return [self._dataset.items(wanted)]
-        if not self._workers:
-            self._workers = [_Worker(self._dataset) for _ in range(self._num_workers)]
+            return [self._load(wanted)]
         # Neighbours stay together, so that the answers one after the other are in the order asked for.
         size = max(-(-len(wanted) // self._num_workers), 1)
-        parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        asked = self._workers[: len(parts)]
+        return self.ask([wanted[start : start + size] for start in range(0, len(wanted), size)])
+
+    def ask(self, requests: Sequence[Any]) -> list[Any]:
+        """The answers to requests, at most one for each worker."""
+        self.start()
+        asked = self._workers[: len(requests)]
         try:
-            for worker, part in zip(asked, parts, strict=True):
-                worker.ask(part)
+            for worker, request in zip(asked, requests, strict=True):
+                worker.ask(request)
             deadline_s = time.monotonic() + _TIMEOUT_S
             return [worker.answer(deadline_s) for worker in asked]
         except BaseException:
@@ -65,23 +80,23 @@ class Workers:
 class _Worker:
     """The parent's end of one worker process."""
 
-    def __init__(self, dataset: KeyedDataset) -> None:
-        self._name = dataset.name
-        self._pipe, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(
-            target=_serve, args=(theirs, self._pipe, dataset), daemon=True, name=f"sbpipe-load-{dataset.name}"
+    def __init__(self, load: Load, name: str) -> None:
+        self._name = name
+        self._pipe, theirs = _PROCESSES.Pipe()
+        self._process = _PROCESSES.Process(
+            target=_serve, args=(theirs, self._pipe, load), daemon=True, name=f"sbpipe-load-{name}"
         )
         self._process.start()
         # The worker's end is open in the worker alone, so that its death closes the pipe.
         theirs.close()
 
-    def ask(self, part: Wanted) -> None:
+    def ask(self, request: Any) -> None:
         try:
-            self._pipe.send(part)
+            self._pipe.send(request)
         except OSError:
             raise self._lost() from None
 
-    def answer(self, deadline_s: float) -> Items:
+    def answer(self, deadline_s: float) -> Any:
         # Both may be ready: what a worker sent before it died still counts.
         ready = wait([self._pipe, self._process.sentinel], timeout=max(deadline_s - time.monotonic(), 0))
         if ready and self._pipe not in ready:
@@ -96,7 +111,8 @@ class _Worker:
             answer = self._pipe.recv()
             if isinstance(answer, DataError):
                 raise answer
-            return Items(*(self._tensor(shape, dtype) for shape, dtype in answer))
+            skeleton, forms = answer
+            return unpacked(skeleton, [self._tensor(shape, dtype) for shape, dtype in forms])
         except (EOFError, OSError):
             raise self._lost() from None
 
@@ -115,7 +131,8 @@ class _Worker:
 
     def _tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         values = torch.empty(shape, dtype=dtype)
-        self._pipe.recv_bytes_into(_bytes_of(values))
+        if values.numel():
+            self._pipe.recv_bytes_into(_bytes_of(values))
         return values
 
     def _lost(self) -> DataError:
@@ -127,7 +144,7 @@ class _Worker:
         )
 
 
-def _serve(pipe: Connection, parents_end: Connection, dataset: KeyedDataset) -> None:
+def _serve(pipe: Connection, parents_end: Connection, load: Load) -> None:
     """The worker: answer requests until the parent hangs up or dies."""
     # Ctrl-C reaches the whole group, but the parent decides; and its handlers, inherited, must not run here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,20 +154,21 @@ def _serve(pipe: Connection, parents_end: Connection, dataset: KeyedDataset) -> 
     # A forked worker would otherwise keep its own pipe open, and never see that the parent has died.
     parents_end.close()
     with suppress(EOFError, OSError):
-        while wanted := pipe.recv():
-            _reply(pipe, dataset, wanted)
+        while request := pipe.recv():
+            _reply(pipe, load, request)
 
 
-def _reply(pipe: Connection, dataset: KeyedDataset, wanted: Wanted) -> None:
+def _reply(pipe: Connection, load: Load, request: Any) -> None:
     try:
-        items = dataset.items(wanted)
+        skeleton, tensors = packed(load(request))
     except DataError as error:
         pipe.send(error)
         return
     # Bytes after their shapes: a tensor that is sent whole would go through shared memory.
-    pipe.send([(tuple(values.shape), values.dtype) for values in items])
-    for values in items:
-        pipe.send_bytes(_bytes_of(values))
+    pipe.send((skeleton, [(tuple(values.shape), values.dtype) for values in tensors]))
+    for values in tensors:
+        if values.numel():
+            pipe.send_bytes(_bytes_of(values))
 
 
 def _bytes_of(values: torch.Tensor) -> memoryview:

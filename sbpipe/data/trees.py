@@ -1,0 +1,100 @@
+"""Trees: a batch of any make, tensors inside whatever containers a user's collate function builds.
+
+Its tensors go between processes as raw bytes, the rest of it as a pickle that names their places; only the
+processes of one program read each other's. It must not know what a batch means, nor who loads it.
+"""
+
+import dataclasses
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Packed(NamedTuple):
+    """A tree without its tensors, and the tensors in the order in which it names them."""
+
+    skeleton: bytes
+    tensors: list[torch.Tensor]
+
+
+def packed(tree: Any) -> Packed:
+    """Take a tree apart."""
+    into, tensors = io.BytesIO(), list[torch.Tensor]()
+    _Packer(into, tensors).dump(tree)
+    return Packed(into.getvalue(), tensors)
+
+
+def unpacked(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
+    """Put a tree together again."""
+    return _Unpacker(io.BytesIO(skeleton), tensors).load()
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, into: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(into, protocol=5)
+        self._tensors = tensors
+
+    def persistent_id(self, value: Any) -> int | None:
+        """The place of a plain tensor; anything else, a sparse one or a subclass too, goes its own way."""
+        if type(value) is not torch.Tensor or value.layout != torch.strided or value.device.type != "cpu":
+            return None
+        self._tensors.append(value.detach())
+        return len(self._tensors) - 1
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, source: io.BytesIO, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(source)
+        self._tensors = tensors
+
+    def persistent_load(self, place: int) -> torch.Tensor:
+        return self._tensors[place]
+
+
+def moved(tree: Any, device: torch.device) -> Any:
+    """The same tree with its tensors on a device; what is no container and no tensor stays as it is."""
+    if isinstance(tree, torch.Tensor):
+        # A pinned copy moves beside the computation, an ordinary one would stop it.
+        is_far = device.type != "cpu" and tree.device.type == "cpu"
+        return tree.pin_memory().to(device, non_blocking=True) if is_far else tree.to(device)
+    if isinstance(tree, dict):
+        return _same_kind(tree, {key: moved(value, device) for key, value in tree.items()})
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(moved(value, device) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(moved(value, device) for value in tree)
+    if hasattr(tree, "to") and not isinstance(tree, type):
+        return tree.to(device)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init}
+        return dataclasses.replace(tree, **{name: moved(value, device) for name, value in fields.items()})
+    return tree
+
+
+def joined(trees: Sequence[Any]) -> Any:
+    """The batch that torch's default collate function makes of all examples, from those of some each."""
+    first = trees[0]
+    if len(trees) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(trees))
+    if isinstance(first, Mapping):
+        return _same_kind(first, {key: joined([tree[key] for tree in trees]) for key in first})
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(joined(parts) for parts in zip(*trees, strict=True)))
+    # A column of words is one element per example; any other list is one element per column.
+    if first and isinstance(first[0], (str, bytes)):
+        return type(first)(word for tree in trees for word in tree)
+    return type(first)(joined(parts) for parts in zip(*trees, strict=True))
+
+
+def _same_kind(like: Any, content: dict[Any, Any]) -> Any:
+    if type(like) is dict:
+        return content
+    try:
+        return type(like)(content)
+    except TypeError:
+        return content
