@@ -29,7 +29,9 @@ __all__ = [
     "assignments",
     "role_command",
     "run_processes",
+    "selector_settings",
     "show_events",
+    "trackers_of",
 ]
 
 MAX_RESTARTS = 3
@@ -83,7 +85,7 @@ def run_processes(
                 renew,
                 replicas,
                 [] if replicas else _selectors(config, path, num_selectors),
-                _trackers(config, path),
+                trackers_of(config, path),
             )
             return Supervisor(config, crew, path, standing, max_restarts, Display()).run()
     finally:
@@ -118,7 +120,8 @@ def _selectors(config: Config, path: Path, count: int) -> list[Child]:
     ]
 
 
-def _trackers(config: Config, path: Path) -> list[Child]:
+def trackers_of(config: Config, path: Path) -> list[Child]:
+    """What copies a run's numbers to the trackers that its settings name."""
     names = wanted(config)
     if not names:
         return []

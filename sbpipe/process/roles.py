@@ -30,6 +30,7 @@ from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
 from sbpipe.selector.finder import Finder
+from sbpipe.selector.job import OwnJob
 from sbpipe.selector.permission import ALLOW, Permission
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
 from sbpipe.trainer.engine import Engine
@@ -245,10 +246,12 @@ def run_selector(
     show: Callable[[SelectorStats | None], None] | None = None,
     *,
     is_supervised: bool = False,
+    job: OwnJob | None = None,
 ) -> RunEnd:
     """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second.
 
-    One that is supervised does not judge by itself whether the run is over.
+    One that is supervised does not judge by itself whether the run is over. `job` is that of a user's own
+    loop, which no trainer can tell.
     """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
     device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
@@ -262,7 +265,7 @@ def run_selector(
     if port is None:
         return RunEnd.STOPPED
     spans = Spans()
-    builder = _builder_of(config, given, selector_id, device, spans)
+    builder = _builder_of(config, given, selector_id, device, spans, job)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
     service = SelectorService(port, hello, config.link, builder, spans, finder.moved)
     is_over = threading.Event()
@@ -280,13 +283,18 @@ def run_selector(
 
 
 def _builder_of(
-    config: Config, given: Mapping[str, Any], selector_id: str, device: torch.device, spans: Spans
+    config: Config,
+    given: Mapping[str, Any],
+    selector_id: str,
+    device: torch.device,
+    spans: Spans,
+    job: OwnJob | None,
 ) -> Builder:
     """What turns welcomes into selectors, with no more leave than this process's own user gave."""
     run_dir = run_dir_of(config.link.connect)
     allowed = frozenset([*config.selector.allow, *os.environ.get(ALLOW, "").split(",")])
     folder = Path(config.selector.events) if config.selector.events else run_dir
-    return Builder(selector_id, Permission(allowed, given, run_dir), device, spans, folder)
+    return Builder(selector_id, Permission(allowed, given, run_dir), device, spans, folder, job)
 
 
 def _show_status(

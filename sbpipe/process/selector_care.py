@@ -4,13 +4,22 @@ The run ends with the last one only if the trainer may not go on alone.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from sbpipe.config import Config
 from sbpipe.errors import UserError
 from sbpipe.process.child import Child, ChildFailed
 from sbpipe.process.restarts import Budget
 from sbpipe.process.standing import Standing
-from sbpipe.show.terminal import Display
+
+
+class Says(Protocol):
+    """Whoever tells the user a line: a terminal, or a log."""
+
+    def say(self, text: str) -> None:
+        """Tell it."""
+        ...
+
 
 MAX_RESTARTS = 5
 # A selector that got so far does not crash at its start: its deaths are counted from 0 again.
@@ -27,7 +36,7 @@ class SelectorCare:
         selectors: list[Child],
         standing: Standing,
         num_answered: Callable[[int], int],
-        display: Display,
+        display: Says,
     ) -> None:
         self._config, self._selectors, self._standing = config, selectors, standing
         self._num_answered, self._display = num_answered, display

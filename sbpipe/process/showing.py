@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from sbpipe.process.selector_care import Says
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.follower import Follower, TrainerFollower
 from sbpipe.show.terminal import Display
@@ -58,7 +59,7 @@ class SelectorEvents:
             found += events
         return found
 
-    def show(self, display: Display) -> None:
+    def show(self, display: Says) -> None:
         """Their notes and warnings."""
         for event in self.new_events():
             if event.get("kind") in ("note", "warning"):

@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
             state = torch.load(file, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError) as error:
         raise Damaged(str(error).partition("\n")[0] or type(error).__name__) from None
-    return dict(_to_arrays(state))
+    return dict(thawed(state))
 
 
 def _check(file: BinaryIO) -> None:
@@ -132,11 +132,12 @@ def frozen(value: Any) -> Any:
     return {name: frozen(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 
-def _to_arrays(value: Any) -> Any:
+def thawed(value: Any) -> Any:
+    """A state as it was before it was frozen."""
     if not isinstance(value, dict):
         return value
     return (
         value[_MARK].numpy()
         if set(value) == {_MARK}
-        else {name: _to_arrays(inner) for name, inner in value.items()}
+        else {name: thawed(inner) for name, inner in value.items()}
     )

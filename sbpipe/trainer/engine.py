@@ -171,14 +171,29 @@ class Engine:
         if late is not None:
             late.check()
 
-    def finish_step(self, step: int) -> None:
-        """`step` optimizer steps are done: publish what is due, and let the next leases be granted."""
-        if self._needs_weights:
+    def finish_step(self, step: int, *, has_moved: bool = True) -> None:
+        """`step` train batches are done: publish what is due, and let the next leases be granted.
+
+        `has_moved` is False where the optimizer left the weights as they were. Nothing is published then,
+        unless a clock counts on it.
+        """
+        if self._needs_weights and not has_moved and not self.config.is_clocked:
+            pass
+        elif self._needs_weights:
             self.publisher.publish_due(step, self.sync.intervals)
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
         self._dispatcher.step_done(self.steering.proposal)
+
+    def leave_out(self, seconds: float) -> None:
+        """So much of the time since the last batch was no training: no measure of the loop's pace."""
+        self._dispatcher.leave_out(seconds)
+
+    @property
+    def period_s(self) -> float | None:
+        """What a step takes the loop if it never waits; None while it is not known."""
+        return self._dispatcher.period_s
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
 from sbpipe.trainer.loop import Loop
-from sbpipe.trainer.record.accounts import Accounts
+from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.record.thumbnails import leave_examples
 from sbpipe.trainer.results import Results
@@ -56,7 +56,15 @@ class TrainerRun:
         )
         self._results = Results(config, run_dir, self._checkpoints)
         self._accounts = Accounts(
-            setup, self._telemetry, engine, self._checkpoints, events, began, run_dir.path
+            config,
+            Trained(setup.train_step.model, setup.manifest, setup.device),
+            setup.spans,
+            self._telemetry,
+            engine,
+            events,
+            began,
+            run_dir.path,
+            lambda: self._checkpoints.num_failed,
         )
         self._loop = Loop(
             config,

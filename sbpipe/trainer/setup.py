@@ -62,22 +62,27 @@ class Setup:
         )
 
     def slots(self, session: bytes = b"") -> Slots:
-        """Slots for snapshots: in shared memory under the session's name where there is some, else private.
+        """Slots for this run's snapshots."""
+        return slots_for(self.config, self.manifest, session)
 
-        Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
-        """
-        num_slots = 3 + self.config.lag
-        fast = fast_part(self.manifest) if self.config.fast_interval else None
-        fast_bytes = fast.num_bytes if fast is not None else 0
-        num_bytes = self.manifest.num_bytes
-        for name in sweep():
-            log.info("removed %s from shared memory: its trainer is gone", name)
-        if session and self.config.sync.shared_memory:
-            try:
-                return Slots.create(num_bytes, num_slots=num_slots, name=session.hex(), fast_bytes=fast_bytes)
-            except OSError as error:
-                log.warning("no shared memory (%s): selectors will pull weights over the wire", error)
-        return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
+
+def slots_for(config: Config, manifest: Manifest, session: bytes = b"") -> Slots:
+    """Slots for snapshots: in shared memory under the session's name where there is some, else private.
+
+    Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
+    """
+    num_slots = 3 + config.lag
+    fast = fast_part(manifest) if config.fast_interval else None
+    fast_bytes = fast.num_bytes if fast is not None else 0
+    num_bytes = manifest.num_bytes
+    for name in sweep():
+        log.info("removed %s from shared memory: its trainer is gone", name)
+    if session and config.sync.shared_memory:
+        try:
+            return Slots.create(num_bytes, num_slots=num_slots, name=session.hex(), fast_bytes=fast_bytes)
+        except OSError as error:
+            log.warning("no shared memory (%s): selectors will pull weights over the wire", error)
+    return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
 def prepare(config: Config, device_name: str | None = None) -> Setup:

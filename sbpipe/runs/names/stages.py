@@ -38,6 +38,13 @@ STAGES: tuple[Stage, ...] = (
     Stage("publish", "trainer", "overhead", "publish", "a snapshot of all weights offered to the selectors"),
     Stage("publish_fast", "trainer", "overhead", "publish fast parts", "a snapshot of the fast parts alone"),
     Stage("log", "trainer", "overhead", "log", "events written"),
+    Stage(
+        "between",
+        "trainer",
+        "apart",
+        "between steps",
+        "a user's own loop: what it does after an optimizer step and before it asks for the next batch",
+    ),
     Stage("evaluate", "trainer", "apart", "evaluate", "test error measured"),
     Stage("checkpoint", "trainer", "apart", "checkpoint", "checkpoint written"),
     Stage("receive", "trainer", "side", "receive", "selections received"),

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from sbpipe.config import digest
+from sbpipe.config import Config, digest
 from sbpipe.machine import devices
-from sbpipe.records import Part, RunEnd, SelectorStats
+from sbpipe.records import Manifest, Part, RunEnd, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import LOOP_STAGES
 from sbpipe.runs.restarts import count_restarts
+from sbpipe.runs.spans import Spans
 from sbpipe.runs.verdict import verdict_of
-from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.record.telemetry import Telemetry
-from sbpipe.trainer.setup import Setup
-from sbpipe.weights import manifest
+from sbpipe.weights.manifest import digest as digest_of
 
 _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
     "selector.busy_s": lambda stats: stats.busy_s,
@@ -32,17 +32,28 @@ _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
 }
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What is trained, and where."""
+
+    model: nn.Module
+    manifest: Manifest
+    device: torch.device
+
+
 @dataclass
 class Accounts:
     """Asks every part what it counted, and adds what earlier processes of the run had counted."""
 
-    setup: Setup
+    config: Config
+    trained: Trained
+    spans: Spans
     telemetry: Telemetry
     engine: Engine
-    checkpoints: Checkpoints
     events: EventLog
     began: float
     run_dir: Path
+    failed_checkpoints: Callable[[], int] = lambda: 0
     _before: dict[str, float] = field(default_factory=dict)
 
     def restore(self, totals: dict[str, float]) -> None:
@@ -51,26 +62,24 @@ class Accounts:
 
     def totals(self) -> dict[str, float]:
         """Counts and seconds that add up over resumes."""
-        seconds, roster = self.setup.spans.total_s, self.engine.roster
+        seconds, roster = self.spans.total_s, self.engine.roster
         now = {
             "wall_s": time.perf_counter() - self.began,
             "startup_s": self.telemetry.began - self.began,
             **{f"trainer.{name}_s": seconds[name] for name in LOOP_STAGES},
             **{name: roster.total(of) for name, of in _SELECTOR_TIMES.items()},
             **self.engine.totals(),
-            "checkpoint.failed": self.checkpoints.num_failed,
+            "checkpoint.failed": self.failed_checkpoints(),
             "events.lost": self.events.num_lost,
         }
         return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
     def summary(self, ending: RunEnd, numbers: dict[str, Any]) -> dict[str, Any]:
         """Everything, with the loop's own numbers, which were taken when it ended."""
-        config, totals, publisher = self.setup.config, self.totals(), self.engine.publisher
+        config, totals, publisher = self.config, self.totals(), self.engine.publisher
+        manifest, device = self.trained.manifest, self.trained.device
         fast_bytes = publisher[Part.FAST].num_bytes if Part.FAST in publisher else 0
-        pushed = (
-            totals["sync.published"] * self.setup.manifest.num_bytes
-            + totals["sync.fast_published"] * fast_bytes
-        )
+        pushed = totals["sync.published"] * manifest.num_bytes + totals["sync.fast_published"] * fast_bytes
         selectors = [*self.engine.roster.gone, *self.engine.roster.peers.values()]
         summary = {
             "status": str(ending),
@@ -82,21 +91,17 @@ class Accounts:
             **totals,
             **count_restarts(self.run_dir),
             "sync.bytes_per_s": pushed / max(1e-9, numbers["train_s"]),
-            "sync.snapshot_ms": self.setup.spans.mean_ms("publish"),
-            "sync.fast_publish_ms": self.setup.spans.mean_ms("publish_fast"),
+            "sync.snapshot_ms": self.spans.mean_ms("publish"),
+            "sync.fast_publish_ms": self.spans.mean_ms("publish_fast"),
             "sync.fast_bytes": fast_bytes or None,
-            "weights.digest": manifest.digest(self.setup.train_step.model),
-            "weights.bytes": self.setup.manifest.num_bytes,
+            "weights.digest": digest_of(self.trained.model),
+            "weights.bytes": manifest.num_bytes,
             "devices": config.num_devices
             if config.is_one_process
             else 1 + max(1, self.engine.most_selectors),
-            "device.trainer": devices.describe(self.setup.device),
+            "device.trainer": devices.describe(device),
             "device.selector": ", ".join(sorted({peer.description for peer in selectors})),
-            **(
-                _of_replicas(config.train.replicas, self.setup.device)
-                if config.mode == "data-parallel"
-                else {}
-            ),
+            **(_of_replicas(config.train.replicas, device) if config.mode == "data-parallel" else {}),
         }
         return verdict_of(summary).numbers() | summary
 

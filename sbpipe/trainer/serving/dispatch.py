@@ -156,6 +156,16 @@ class Dispatcher:
             self._changed.notify_all()
         self._port.wake()
 
+    def leave_out(self, seconds: float) -> None:
+        """So much of the time since the last batch was no training."""
+        with self._changed:
+            self._pace.skip(seconds)
+
+    @property
+    def period_s(self) -> float | None:
+        """What a step takes the loop if it never waits; None while it is not known."""
+        return self._pace.period_s
+
     @property
     def filled(self) -> dict[str, int]:
         """Examples filled in because no selector was ready yet, none was left, or it was late."""

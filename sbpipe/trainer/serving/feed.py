@@ -3,11 +3,10 @@
 import queue
 import threading
 import time
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from sbpipe.data import Batch
 from sbpipe.records import Ids, TrainBatch
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.dispatch import Dispatcher
@@ -16,10 +15,10 @@ _POLL_S = 0.2
 
 
 class Prepared(NamedTuple):
-    """A train batch and its pixels, on the trainer's device."""
+    """A train batch and its examples on the trainer's device: pixels, or what a user's own data set gives."""
 
     batch: TrainBatch
-    inputs: torch.Tensor
+    inputs: Any
     targets: torch.Tensor
     whole_at: float = 0.0
     """When the batch was whole and its loading began, on the performance counter."""
@@ -28,9 +27,9 @@ class Prepared(NamedTuple):
 
 
 class Examples(Protocol):
-    """Where pixels come from."""
+    """Where examples come from."""
 
-    def batch(self, example_ids: Ids, epochs: int | Ids) -> Batch:
+    def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Any, torch.Tensor]:
         """The examples of these ids, in that order, as they look in their epochs."""
         ...
 

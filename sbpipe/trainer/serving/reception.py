@@ -125,7 +125,7 @@ class Reception:
         differing = [
             f"{key}: trainer {ours}, selector {theirs.get(key, '(none)')}"
             for key, ours in self._fingerprints.items()
-            if theirs.get(key) != ours
+            if not _agree(ours, theirs.get(key, ""))
         ]
         if differing:
             reason = "the two sides do not train the same thing; " + "; ".join(differing)
@@ -193,3 +193,21 @@ class Reception:
         self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.part))
         if end == publisher.num_bytes:
             publisher.release(name)
+
+
+_ROUNDING = 0.01
+"""How far two devices may differ, relative to the largest number, where both compute the same."""
+
+
+def _agree(ours: str, theirs: str) -> bool:
+    """Whether two fingerprints are of the same thing: equal, or all but equal lists of numbers."""
+    if ours == theirs:
+        return True
+    try:
+        mine, other = ([float(word) for word in text.split(" ")] for text in (ours, theirs))
+    except ValueError:
+        return False
+    if len(mine) != len(other):
+        return False
+    most = _ROUNDING * max(map(abs, mine), default=0.0)
+    return all(abs(a - b) <= most for a, b in zip(mine, other, strict=True))
