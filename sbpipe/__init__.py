@@ -4,7 +4,8 @@
     >>> summary = sbpipe.train({"selection.keep": 0.25}, run_dir="runs/first")
     >>> summary["eval.error"]
 
-`train` does what `sbpipe run` does. Nothing heavy is imported before it is called.
+`train` does what `sbpipe run` does; `select` brings selection into a loop of your own. Nothing heavy is
+imported before it is called.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ from sbpipe.version import __version__
 if TYPE_CHECKING:
     from sbpipe.api import train
     from sbpipe.config import Config, resolve
+    from sbpipe.ownloop.select import job, select
 
-__all__ = ["Config", "__version__", "resolve", "train"]
+__all__ = ["Config", "__version__", "job", "resolve", "select", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from sbpipe.api import train
 
         return train
+    if name in ("job", "select"):
+        from sbpipe.ownloop import select
+
+        return getattr(select, name)
     if name in ("Config", "resolve"):
         from sbpipe import config
 

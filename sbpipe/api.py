@@ -1,4 +1,7 @@
-"""The library's door: a run from Python, as `sbpipe run` does it. No torch at import."""
+"""The library's door to whole runs: from Python, as `sbpipe run` does it. No torch at import.
+
+`sbpipe.select`, for a user's own loop, is in `ownloop/select.py`.
+"""
 
 import json
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,17 @@ class TrainBatch:
     target_keep: Rates
     is_fill: NDArray[np.bool_]
     fast_version: Ids | None = None
+
+
+@dataclass(frozen=True)
+class Lot:
+    """A batch of a user's own make: a tree that only its maker can cut, and how many examples it holds."""
+
+    tree: Any
+    num_examples: int
+
+    def __len__(self) -> int:
+        return self.num_examples
 
 
 @dataclass(frozen=True)

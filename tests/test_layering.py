@@ -15,6 +15,7 @@ LAYERS = [
     ["models", "data", "selection", "link", "weights", "scoring", "show"],
     ["selector", "trainer"],
     ["process", "bench", "doctor"],
+    ["ownloop"],
     ["studies"],
     ["commands", "api"],
     ["cli"],

@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="this selector's key, made by `sbpipe keys`; a run directory brings its own",
     )
     parser.add_argument(
+        "--job",
+        metavar="FILE",
+        help="the job of a user's own loop (sbpipe.select): the file it left, or module:function",
+    )
+    parser.add_argument(
         "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"
     )
     parser.add_argument(
@@ -50,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     from sbpipe.process import roles
     from sbpipe.records import RunEnd, SelectorStats
+    from sbpipe.selector.job import read_job
 
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(SUPERVISED))
@@ -57,6 +63,12 @@ def run(args: argparse.Namespace) -> int:
     def show(stats: SelectorStats | None) -> None:
         display.lines([lone_selector_line(stats, time.monotonic() - begin)])
 
-    end = roles.run_selector(config, given, None if is_supervised else show, is_supervised=is_supervised)
+    end = roles.run_selector(
+        config,
+        given,
+        None if is_supervised else show,
+        is_supervised=is_supervised,
+        job=read_job(args.job) if args.job else None,
+    )
     logging.getLogger("sbpipe").info("done: %s", end)
     return STOPPED if end is RunEnd.STOPPED else 0

@@ -7,6 +7,7 @@ from sbpipe.config.effects import warnings_of
 from sbpipe.config.parser import flatten, parse_assignment, read_tables, read_toml, resolve
 from sbpipe.config.rules import check_together, least_staleness
 from sbpipe.config.schema import (
+    OWN,
     CheckpointConfig,
     Config,
     DataConfig,
@@ -28,6 +29,7 @@ from sbpipe.config.traits import TRAITS, Traits, keeps_all
 from sbpipe.config.writer import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
 
 __all__ = [
+    "OWN",
     "TRAITS",
     "CheckpointConfig",
     "Config",

@@ -8,6 +8,9 @@ from sbpipe.config.traits import TRAITS, Traits
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
+OWN = "own"
+"""The name of data, model and loss in a user's own loop, which brings them as objects."""
+
 # Far beyond what a run was ever asked for, and far from where memory, threads or arithmetic give way.
 MOST_EXAMPLES = 10**9
 MOST_STEPS = 10**9

@@ -36,11 +36,16 @@ def _of_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: floa
     if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
         loss = partial(functional.cross_entropy, reduction="none", label_smoothing=label_smoothing)
         return _by_autograd(loss, outputs, targets)
+    return closed_form(outputs, targets, label_smoothing=label_smoothing)
+
+
+def closed_form(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """The residuals of cross entropy, for logits [N, classes] and classes [N]."""
     residuals = functional.softmax(outputs.float(), dim=1)
     residuals -= label_smoothing / outputs.shape[1]
     right = targets.long()[:, None]
     residuals.scatter_add_(1, right, residuals.new_full(right.shape, label_smoothing - 1.0))
-    return _projected(residuals)
+    return projected(residuals)
 
 
 def _by_autograd(loss: PerExampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -49,11 +54,12 @@ def _by_autograd(loss: PerExampleLoss, outputs: Tensor, targets: Tensor) -> Tens
     with torch.inference_mode(False), torch.enable_grad():
         leaf = outputs.detach().clone().float().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(leaf, targets.clone()).sum(), leaf)
-    return _projected(gradient.flatten(1))
+    return projected(gradient.flatten(1))
 
 
-def _projected(residuals: Tensor) -> Tensor:
-    width = residuals.shape[1]
+def projected(residuals: Tensor) -> Tensor:
+    """Rows [..., width] of at most `MOST_AXES` numbers each."""
+    width = residuals.shape[-1]
     return residuals if width <= MOST_AXES else residuals @ _projection(width).to(residuals.device)
 
 

@@ -10,15 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sbpipe.errors import SbpipeError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
+from sbpipe.scoring.own_scorer import OwnScorer
 from sbpipe.scoring.precision import supported
 from sbpipe.scoring.scorer import Scorer
 
@@ -37,7 +37,10 @@ _LONGEST_PASS_S = 0.05
 _LONGEST_SIZE_S = 0.15
 """Of a pass while batch sizes are compared: where it takes longer, its overhead is long outweighed."""
 
-Score = Callable[[Tensor, Tensor], Floats]
+AnyScorer: TypeAlias = Scorer | OwnScorer
+Candidates: TypeAlias = Any
+"""What a scorer takes: a tensor, or a batch of a user's make; both have a length."""
+Score = Callable[[Candidates, Any], Floats]
 Pieces = Iterator[None]
 
 
@@ -80,13 +83,13 @@ def knee(rates: Iterable[tuple[int, float]]) -> int:
 # --- how it is measured ---------------------------------------------------------------------------
 
 
-def rate(score: Score, inputs: Tensor, targets: Tensor) -> float:
+def rate(score: Score, inputs: Candidates, targets: Any) -> float:
     """Examples per second, the best of some passes after one that warms up."""
     score(inputs, targets)
     return len(inputs) / _fastest_s([score], inputs, targets)[0]
 
 
-def _fastest_s(scores: Sequence[Score], inputs: Tensor, targets: Tensor) -> list[float]:
+def _fastest_s(scores: Sequence[Score], inputs: Candidates, targets: Any) -> list[float]:
     """The fastest pass of each, in turn: what else the machine does meanwhile slows all of them."""
     fastest, give_up = [float("inf")] * len(scores), time.perf_counter() + _ENOUGH_S
     for _ in range(_MOST_PASSES):
@@ -100,7 +103,7 @@ def _fastest_s(scores: Sequence[Score], inputs: Tensor, targets: Tensor) -> list
     return fastest
 
 
-def _take_weights(*scorers: Scorer) -> None:
+def _take_weights(*scorers: AnyScorer) -> None:
     """Nobody tells a trial of new weights, and ranks compare only where both have the same."""
     for scorer in scorers:
         scorer.refresh(anyway=True)
@@ -110,21 +113,21 @@ class Tuning:
     """Measures piece by piece what is left to "auto", and makes the scorer use what it chose."""
 
     def __init__(
-        self, scorer: Scorer, batch_size: int, *, has_precision: bool, has_batch_size: bool, least: float
+        self, scorer: AnyScorer, batch_size: int, *, has_precision: bool, has_batch_size: bool, least: float
     ) -> None:
         """`least` is the rank correlation with fp32 that a precision must reach."""
         self._scorer, self._least = scorer, least
         self.batch_size = batch_size
         """Candidates per pass, as chosen so far."""
         self._most = BATCH_SIZES[-1] if has_batch_size else max(batch_size, _TASTE)
-        self._chunks: deque[tuple[Tensor, Tensor]] = deque()
+        self._chunks: deque[tuple[Candidates, Any]] = deque()
         self._rows: list[Measured] = []
         self._size, self._taste = 0, 0.0
         self._rest = 0
         self._pieces = self._all_pieces(has_precision, has_batch_size)
         self.is_over = False
 
-    def offer(self, inputs: Tensor, targets: Tensor) -> None:
+    def offer(self, inputs: Candidates, targets: Any) -> None:
         """Candidates that a lease brought: what is measured with, the newest first."""
         self._chunks.append((inputs, targets))
         while self._on_hand - len(self._chunks[0][0]) >= self._most:
@@ -145,10 +148,9 @@ class Tuning:
     def _on_hand(self) -> int:
         return sum(len(inputs) for inputs, _ in self._chunks)
 
-    def _some(self, count: int) -> tuple[Tensor, Tensor]:
-        """The newest candidates, at most so many."""
-        inputs, targets = (torch.cat(parts) for parts in zip(*self._chunks, strict=True))
-        return inputs[-count:], targets[-count:]
+    def _some(self, count: int) -> tuple[Candidates, Any]:
+        """The newest candidates, at most so many if they can be cut."""
+        return self._scorer.newest(self._chunks, count)
 
     def _all_pieces(self, has_precision: bool, has_batch_size: bool) -> Pieces:
         if has_precision:
@@ -174,12 +176,12 @@ class Tuning:
         self._size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * self._taste)))
         yield
         self._rows = [Measured("fp32", rate(self._scorer.score, *self._some(self._size)), 1.0)]
-        yield from self._compare([name for name in supported(self._some(1)[0].device) if name != "fp32"])
+        yield from self._compare([name for name in supported(self._scorer.device) if name != "fp32"])
 
     def _compare(self, precisions: Sequence[str]) -> Pieces:
         """Measure some precisions beside fp32, and use the best of all, slower ones kept to step back to."""
         is_exact = self._scorer.precision == "fp32"
-        exact, trials = self._scorer if is_exact else self._scorer.trial("fp32"), dict[str, Scorer]()
+        exact, trials = self._scorer if is_exact else self._scorer.trial("fp32"), dict[str, AnyScorer]()
         for precision in precisions:
             yield
             trial = self._trial(precision)
@@ -194,7 +196,7 @@ class Tuning:
         measured = ", ".join(str(row) for row in self._rows)
         log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], measured)
 
-    def _trial(self, precision: str) -> Scorer | None:
+    def _trial(self, precision: str) -> AnyScorer | None:
         """A scorer at this precision; None where there is none, which must not end a run that goes well."""
         try:
             trial = self._scorer.trial(precision)
@@ -210,7 +212,7 @@ class Tuning:
         # If it fell back, it has said so.
         return trial if trial.precision == precision else None
 
-    def _measure(self, trial: Scorer, exact: Scorer) -> Generator[None, None, Measured]:
+    def _measure(self, trial: AnyScorer, exact: AnyScorer) -> Generator[None, None, Measured]:
         """Its speed and its ranks beside those of fp32, with the same weights."""
         _take_weights(trial, exact)
         inputs, targets = self._some(_TASTE)

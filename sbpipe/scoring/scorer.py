@@ -7,8 +7,8 @@ ranks agree is kept.
 
 import copy
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ class Scorer:
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
         self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.device = device
         self._layout = layout_of(self.model)
         self._loss, self._residual = loss, residual
         self._scale = scale
@@ -98,7 +99,7 @@ class Scorer:
         trial.use(precision)
         return trial
 
-    def adopt(self, trial: "Scorer") -> None:
+    def adopt(self, trial: Any) -> None:
         """Score as a trial does from now on."""
         self.agreement.forget()
         self.precision, self._program = trial.precision, trial._program
@@ -124,6 +125,12 @@ class Scorer:
                 error,
             )
             return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
+
+    @staticmethod
+    def newest(chunks: Sequence[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
+        """The last candidates of several passes, at most so many."""
+        inputs, targets = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+        return inputs[-count:], targets[-count:]
 
     @property
     def is_exact(self) -> bool:

@@ -3,31 +3,34 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
+from sbpipe.config import OWN, Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data, score_file
+from sbpipe.data.own_batches import OwnBatches
 from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_score
 from sbpipe.models.residuals import build_residual
-from sbpipe.records import Manifest, Part
+from sbpipe.records import Floats, Ids, Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.autotune import Tuning
+from sbpipe.scoring.own_scorer import OwnScorer
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import ScoreCache, TrainedLosses, build_policy
 from sbpipe.selector.answer import Selector
-from sbpipe.selector.forward import ForwardPass
+from sbpipe.selector.forward import Candidates, ForwardPass
+from sbpipe.selector.job import OwnJob
 from sbpipe.selector.judge import Judge
 from sbpipe.selector.permission import Permission
 from sbpipe.selector.service import Built
@@ -82,22 +85,68 @@ def assemble(
 
     It judges by `trained` instead, the losses of last time, where it is given them.
     """
-    own = config.selector
-    refuse(own.precision, device)
+    refuse(config.selector.precision, device)
     model = build_model(
         config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
     )
     manifest = build_manifest(model, parts_of(model), config.sync.dtype)
+    chosen = config.selection
+    irreducible = None
+    if chosen.traits.needs_irreducible:
+        irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
+    judge = _judge_of(config, data.train.num_examples, data.score.targets_of, trained, irreducible)
     scorer = _scorer_of(config, model, device)
+    return _wired(config, data.score, scorer, manifest, judge, source, spans, events), manifest
+
+
+def assemble_own(
+    config: Config,
+    job: OwnJob,
+    batches: OwnBatches,
+    source: WeightsSource,
+    device: torch.device,
+    spans: Spans,
+    events: EventLog,
+    trained: TrainedLosses | None = None,
+) -> tuple[Selector, Manifest]:
+    """The same for the job of a user's own loop; its model becomes the selector's."""
+    own = config.selector
+    manifest = job.manifest(config.sync.dtype)
+    scorer = OwnScorer(
+        job.model,
+        job.losses,
+        precision=config.first_precision,
+        device=device,
+        compiled=own.compile,
+        min_agreement=own.min_agreement,
+        statistics=own.statistics,
+        has_residuals=config.selection.traits.chooses_sets,
+    )
+    classes = job.data.classes
+    judge = _judge_of(
+        config, job.data.num_examples, lambda ids: None if classes is None else classes[ids], trained
+    )
+    return _wired(config, batches, scorer, manifest, judge, source, spans, events), manifest
+
+
+def _wired(
+    config: Config,
+    candidates: Candidates,
+    scorer: Scorer | OwnScorer,
+    manifest: Manifest,
+    judge: Judge,
+    source: WeightsSource,
+    spans: Spans,
+    events: EventLog,
+) -> Selector:
     replica = Replica(scorer.model, manifest, scorer.weights_arrived)
-    forward = ForwardPass(data.score, scorer, replica, source, spans, events, _tuning_of(config, scorer))
-    judge = _judge_of(config, data, trained)
-    order = Order(data.train.num_examples, config.seed)
+    forward = ForwardPass(candidates, scorer, replica, source, spans, events, _tuning_of(config, scorer))
+    order = Order(candidates.num_examples, config.seed)
     batch_size = config.score_batch_size
     if judge.needs_scores:
         # Real candidates, those of the first lease: ranges are measured on them.
-        forward.rehearse(order.ids(0, 0, min(batch_size, data.score.num_examples)))
-    return Selector(order, batch_size, forward, judge, spans, events), manifest
+        forward.rehearse(order.ids(0, 0, min(batch_size, candidates.num_examples)))
+    return Selector(order, batch_size, forward, judge, spans, events)
 
 
 def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer:
@@ -115,7 +164,7 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
     )
 
 
-def _tuning_of(config: Config, scorer: Scorer) -> Tuning | None:
+def _tuning_of(config: Config, scorer: Scorer | OwnScorer) -> Tuning | None:
     """What measures the settings that are left to "auto"; None where nothing is, or may be."""
     own = config.selector
     if not config.may_measure or "auto" not in (own.precision, own.batch_size):
@@ -129,15 +178,15 @@ def _tuning_of(config: Config, scorer: Scorer) -> Tuning | None:
     )
 
 
-def _judge_of(config: Config, data: Data, trained: TrainedLosses | None) -> Judge:
+def _judge_of(
+    config: Config,
+    num_examples: int,
+    classes_of: Callable[[Ids], Ids | None],
+    trained: TrainedLosses | None,
+    irreducible: Floats | None = None,
+) -> Judge:
     chosen = config.selection
-    irreducible = None
-    if chosen.traits.needs_irreducible:
-        irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
-    cache = ScoreCache(
-        data.train.num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep_rate
-    )
-
+    cache = ScoreCache(num_examples, every=chosen.reuse_epochs, by=chosen.reuse_by, keep=chosen.keep_rate)
     return Judge(
         build_policy(chosen),
         cache,
@@ -145,7 +194,7 @@ def _judge_of(config: Config, data: Data, trained: TrainedLosses | None) -> Judg
         floor=chosen.floor,
         trained=trained,
         irreducible=irreducible,
-        classes_of=data.score.targets_of if chosen.history_by == "class" else None,
+        classes_of=classes_of if chosen.history_by == "class" else None,
     )
 
 
@@ -159,8 +208,13 @@ class Builder:
         device: torch.device,
         spans: Spans,
         events_folder: Path | None = None,
+        job: OwnJob | None = None,
     ) -> None:
+        """`job` is what it selects for instead of what a trainer's settings name: that of a user's own "
+        "loop."""
         self._selector_id = selector_id
+        self._job = job
+        self._batches: OwnBatches | None = None
         self._permission = permission
         self._events_folder = events_folder
         self._device = device
@@ -175,15 +229,12 @@ class Builder:
         """Build for this trainer."""
         config = merge(settings_in(welcome), self._permission.given)
         self._permission.check(config)
+        self._check_job(config)
         self._open_events()
-        data = self._load(config)
         slots = self._attach(welcome, config)
         pulled = PulledSource()
         source: WeightsSource = pulled if slots is None else SlotSource(slots)
-        selector, manifest = self._assemble(config, data, source)
-        fingerprints = {"data": data.fingerprint, "model": manifest.digest}
-        if selector.irreducible is not None:
-            fingerprints["irreducible"] = score_file.digest(selector.irreducible)
+        selector, manifest, fingerprints = self._assemble(config, source)
         ready = Ready(fingerprints, pulls_weights=slots is None, precision=selector.precision)
         self.events.write(
             "built",
@@ -198,9 +249,24 @@ class Builder:
             sizes.pop(Part.FAST, None)
         return Built(selector, ready, pulled if slots is None else None, sizes)
 
-    def _assemble(self, config: Config, data: Data, source: WeightsSource) -> tuple[Selector, Manifest]:
+    def _check_job(self, config: Config) -> None:
+        is_own = config.data.name == OWN
+        if is_own and self._job is None:
+            raise PeerRejected(
+                "the trainer runs a user's own loop, and this selector has no job. Start it with --job FILE "
+                "(or "
+                "module:function), or as the same script with SBPIPE_ROLE=selector"
+            )
+        if not is_own and self._job is not None:
+            raise PeerRejected("--job is for a user's own loop, and the trainer is `sbpipe`'s. Leave it out")
+
+    def _assemble(self, config: Config, source: WeightsSource) -> tuple[Selector, Manifest, dict[str, str]]:
+        """The selector, the layout of its snapshots, and what the trainer must have the same."""
         try:
-            return assemble(config, data, source, self._device, self._spans, self.events)
+            if self._job is not None:
+                return self._assemble_own(config, self._job, source)
+            data = self._load(config)
+            selector, manifest = assemble(config, data, source, self._device, self._spans, self.events)
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
@@ -209,6 +275,20 @@ class Builder:
                 "selector.precision"
             )
             raise DeviceError(f"selector.device = '{self._device}': {reason}") from None
+        fingerprints = {"data": data.fingerprint, "model": manifest.digest}
+        if selector.irreducible is not None:
+            fingerprints["irreducible"] = score_file.digest(selector.irreducible)
+        return selector, manifest, fingerprints
+
+    def _assemble_own(
+        self, config: Config, job: OwnJob, source: WeightsSource
+    ) -> tuple[Selector, Manifest, dict[str, str]]:
+        if self._batches is None:
+            self._batches = OwnBatches(job.data, seed=config.seed, device=self._device)
+        manifest = job.manifest(config.sync.dtype)
+        fingerprints = job.fingerprints(self._batches, manifest, self._device)
+        selector, _ = assemble_own(config, job, self._batches, source, self._device, self._spans, self.events)
+        return selector, manifest, fingerprints
 
     def _open_events(self) -> None:
         """Events go where this selector's user said; a trainer never names a folder to write to."""
@@ -247,6 +327,9 @@ class Builder:
 
     def close(self) -> None:
         """Let go of loaders."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
         if self._loaded is not None:
             for split in (self._loaded[1].train, self._loaded[1].score, self._loaded[1].test):
                 split.close()

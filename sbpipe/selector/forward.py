@@ -4,19 +4,32 @@ It counts what that takes. It must not know policies, leases' ranges or sockets.
 """
 
 import time
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.data import Split
 from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.scoring import Scored, Scorer
-from sbpipe.scoring.autotune import Tuning
+from sbpipe.scoring import Scored
+from sbpipe.scoring.autotune import AnyScorer, Tuning
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
+
+
+class Candidates(Protocol):
+    """Where candidates come from: our own data, or a user's."""
+
+    @property
+    def num_examples(self) -> int:
+        """How many there are."""
+        ...
+
+    def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Any, Any]:
+        """Inputs and targets of these examples, in that order, as they look in their epochs."""
+        ...
 
 
 class ForwardPass:
@@ -24,8 +37,8 @@ class ForwardPass:
 
     def __init__(
         self,
-        candidates: Split,
-        scorer: Scorer,
+        candidates: Candidates,
+        scorer: AnyScorer,
         replica: Replica,
         source: WeightsSource,
         spans: Spans,
@@ -102,7 +115,7 @@ class ForwardPass:
         on_core_s = time.thread_time()
         with self._spans.span("score"):
             scored = self._scorer.examine(inputs, targets)
-        if inputs.device.type == "cpu":
+        if self._scorer.device.type == "cpu":
             self._score_cpu_s += time.thread_time() - on_core_s
         if self._tuning is not None:
             self._tuning.offer(inputs, targets)

@@ -17,6 +17,7 @@ LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
+JOB = "job.pkl"
 
 FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
@@ -35,6 +36,7 @@ FILES: dict[str, str] = {
         "per example: last score, times considered, times kept; thumbnails of the easiest, hardest and "
         "never kept"
     ),
+    JOB: "while a user's own loop goes on: what its selectors select for, for this user alone",
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
     f"{CHECKPOINTS}/": "what a resume needs",
     f"{LOGS}/": "what the roles printed",

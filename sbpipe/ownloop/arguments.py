@@ -1,0 +1,150 @@
+"""What a user gives to `sbpipe.select`, checked: every mistake is told here, from the user's own line.
+
+It must not know how a run is started.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+
+from sbpipe.config import OWN, Config, known_keys, resolve
+from sbpipe.data.own_batches import OwnData
+from sbpipe.errors import ConfigError, DataError, ModelError, UserError
+from sbpipe.selector.job import OwnJob
+
+log = logging.getLogger("sbpipe")
+
+_ENDLESS = 10**9
+"""Steps: the user's loop decides when it ends."""
+_NOT_OURS = ("data.", "view.", "model.", "loss.", "optim.", "schedule.", "eval.", "checkpoint.")
+"""Settings of `sbpipe run` that a user's own loop has its own words for."""
+_ALLOWED = ("data.workers",)
+_TAKEN = {
+    "train.batch_size": "the loader's batch_size",
+    "train.epochs": "the loop",
+    "train.steps": "the loop",
+}
+
+
+def own_data(loader: Any) -> OwnData:
+    """The data set, collate function and workers of a DataLoader, or of something with the same "
+    "attributes."""
+    dataset = getattr(loader, "dataset", None)
+    if dataset is None:
+        raise DataError(
+            f"select: a {type(loader).__name__} has no data set to select from. Give it the DataLoader that "
+            f"the "
+            "loop drew from until now"
+        )
+    if isinstance(dataset, IterableDataset) or not all(
+        hasattr(dataset, method) for method in ("__getitem__", "__len__")
+    ):
+        raise DataError(
+            f"select: {type(dataset).__name__} cannot be indexed, and candidates are chosen by their index. "
+            f"Give "
+            "it a map-style data set, with __len__ and __getitem__"
+        )
+    if not len(dataset):
+        raise DataError("select: the data set is empty: there is nothing to select from")
+    if getattr(loader, "batch_size", None) is None:
+        raise DataError(
+            "select: the loader has no batch_size (a batch_sampler decides). Give it a DataLoader with one: "
+            "a "
+            "train batch holds exactly so many examples"
+        )
+    sampler = getattr(loader, "sampler", None)
+    if sampler is not None and type(sampler) not in (RandomSampler, SequentialSampler):
+        log.warning(
+            "select: the loader's %s is not used: candidates come in a random order of their own, every one "
+            "once an epoch",
+            type(sampler).__name__,
+        )
+    if getattr(loader, "worker_init_fn", None) is not None:
+        log.warning(
+            "select: the loader's worker_init_fn is not used: generators are seeded for every example"
+        )
+    return OwnData(dataset, loader.collate_fn, max(1, getattr(loader, "num_workers", 0)))
+
+
+def unwrapped(model: Any, what: str = "model") -> nn.Module:
+    """The module inside what torch.compile, DDP and averaging wrap around it."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif isinstance(model, (DataParallel, DistributedDataParallel, AveragedModel)):
+            model = model.module
+        else:
+            break
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"select: {what} is a {type(model).__name__}. Give it a torch.nn.Module")
+    return model
+
+
+def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
+    """What both roles work on."""
+    if not callable(losses):
+        raise ModelError(
+            f"select: losses is a {type(losses).__name__}. Give it a function losses(model, batch) that "
+            f"returns "
+            "one value per example"
+        )
+    return OwnJob(own_data(loader), unwrapped(model), losses)
+
+
+def make_config(
+    settings: Mapping[str, Any] | None,
+    *,
+    keep: float | str | None,
+    selector: str | None,
+    batch_size: int,
+    accumulate: int,
+    num_workers: int,
+    num_examples: int,
+) -> Config:
+    """The settings of a run in a user's own loop."""
+    given = dict(settings or {})
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        raise UserError(
+            f"select: accumulate = {accumulate!r}: must be a whole number from 1: the batches of one "
+            f"optimizer step"
+        )
+    for key in given:
+        if key in _TAKEN:
+            raise ConfigError(key, given[key], f"{_TAKEN[key]} decides it", "Leave it out")
+        if key.startswith(_NOT_OURS) and key not in _ALLOWED and key in known_keys():
+            reason = "it belongs to `sbpipe run`, and here the loop is yours"
+            raise ConfigError(key, given[key], reason, "Leave it out")
+    if given.get("mode") == "data-parallel":
+        raise ConfigError("mode", "data-parallel", "it has no selection", "Leave it out")
+    own: dict[str, Any] = {
+        "data.name": OWN,
+        "model.name": OWN,
+        "loss.name": OWN,
+        "train.batch_size": batch_size * accumulate,
+        "train.steps": _ENDLESS,
+        "data.workers": num_workers,
+        # The user's own checkpoints and evaluations: ours have nothing to do.
+        "checkpoint.every": 0,
+        "eval.every": 0.0,
+    }
+    if keep is not None:
+        own["selection.keep"] = keep
+    if selector is not None and "://" in selector:
+        own["link.bind"] = selector
+    elif selector not in (None, "auto"):
+        own["selector.device"] = selector
+    config = resolve({**own, **given})
+    if config.selection.traits.needs_irreducible:
+        reason = "irreducible losses are of a data set that `sbpipe score` knows"
+        raise ConfigError("selection.policy", config.selection.policy, reason, "Choose another policy")
+    if num_examples < config.train.batch_size:
+        raise DataError(
+            f"select: {num_examples} examples do not fill one optimizer step of {config.train.batch_size} "
+            f"(batch_size {batch_size}, accumulate {accumulate}). Lower one of them"
+        )
+    return config

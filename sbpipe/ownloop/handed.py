@@ -1,0 +1,131 @@
+"""Train batches on their way through a user's loop: handed out in parts, paired with their losses, stepped.
+
+Losses come back in the order in which batches were handed out, since loops fetch ahead: the pairing is first
+in, first out. Pure bookkeeping; it must not know the engine, the optimizer or what a batch holds.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sbpipe.errors import UserError
+from sbpipe.records import Lot, TrainBatch
+
+
+class LoopError(UserError):
+    """The user's loop did something that selection cannot follow."""
+
+
+@dataclass
+class Flight:
+    """One train batch: its parts, and the losses that have come back of them."""
+
+    batch: TrainBatch
+    parts: list[Lot]
+    num_handed: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def is_handed(self) -> bool:
+        """Whether all parts were handed out."""
+        return self.num_handed == len(self.parts)
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether the losses of all parts are known."""
+        return len(self.losses) == len(self.parts)
+
+    def part(self, number: int) -> TrainBatch:
+        """What is known of the examples of one part."""
+        if len(self.parts) == 1:
+            return self.batch
+        size = self.parts[0].num_examples
+        return cut(self.batch, number * size, (number + 1) * size)
+
+
+class Due(NamedTuple):
+    """The part whose losses come next."""
+
+    flight: Flight
+    number: int
+
+    @property
+    def num_examples(self) -> int:
+        """Losses that are expected."""
+        return self.flight.parts[self.number].num_examples
+
+
+class Handed:
+    """All train batches that the loop has and has not finished, oldest first."""
+
+    def __init__(self) -> None:
+        self._flights: deque[Flight] = deque()
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    @property
+    def num_parts_out(self) -> int:
+        """Parts handed out whose train batch is not finished."""
+        return sum(flight.num_handed for flight in self._flights)
+
+    @property
+    def has_part(self) -> bool:
+        """Whether a train batch has a part that was not handed out."""
+        return self._unhanded is not None
+
+    def add(self, batch: TrainBatch, parts: list[Lot]) -> None:
+        """A train batch begins its way."""
+        self._flights.append(Flight(batch, parts))
+
+    def next_part(self) -> Any:
+        """The next part to hand out."""
+        flight = self._unhanded
+        assert flight is not None, "there is one"
+        flight.num_handed += 1
+        return flight.parts[flight.num_handed - 1].tree
+
+    def due(self) -> Due:
+        """The part whose losses come next."""
+        for flight in self._flights:
+            if len(flight.losses) < flight.num_handed:
+                return Due(flight, len(flight.losses))
+        raise LoopError(
+            "weigh: the losses of every batch that was handed out are here already. Call weigh (or weights) "
+            "once for each batch, in the order in which the loader gave them, and not while evaluating"
+        )
+
+    @property
+    def weighed(self) -> Flight | None:
+        """The oldest train batch, if its losses are all here: what an optimizer step finishes."""
+        return self._flights[0] if self._flights and self._flights[0].is_weighed else None
+
+    @property
+    def half_weighed(self) -> Flight | None:
+        """The oldest train batch, if the losses of some of its parts are here, and not of all."""
+        flight = self._flights[0] if self._flights else None
+        return flight if flight and flight.losses and not flight.is_weighed else None
+
+    def finish(self) -> Flight:
+        """The oldest train batch is done."""
+        return self._flights.popleft()
+
+    def take_back(self) -> None:
+        """What was handed out and never came back is handed out again: a new pass begins."""
+        for flight in self._flights:
+            flight.num_handed, flight.losses = 0, []
+
+    @property
+    def _unhanded(self) -> Flight | None:
+        return next((flight for flight in self._flights if not flight.is_handed), None)
+
+
+def cut(batch: TrainBatch, start: int, stop: int) -> TrainBatch:
+    """Some examples of a train batch, in their order."""
+    columns: dict[str, Any] = {
+        name: value[start:stop] for name, value in vars(batch).items() if isinstance(value, np.ndarray)
+    }
+    return replace(batch, **columns)

@@ -1,0 +1,83 @@
+"""Keeps the selectors of a user's own loop running: starts them, starts them again, ends them with the loop.
+
+Everything it does happens in one thread: the kernel ends a child with the thread that started it, and the
+user's threads come and go. It must not know what the selectors select.
+"""
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from sbpipe.config import Config
+from sbpipe.process import assignments, selector_settings, trackers_of
+from sbpipe.process.child import Child, role_command
+from sbpipe.process.selector_care import SelectorCare
+from sbpipe.process.showing import SelectorEvents
+from sbpipe.process.standing import Standing
+from sbpipe.runs.names.files import JOB, LOGS
+
+log = logging.getLogger("sbpipe")
+
+_POLL_S = 0.2
+_GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
+
+
+class Keeper:
+    """The children of one run, in a thread of their own."""
+
+    def __init__(self, config: Config, path: Path, count: int, is_over: threading.Event) -> None:
+        """`is_over` is set when nobody is left to select and somebody must: then `failure` says why."""
+        own = assignments(selector_settings(config))
+        self._selectors = [
+            Child(
+                f"selector {k}",
+                role_command("selector", *own, "--connect", str(path), "--job", str(path / JOB)),
+                path / LOGS / f"selector-{k}.log",
+            )
+            for k in range(count)
+        ]
+        self._trackers = trackers_of(config, path)
+        self._events = SelectorEvents(path)
+        self._care = SelectorCare(
+            config, self._selectors, Standing(path, resume=True), self._events.num_answered, self
+        )
+        self._is_over, self._is_ending = is_over, threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the children."""
+        if self._selectors or self._trackers:
+            self._thread.start()
+
+    def was_ready(self) -> None:
+        """A selector has served this run."""
+        self._care.was_ready = True
+
+    def stop(self) -> None:
+        """End the children: they have been told goodbye, or are ended now."""
+        self._is_ending.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _GRACE_S + _TRACKER_GRACE_S)
+
+    def say(self, text: str) -> None:
+        """Tell the user a line, in the log of the user's own program."""
+        log.warning("%s", text)
+
+    def _run(self) -> None:
+        try:
+            for child in (*self._selectors, *self._trackers):
+                child.start()
+            while not self._is_ending.wait(_POLL_S):
+                self._events.show(self)
+                self._care.look(time.monotonic())
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
+            self.failure = error
+            self._is_over.set()
+        finally:
+            for child in self._selectors:
+                # Goodbye was said; one that did not hear it is waited for, and then killed.
+                child.wait(_GRACE_S)
+            for tracker in self._trackers:
+                tracker.wait(_TRACKER_GRACE_S)

@@ -1,0 +1,37 @@
+"""The user's losses, tried on a first batch before anything is started: a wrong shape shows at once.
+
+It leaves no trace in the model, its statistics or any generator. It must not know the engine.
+"""
+
+import numpy as np
+import torch
+
+from sbpipe.data.own_batches import OwnBatches
+from sbpipe.models.losses import check_loss
+from sbpipe.ownloop.session import Plan
+
+
+def rehearse(plan: Plan) -> None:
+    """Compute the losses of one batch as the loop will; raises ModelError with the fix."""
+    job, config = plan.job, plan.config
+    device = next(job.model.parameters()).device
+    batches = OwnBatches(job.data, seed=config.seed, device=device)
+    modes = [(module, module.training) for module in job.model.modules()]
+    buffers = {name: buffer.clone() for name, buffer in job.model.named_buffers()}
+    try:
+        size = config.train.batch_size // plan.accumulate
+        lot, _ = batches.batch(np.arange(size), 0)
+        job.model.eval()
+        with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=_kind(device)):
+            check_loss(lambda _, batch: job.losses(job.model, batch), torch.empty(size), lot.tree)
+    finally:
+        batches.close()
+        for module, was_training in modes:
+            module.training = was_training
+        with torch.no_grad():
+            for name, buffer in job.model.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+def _kind(device: torch.device) -> str:
+    return "cuda" if device.type == "cpu" else device.type

@@ -1,0 +1,71 @@
+"""`sbpipe.select`: selection inside a user's own loop; and `sbpipe.job`, the same job for another host.
+
+The door of this room: it checks what it is given and wires; it must not know how selection works.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sbpipe.models.stand_in import Losses
+from sbpipe.ownloop.arguments import make_config, make_job, unwrapped
+from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.ownloop.role import serve
+from sbpipe.ownloop.session import Plan
+from sbpipe.runs.directory import default_path
+from sbpipe.selector.job import OwnJob
+
+ROLE = "SBPIPE_ROLE"
+"""In the environment: `selector` makes `select` serve a trainer elsewhere instead of giving back a loader."""
+
+
+def select(
+    loader: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    losses: Losses,
+    keep: float | str | None = None,
+    selector: str | None = "auto",
+    accumulate: int = 1,
+    publish: nn.Module | None = None,
+    run_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> SelectedLoader:
+    """Selection inside your own loop: iterate over what it returns in place of `loader`, a DataLoader.
+
+    `losses(model, batch)` gives one value per example; selector and loop call the same function. `keep` is
+    the share of the examples to train on (by default as small as the selector's speed allows). `selector` is
+    the device of the selector that is started beside the loop, or an address (`tcp://0.0.0.0:5555`) to listen
+    at for selectors of other hosts, or None for those that will connect by `run_dir`. `accumulate` is how
+    many batches one optimizer step takes. `publish` is the module whose weights score, such as an average of
+    the model's. `settings` are dotted keys as `sbpipe run` has them. The optimizer may come later, by
+    `.attach(optimizer)`.
+    """
+    own_job = make_job(loader, model, losses)
+    config = make_config(
+        settings,
+        keep=keep,
+        selector=selector,
+        batch_size=loader.batch_size,
+        accumulate=accumulate,
+        num_workers=own_job.data.num_workers,
+        num_examples=own_job.data.num_examples,
+    )
+    if os.environ.get(ROLE) == "selector":
+        serve(config, own_job, dict(settings or {}))
+    path = Path(run_dir) if run_dir is not None else default_path("own")
+    has_own_selector = selector is not None and "://" not in selector
+    plan = Plan(own_job, config, path, accumulate, has_own_selector, unwrapped(publish or model, "publish"))
+    selected = SelectedLoader(plan, loader.batch_size)
+    return selected if optimizer is None else selected.attach(optimizer)
+
+
+def job(loader: Any, model: nn.Module, *, losses: Losses) -> OwnJob:
+    """What a selector of another host selects for: returned by the function of `sbpipe selector --job "
+    "mod:func`."""
+    return make_job(loader, model, losses)

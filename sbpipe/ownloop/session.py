@@ -1,0 +1,259 @@
+"""The run behind a user's own loop: its directory, events, engine and selectors, from the first batch to the
+end.
+
+What `trainer/run.py` is to our loop, this is to theirs: no optimizer, no checkpoint, no evaluation, since
+those are the user's. It must not know how batches are paired with losses.
+"""
+
+import copy
+import logging
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from sbpipe.config import Config, digest, warnings_of
+from sbpipe.data.own_batches import OwnBatches, PartedBatches
+from sbpipe.errors import ModelError
+from sbpipe.link.inline import InlinePort
+from sbpipe.link.messages import Heartbeat, Message
+from sbpipe.link.opening import Listener
+from sbpipe.machine import devices
+from sbpipe.ownloop.keeper import Keeper
+from sbpipe.process.roles import INLINE
+from sbpipe.records import Ids, Lease, RunEnd
+from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
+from sbpipe.runs.events import EventLog
+from sbpipe.runs.names.files import JOB
+from sbpipe.runs.spans import Spans
+from sbpipe.selection import TrainedLosses
+from sbpipe.selector.build import assemble_own
+from sbpipe.selector.job import OwnJob, write_job
+from sbpipe.show.terminal import verdict_text
+from sbpipe.trainer.engine import Engine, Job
+from sbpipe.trainer.record.accounts import Accounts, Trained
+from sbpipe.trainer.record.telemetry import Telemetry
+from sbpipe.trainer.setup import slots_for
+from sbpipe.weights.replica import SlotSource
+from sbpipe.weights.slots import Slots
+
+log = logging.getLogger("sbpipe")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a loop is to run with; all of it checked."""
+
+    job: OwnJob
+    config: Config
+    path: Path
+    accumulate: int
+    has_own_selector: bool
+    """Whether the loop starts a selector itself."""
+    published: nn.Module
+    """Whose weights selectors score with."""
+
+
+class Session:
+    """One run, open until `close`."""
+
+    def __init__(self, plan: Plan, state: dict[str, Any] | None) -> None:
+        """`state` is what an earlier session's `state` gave, to go on from there."""
+        self._plan, self._began = plan, time.perf_counter()
+        self.config = config = plan.config
+        self.spans = Spans()
+        self.is_over = threading.Event()
+        """Set when the loop must not wait for another batch."""
+        self._device = next(plan.job.model.parameters()).device
+        self._batches = OwnBatches(plan.job.data, seed=config.seed, device=self._device)
+        resume = state is not None and (plan.path / CONFIG).exists()
+        claim(plan.path, resume=resume, overwrite=False)
+        self._batches.start()
+        try:
+            self._open(resume=resume)
+            self._begin(state)
+        except BaseException:
+            self._batches.close()
+            raise
+
+    def _open(self, *, resume: bool) -> None:
+        config, plan = self.config, self._plan
+        # A copy: the probe tries other weights, and an inline selector takes its model for itself.
+        twin = OwnJob(plan.job.data, copy.deepcopy(plan.job.model), plan.job.losses)
+        manifest = twin.manifest(config.sync.dtype)
+        if OwnJob(plan.job.data, plan.published, plan.job.losses).manifest(config.sync.dtype) != manifest:
+            raise ModelError(
+                "select: publish has other parameters than model, and selectors score with its weights. "
+                "Give it "
+                "a copy of the model, such as an average of its weights"
+            )
+        fingerprints = twin.fingerprints(self._batches, manifest, self._device)
+        self._listener = None if config.is_one_process else Listener(config.link)
+        self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=False)
+        if not resume:
+            self._run_dir.write_config(config)
+        selector = INLINE if config.is_one_process else config.selector.device
+        self._run_dir.write_environment({"trainer": devices.describe(self._device), "selector": selector})
+        self.events = EventLog(plan.path / TRAINER_EVENTS, "trainer")
+        slots = slots_for(config, manifest, self._listener.port.session if self._listener else b"")
+        needs_losses = config.selection.traits.needs_trained_losses
+        trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
+        classes = plan.job.data.classes
+        job = Job(
+            config=config,
+            model=plan.published,
+            manifest=manifest,
+            examples=PartedBatches(self._batches, plan.accumulate),
+            num_examples=plan.job.data.num_examples,
+            num_classes=0 if classes is None else int(classes.max()) + 1,
+            classes=classes,
+            fingerprints=fingerprints,
+        )
+        port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
+        self.engine = Engine(
+            job, port, slots, self.events, self.spans, run_dir=str(plan.path), trained=trained
+        )
+        if self._listener is None:
+            self.engine.admit(INLINE, devices.describe(self._device))
+        self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)
+        self._accounts = Accounts(
+            config,
+            Trained(plan.job.model, manifest, self._device),
+            self.spans,
+            self.telemetry,
+            self.engine,
+            self.events,
+            self._began,
+            plan.path,
+        )
+        count = int(plan.has_own_selector and self._listener is not None)
+        self.keeper = Keeper(config, plan.path, count, self.is_over)
+
+    def _inline_port(self, twin: OwnJob, slots: Slots, trained: TrainedLosses | None) -> InlinePort:
+        batches = OwnBatches(twin.data, seed=self.config.seed, device=self._device)
+        selector, _ = assemble_own(
+            self.config, twin, batches, SlotSource(slots), self._device, Spans(), self.events, trained
+        )
+        self._inline_batches = batches
+
+        def handle(message: Message) -> list[Message]:
+            if isinstance(message, Lease):
+                return [selector.answer(message)]
+            return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []
+
+        return InlinePort(handle, INLINE)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        plan = self._plan
+        if self._listener is not None:
+            self._listener.announce(plan.path)
+            write_job(plan.job, plan.path / JOB)
+        self._say_start()
+        if state is None:
+            self.engine.begin()
+        else:
+            self.engine.restore(state["engine"], state["step"])
+            self.telemetry.restore(state["telemetry"], startup_s=state["totals"]["startup_s"])
+            self._accounts.restore(state["totals"])
+            self.events.write("resumed", step=state["step"])
+        self.keeper.start()
+        self.engine.start()
+
+    def _say_start(self) -> None:
+        config, stream = self.config, self.engine.stream
+        self.events.write(
+            "start",
+            mode=config.mode,
+            policy=config.selection.policy,
+            keep=config.selection.keep_rate,
+            interval=config.sync_interval,
+            fast_interval=stream.versions.fast_interval,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
+            digest=digest(config),
+            total_candidates=None,
+            total_steps=None,
+            total_s=None,
+            num_examples=stream.ledger.num_examples,
+            num_classes=self.engine.census.num_classes,
+            devices=config.num_devices,
+        )
+        for warning in warnings_of(config):
+            log.warning("%s", warning)
+            self.events.write("warning", text=warning)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Train batches done."""
+        return self.engine.stream.steps_done
+
+    def state(self) -> dict[str, Any]:
+        """All that another session needs to go on."""
+        self.telemetry.flush()
+        return {
+            "step": self.step,
+            "digest": digest(self.config),
+            "engine": self.engine.state(self.step),
+            "telemetry": self.telemetry.state(),
+            "totals": self._accounts.totals(),
+        }
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
+        """Say goodbye to the selectors and leave the summary; returns it."""
+        self.telemetry.flush()
+        numbers = {
+            "train_s": self.telemetry.elapsed_s,
+            **self.telemetry.summary(),
+            **self.engine.steering.health.summary(),
+        }
+        self.engine.stop(end, reason)
+        self.keeper.stop()
+        summary = self._accounts.summary(end, numbers)
+        self.telemetry.progress(1.0 if end is RunEnd.FINISHED else None, now=True)
+        with suppress(OSError):
+            self._run_dir.write_summary(summary)
+            self.engine.census.write(self._plan.path, _show_nothing)
+        self.events.write("summary", **summary)
+        self._let_go()
+        return summary
+
+    def fail(self, reason: str) -> None:
+        """The loop ended by an error: no summary, but nothing is left running."""
+        self.events.write("failed", error=reason)
+        self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
+        self.keeper.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.engine.close()
+        if self._listener is not None:
+            self._listener.withdraw()
+        (self._plan.path / JOB).unlink(missing_ok=True)
+        for batches in (self._batches, getattr(self, "_inline_batches", None)):
+            if batches is not None:
+                batches.close()
+        self.events.close()
+        self._run_dir.close()
+
+
+def _show_nothing(ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
+    """Of a user's own examples there are no pictures, and nothing is known of targets."""
+    unknown = np.full(len(ids), -1, np.int64)
+    return None, unknown, unknown
+
+
+def say_verdict(summary: dict[str, Any], path: Path) -> None:
+    """The run's verdict, on the error stream: a user's program keeps its own output."""
+    sys.stderr.write(f"sbpipe: {summary.get('status', 'ended')}\n{verdict_text(summary)}\n")
+    sys.stderr.write(f"run directory: {path}   (page: sbpipe report {path})\n")

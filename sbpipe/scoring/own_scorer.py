@@ -1,0 +1,279 @@
+"""Scores batches of any make by a user's own `losses(model, batch)`; otherwise as `Scorer` does.
+
+The user's function gets a stand-in for the model. Where the model is called with one tensor and can be
+traced, the stand-in answers through the same folded, cast or quantised program as `Scorer`; any other call
+goes through the model as it is, under autocast. It must not know how a batch was made.
+"""
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sbpipe.errors import ModelError
+from sbpipe.machine.devices import is_out_of_memory
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
+from sbpipe.records import Floats, Lot
+from sbpipe.scoring.agreement import Agreement, agreement_of
+from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
+from sbpipe.scoring.places import places_of
+from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
+from sbpipe.scoring.scorer import Scored
+
+log = logging.getLogger("sbpipe.scoring")
+
+_SAME = 1e-3
+"""Largest relative difference between the losses of a traced model and its own, in fp32."""
+
+
+class OwnScorer:
+    """Scores with a replica in evaluation mode at the selector's precision; the loss is always float32."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        *,
+        precision: str,
+        device: torch.device,
+        compiled: bool = False,
+        min_agreement: float = 0.0,
+        statistics: str = "auto",
+        has_residuals: bool = True,
+    ) -> None:
+        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.device = device
+        self._layout = layout_of(self.model)
+        self._losses, self._has_residuals = losses, has_residuals
+        self._compiled: Any = torch.compile(self.model) if compiled else None
+        self._exact = StandIn(self.model, self.model)
+        self._is_traceable = not compiled
+        self._is_pending = False
+        self._is_broken = False
+        self._has_warned = False
+        self._is_compared = False
+        self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
+        """How well scores rank like fp32; there is only one size."""
+        self.statistics = Statistics(self.model, statistics)
+        """What normalisation layers compute with."""
+        self.num_outputs = 0
+        """Classes that predictions are of, once there are some."""
+        self.num_overflowed = 0
+        """Scores that were not finite."""
+        self.slower: list[str] = []
+        """Precisions to fall back to, the next one last."""
+        self.use(precision)
+
+    @torch.no_grad()
+    def use(self, precision: str) -> None:
+        """Score at this precision from now on; in fp32 where the model cannot be."""
+        self.agreement.forget()
+        self.precision, self._program = self._make(precision)
+        self._stand_in = StandIn(self.model, self._answer)
+        if self._program is not None:
+            self._is_broken = not self._program.refresh()
+        self._is_pending = self.statistics.are_estimated
+
+    def _make(self, precision: str) -> tuple[str, Program | None]:
+        if not self._is_traceable:
+            return self._untraced(precision)
+        try:
+            if precision == "int8":
+                return precision, ByteProgram(self.model)
+            return precision, FloatProgram(self.model, precision)
+        # A user's model may resist being traced, copied or quantised in ways of its own.
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            log.info("selector.precision = %r: the model is not traced: %s", precision, error)
+            return self._untraced(precision)
+
+    def _untraced(self, precision: str) -> tuple[str, None]:
+        if precision == "int8":
+            log.warning("selector.precision = 'int8': the model cannot be traced. It is scored in fp32")
+        return ("fp32" if precision == "int8" else precision), None
+
+    def _answer(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's outputs at the precision in use."""
+        if self._program is not None and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+            dtype = DTYPES.get(self.precision, torch.float32)
+            return self._program(laid_out(args[0], self._layout, dtype))
+        dtype = DTYPES.get(self.precision, torch.float32)
+        with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            return (self._compiled or self.model)(*args, **kwargs)
+
+    # --- trials of other precisions ---------------------------------------------------------------
+
+    def trial(self, precision: str) -> "OwnScorer":
+        """Another scorer of the same model at another precision, to be measured beside this one."""
+        trial = copy.copy(self)
+        trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
+        trial.num_overflowed = 1  # nobody is warned of scores that nobody uses
+        trial.use(precision)
+        return trial
+
+    def adopt(self, trial: Any) -> None:
+        """Score as a trial does from now on."""
+        self.agreement.forget()
+        self.precision, self._program = trial.precision, trial._program
+        self.weights_arrived()
+
+    @staticmethod
+    def newest(chunks: Sequence[tuple[Lot, Tensor]], count: int) -> tuple[Lot, Tensor]:
+        """The last batch, whole: it cannot be cut."""
+        return chunks[-1]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a score is the loss itself, so that there is nothing to check."""
+        return self.precision == "fp32"
+
+    # --- weights ----------------------------------------------------------------------------------
+
+    def weights_arrived(self) -> None:
+        """The model was written into."""
+        self._is_pending = True
+        self.agreement.weights_arrived()
+        self.statistics.weights_arrived()
+
+    @torch.no_grad()
+    def refresh(self, *, anyway: bool = False) -> bool:
+        """Take weights that have arrived, if any did or `anyway`; whether it was done."""
+        if self.statistics.are_estimated or not (self._is_pending or anyway):
+            return False
+        self._derive()
+        return True
+
+    def _derive(self) -> None:
+        self._is_broken = self._program is not None and not self._program.refresh()
+        self._is_pending = False
+
+    # --- passes -----------------------------------------------------------------------------------
+
+    def prepare(self, lot: Lot, targets: Tensor) -> None:
+        """Try it on real candidates: what cannot work shows now."""
+        exact = self._evaluated(self._exact, lot)
+        if self._program is not None and not self._is_compared:
+            self._is_compared = True
+            self._compare(lot, exact)
+        self.examine(lot, targets)
+
+    def _compare(self, lot: Lot, exact: Floats) -> None:
+        """Compare with the model itself: a trace may miss what depends on more than its input."""
+        try:
+            found = self._evaluated(self._stand_in, lot)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            found = np.full_like(exact, np.nan)
+        scale = float(np.abs(exact).max()) if len(exact) else 0.0
+        is_exact = self.precision == "fp32"
+        if is_exact and not bool(np.abs(found - exact).max() <= _SAME * max(scale, 1e-6)):
+            log.info("traced, the model computes something else than it does itself: it is scored untraced")
+            self._is_traceable = False
+            self.use(self.precision)
+
+    def score(self, lot: Lot, targets: Tensor) -> Floats:
+        """The loss of each candidate."""
+        self.refresh()
+        return self._evaluated(self._stand_in, lot)
+
+    def examine(self, lot: Lot, targets: Tensor) -> Scored:
+        """The loss of each candidate; where the loss shows it, the class a classifier gives it; residuals."""
+        is_compared = self.statistics.is_due(lot.num_examples)
+        if self.statistics.are_estimated and self._is_pending:
+            self._estimate(lot, is_compared=is_compared)
+        elif is_compared:
+            self._note_statistics(self._evaluated(self._exact, lot), self._of_batch(lot, kept=False))
+        self.refresh()
+        is_checked = not self.is_exact and self.agreement.is_due(lot.num_examples)
+        scored = self._pass(lot)
+        if self._has_overflowed(scored.scores, lot):
+            return self.examine(lot, targets)
+        if self.statistics.are_estimated:
+            self.statistics.num_estimated += lot.num_examples
+        if is_checked:
+            self._note(scored.scores, self._evaluated(self._exact, lot))
+        return scored
+
+    def _pass(self, lot: Lot) -> Scored:
+        with torch.set_grad_enabled(self._has_residuals):
+            losses = self._checked(self._stand_in.evaluate(self._losses, lot.tree), lot)
+        gradients = self._stand_in.gradients(losses)
+        known = classified(gradients)
+        scores: Floats = losses.detach().cpu().numpy()
+        if self._is_broken:
+            scores = np.full_like(scores, np.nan)
+        self.num_overflowed += len(scores) - int(np.isfinite(scores).sum())
+        residuals = None
+        if self._has_residuals:
+            residuals = residuals_of(losses, gradients, known).cpu().numpy()
+        if known is None:
+            return Scored(scores, None, residuals)
+        self.num_outputs = known.logits.shape[1]
+        places = places_of(known.logits, known.targets)
+        assert places is not None, "the targets are places of outputs"
+        return Scored(scores, known.logits.argmax(dim=1).cpu().numpy(), residuals, places.cpu().numpy())
+
+    @torch.no_grad()
+    def _evaluated(self, stand_in: StandIn, lot: Lot) -> Floats:
+        losses: Floats = self._checked(stand_in.evaluate(self._losses, lot.tree), lot).cpu().numpy()
+        return losses
+
+    @staticmethod
+    def _checked(losses: Any, lot: Lot) -> Tensor:
+        if losses.shape != (lot.num_examples,):
+            raise ModelError(
+                f"losses: gave shape {list(losses.shape)} for {lot.num_examples} examples. One value per "
+                f"example "
+                "is needed: reduction='none' is the usual fix"
+            )
+        return losses  # type: ignore[no-any-return]
+
+    # --- statistics of normalisation layers -------------------------------------------------------
+
+    def _of_batch(self, lot: Lot, *, kept: bool) -> Floats:
+        """The losses with the statistics of this batch, which are stored if they are to be kept."""
+        with batch_statistics(batch_norms(self.model), kept=kept):
+            return self._evaluated(self._exact, lot)
+
+    def _estimate(self, lot: Lot, *, is_compared: bool) -> None:
+        evaluated = self._evaluated(self._exact, lot) if is_compared else None
+        estimated = self._of_batch(lot, kept=True)
+        self._derive()
+        if evaluated is not None:
+            self._note_statistics(evaluated, estimated)
+
+    def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
+        changed = self.statistics.note(evaluated, batch)
+        if changed:
+            log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _has_overflowed(self, scores: Floats, lot: Lot) -> bool:
+        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
+        if self.precision == "fp32" or np.isfinite(scores).any():
+            return False
+        if self._is_broken or not np.isfinite(self._evaluated(self._exact, lot)).any():
+            return False
+        log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
+        self.use("fp32")
+        return True
+
+    def _note(self, scores: Floats, exact: Floats) -> None:
+        self.agreement.note(agreement_of(scores, exact))
+        if not self.agreement.is_low:
+            return
+        found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
+        if self.slower:
+            self.use(self.slower.pop())
+            log.warning("%s: scoring in %s from now on", found, self.precision)
+        elif not self._has_warned:
+            self._has_warned = True
+            log.warning("%s: choose another selector.precision", found)

@@ -1,0 +1,137 @@
+"""The job of a user's own loop, as a selector gets it: what the user gave to `sbpipe.select`, in a file.
+
+The file is a pickle and runs code when it is read, so it is read only where it is this user's own and closed
+to everybody else, and it never goes over a wire. It must not know who wrote it, nor what is done with the
+job.
+"""
+
+import os
+import pickle
+import stat
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import torch
+from torch import nn
+
+from sbpipe import randomness
+from sbpipe.config.plugins import import_plugin, is_plugin
+from sbpipe.data.own_batches import OwnBatches, OwnData
+from sbpipe.errors import DataError, UserError
+from sbpipe.models import parts_of
+from sbpipe.models.stand_in import Losses, StandIn
+from sbpipe.records import Manifest
+from sbpipe.weights.manifest import build_manifest
+
+_PROBED = 8
+"""Examples that both sides score to find out whether they do the same."""
+
+
+@dataclass(frozen=True)
+class OwnJob:
+    """What is selected from and how it is judged: the same on both sides."""
+
+    data: OwnData
+    model: nn.Module
+    losses: Losses
+
+    def manifest(self, dtype: str) -> Manifest:
+        """The layout of the model's snapshots."""
+        return build_manifest(self.model, parts_of(self.model), dtype)
+
+    def fingerprints(self, batches: OwnBatches, manifest: Manifest, device: torch.device) -> dict[str, str]:
+        """What both sides must agree on."""
+        return {
+            "data": f"{self.data.num_examples} examples",
+            "model": manifest.digest,
+            "probe": self._probe(batches, device),
+        }
+
+    def _probe(self, batches: OwnBatches, device: torch.device) -> str:
+        """The losses of a few examples, with weights that any model of this form can be given: numbers that
+        tell whether data, model and losses are the same, before any weights went anywhere.
+        """
+        count = min(_PROBED, self.data.num_examples)
+        ids = torch.arange(count).mul(self.data.num_examples).div(count, rounding_mode="floor").numpy()
+        lot, _ = batches.batch(ids, 0)
+        model = self.model.to(device).eval()
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        try:
+            model.load_state_dict({name: _made_up(name, tensor) for name, tensor in state.items()})
+            with torch.no_grad(), torch.random.fork_rng([]):
+                losses = StandIn(model, model).evaluate(self.losses, lot.tree)
+        finally:
+            model.load_state_dict(state)
+        return " ".join(f"{value:.4g}" for value in losses.flatten().tolist())
+
+
+def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Weights by their place alone, of a size that keeps activations in range; the rest stays as it is."""
+    if not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
+        return tensor
+    places = torch.arange(tensor.numel(), dtype=torch.int64)
+    bits = randomness.mix(places, randomness.key(0, "probe", len(name))) >> 40
+    values = bits.double().div_(2.0**23).mul_((3.0 / tensor[0].numel()) ** 0.5)
+    return values.view(tensor.shape).to(tensor)
+
+
+def write_job(job: OwnJob, path: Path) -> None:
+    """Leave a job for the selectors of this user."""
+    for field in fields(job):
+        _check_picklable(field.name, getattr(job, field.name))
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        # First: what the job was made of is found there, as it is found here.
+        pickle.dump(sys.path, file)
+        cloudpickle.dump(job, file)
+
+
+def read_job(given: str) -> OwnJob:
+    """The job in a file, or the one that `module:function` returns."""
+    if is_plugin(given):
+        return as_job(import_plugin("--job", given)(), given)
+    path = Path(given)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise UserError(
+                    f"--job {path}: is not this user's alone, and reading it runs what is in it. Take one "
+                    f"that "
+                    "your own script left, with mode 600"
+                )
+            for folder in pickle.load(file):
+                if folder not in sys.path:
+                    sys.path.append(folder)
+            return as_job(cloudpickle.load(file), given)
+    except OSError as error:
+        raise UserError(f"--job {path}: cannot be read ({error.strerror})") from None
+
+
+def as_job(found: Any, given: str) -> OwnJob:
+    """What a file or function gave, if it is a job."""
+    if not isinstance(found, OwnJob):
+        raise UserError(
+            f"--job {given}: is a {type(found).__name__}. Make it a job with sbpipe.job(loader, model, "
+            f"losses=...)"
+        )
+    return found
+
+
+def _check_picklable(name: str, value: Any) -> None:
+    try:
+        cloudpickle.dumps(value)
+    # A user's object may refuse in any way it likes.
+    except Exception as error:
+        what = {"data": "the data set or the collate function", "model": "the model", "losses": "losses"}[
+            name
+        ]
+        raise DataError(
+            f"select: {what} cannot be sent to the selector's process: {type(error).__name__}: {error}. Keep "
+            "open files, locks and connections out of it (open them on first use), or start the selector "
+            "from "
+            "the same script: SBPIPE_ROLE=selector"
+        ) from error
