@@ -23,6 +23,14 @@ _POLL_S = 0.2
 _GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
 
 
+class _Notes:
+    """What selectors have to say, in the log of the user's own program: most of it is no warning."""
+
+    def say(self, text: str) -> None:
+        is_warning = text.startswith("warning: ")
+        log.log(logging.WARNING if is_warning else logging.INFO, "%s", text.removeprefix("warning: "))
+
+
 class Keeper:
     """The children of one run, in a thread of their own."""
 
@@ -62,7 +70,7 @@ class Keeper:
             self._thread.join(2 * _GRACE_S + _TRACKER_GRACE_S)
 
     def say(self, text: str) -> None:
-        """Tell the user a line, in the log of the user's own program."""
+        """Tell the user of a death, in the log of the user's own program."""
         log.warning("%s", text)
 
     def _run(self) -> None:
@@ -70,7 +78,7 @@ class Keeper:
             for child in (*self._selectors, *self._trackers):
                 child.start()
             while not self._is_ending.wait(_POLL_S):
-                self._events.show(self)
+                self._events.show(_Notes())
                 self._care.look(time.monotonic())
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             self.failure = error

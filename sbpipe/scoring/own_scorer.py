@@ -55,6 +55,7 @@ class OwnScorer:
         self._is_traceable = not compiled
         self._is_pending = False
         self._is_broken = False
+        self._is_trial = False
         self._has_warned = False
         self._is_compared = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
@@ -95,7 +96,8 @@ class OwnScorer:
 
     def _untraced(self, precision: str) -> tuple[str, None]:
         if precision == "int8":
-            log.warning("selector.precision = 'int8': the model cannot be traced. It is scored in fp32")
+            level = logging.INFO if self._is_trial else logging.WARNING
+            log.log(level, "selector.precision = 'int8': the model cannot be traced. It is scored in fp32")
         return ("fp32" if precision == "int8" else precision), None
 
     def _answer(self, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +115,7 @@ class OwnScorer:
         """Another scorer of the same model at another precision, to be measured beside this one."""
         trial = copy.copy(self)
         trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
-        trial.num_overflowed = 1  # nobody is warned of scores that nobody uses
+        trial._is_trial = True
         trial.use(precision)
         return trial
 

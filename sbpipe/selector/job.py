@@ -69,9 +69,11 @@ class OwnJob:
 
 
 def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Weights by their place alone, of a size that keeps activations in range; the rest stays as it is."""
-    if not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
+    """Weights by their place alone, of a size that keeps activations in range; whole numbers stay."""
+    if not tensor.is_floating_point():
         return tensor
+    if tensor.dim() < 2 or not tensor.numel():
+        return torch.full_like(tensor, 0.0 if name.endswith(("bias", "running_mean")) else 1.0)
     places = torch.arange(tensor.numel(), dtype=torch.int64)
     bits = randomness.mix(places, randomness.key(0, "probe", len(name))) >> 40
     values = bits.double().div_(2.0**23).mul_((3.0 / tensor[0].numel()) ** 0.5)

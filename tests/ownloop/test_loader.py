@@ -1,0 +1,326 @@
+"""A loop of the user's own: what it may do, what is refused from its own line, and what nothing may lose."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.own_loops import pair_losses, selected, small_net, take_steps, vectors
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+
+import sbpipe
+from sbpipe.errors import ConfigError, DataError, ModelError
+from sbpipe.ownloop.handed import LoopError
+from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.weights.manifest import digest
+
+
+class Numbered(nn.Module):
+    """A net that is only there to be trained; the loss of an example is its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.0 * self.weight
+
+
+def numbers(num_examples: int = 200) -> TensorDataset:
+    return TensorDataset(torch.arange(num_examples, dtype=torch.float32))
+
+
+def number_losses(model: Any, batch: Any) -> torch.Tensor:
+    return model(batch[0])  # type: ignore[no-any-return]
+
+
+def spied(loader: SelectedLoader) -> list[tuple[list[int], list[int]]]:
+    """Every train batch from now on: its example ids, and the losses that were taken for them."""
+    seen: list[tuple[list[int], list[int]]] = []
+    session = loader._open()
+    take = session.engine.take_losses
+
+    def noted(batch: Any, losses: torch.Tensor, targets: torch.Tensor) -> Any:
+        seen.append((batch.example_ids.tolist(), losses.int().tolist()))
+        return take(batch, losses, targets)
+
+    session.engine.take_losses = noted  # type: ignore[method-assign]
+    return seen
+
+
+# --- what it may do -------------------------------------------------------------------------------
+
+
+def test_a_loop_learns_and_leaves_a_summary_with_a_verdict(tmp_path: Path, capsys: Any) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    losses = take_steps(loader, optimizer, pair_losses, 60)
+    summary = loader.close()
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])
+    assert summary["steps"] == 60
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert "fidelity" in capsys.readouterr().err
+
+
+def test_a_pass_is_as_many_batches_as_the_examples_that_are_kept(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(500), small_net(), tmp_path / "run", keep=0.3)
+    assert len(loader) == 5  # 150 of 500 in batches of 32
+    with loader:
+        assert len(take_steps(loader, optimizer, pair_losses, 5)) == 5
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_losses_belong_to_their_batch_however_far_the_loop_fetches_ahead(ahead: int, tmp_path: Path) -> None:
+    settings = {"selection.late": "fill", "selection.policy": "random"}
+    loader, optimizer = selected(
+        numbers(),
+        Numbered(),
+        tmp_path / "ahead",
+        losses=number_losses,
+        batch_size=8,
+        mode="pipelined",
+        selector=None,
+        settings=settings,
+    )
+    with loader:
+        seen, waiting = spied(loader), []
+        for batch in loader:
+            waiting.append(batch)
+            if len(waiting) > ahead:
+                loader.weigh(number_losses(loader.model, waiting.pop(0))).backward()
+                optimizer.step()
+        assert len(seen) > 2
+        assert all(ids == losses for ids, losses in seen)
+
+
+def test_the_gradient_of_four_parts_is_that_of_one_batch_four_times_as_large(tmp_path: Path) -> None:
+    gradients = []
+    for accumulate in (1, 4):
+        model = small_net()
+        loader, _ = selected(
+            vectors(), model, tmp_path / str(accumulate), batch_size=64 // accumulate, accumulate=accumulate
+        )
+        with loader:
+            batches = iter(loader)
+            for _ in range(accumulate):
+                (loader.weigh(pair_losses(model, next(batches))) / accumulate).backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])  # type: ignore[union-attr]
+    for one, four in zip(*gradients, strict=True):
+        assert torch.allclose(one, four, rtol=0, atol=1e-6)
+
+
+def test_weights_are_those_that_weigh_weighs_with(tmp_path: Path) -> None:
+    ends = []
+    for name in ("weigh", "weights"):
+        model = small_net()
+        loader, optimizer = selected(
+            vectors(),
+            model,
+            tmp_path / name,
+            settings={"selection.policy": "steady", "selection.ramp": False},
+        )
+        with loader:
+            for _ in range(3):
+                for batch in loader:
+                    losses = pair_losses(model, batch)
+                    loss = (
+                        loader.weigh(losses) if name == "weigh" else (loader.weights(losses) * losses).mean()
+                    )
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+        ends.append(digest(model))
+    assert ends[0] == ends[1]
+
+
+def test_a_batch_that_is_skipped_counts_as_trained(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    with loader:
+        batches = iter(loader)
+        next(batches)
+        loader.skip()
+        loader.weigh(pair_losses(loader.model, next(batches))).backward()
+        optimizer.step()
+        assert loader._session is not None
+        assert loader._session.step == 2
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_publishes_nothing(tmp_path: Path) -> None:
+    settings = {"selection.policy": "sb", "selection.late": "fill"}
+    loader, optimizer = selected(
+        vectors(), small_net(), tmp_path / "run", mode="pipelined", selector=None, settings=settings
+    )
+    with loader:
+        batches = iter(loader)
+        for is_left_out in (False, True, False):
+            loader.weigh(pair_losses(loader.model, next(batches))).backward()
+            if not is_left_out:
+                optimizer.step()
+        assert loader._session is not None
+        engine = loader._session.engine
+        assert engine.stream.steps_done == 3
+        assert engine.totals()["sync.published"] == 3  # the initial weights, and after two steps
+
+
+def test_weights_of_an_average_can_be_what_selectors_score_with(tmp_path: Path) -> None:
+    model = small_net()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    loader, optimizer = selected(vectors(), model, tmp_path / "run", publish=average)
+    with loader:
+        take_steps(loader, optimizer, pair_losses, 3)
+    with pytest.raises(ModelError, match="publish has other parameters than model"):
+        selected(vectors(), model, tmp_path / "other", publish=nn.Linear(3, 3))[0].__iter__().__next__()
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_what_was_handed_out_and_not_trained_comes_first_after_a_resume(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {
+        "losses": number_losses,
+        "batch_size": 8,
+        "mode": "pipelined",
+        "selector": None,
+        "settings": {"selection.policy": "full", "selection.late": "fill"},
+    }
+    loader, optimizer = selected(numbers(80), Numbered(), tmp_path / "first", keep=1.0, **arguments)
+    trained: Counter[int] = Counter()
+    with loader:
+        batches = iter(loader)
+        held = [next(batches), next(batches), next(batches)]
+        for batch in held[:1]:
+            loader.weigh(number_losses(loader.model, batch)).backward()
+            optimizer.step()
+            trained.update(batch[0].int().tolist())
+        state = loader.state_dict()
+    torch.save(state, tmp_path / "checkpoint.pt")
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    loader, optimizer = selected(numbers(80), Numbered(), tmp_path / "second", keep=1.0, **arguments)
+    loader.load_state_dict(state)
+    with loader:
+        again = 0
+        for batch in loader:
+            again += 1
+            loader.weigh(number_losses(loader.model, batch)).backward()
+            optimizer.step()
+            trained.update(batch[0].int().tolist())
+    assert again == len(loader) - 1  # the rest of the pass
+    assert trained == Counter(range(80))
+
+
+def test_a_new_pass_hands_out_again_what_the_last_one_left(tmp_path: Path) -> None:
+    loader, _ = selected(numbers(), Numbered(), tmp_path / "run", losses=number_losses, batch_size=8)
+    with loader:
+        left = next(iter(loader))
+        assert torch.equal(left[0], next(iter(loader))[0])
+
+
+def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    other, _ = selected(vectors(), small_net(), tmp_path / "other", keep=0.5)
+    with pytest.raises(LoopError, match="other settings"):
+        other.load_state_dict(state)
+
+
+# --- refused, from the user's own line --------------------------------------------------------------
+
+
+def mean_losses(model: Any, batch: Any) -> torch.Tensor:
+    return pair_losses(model, batch).mean()
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(9))
+
+
+def test_losses_of_the_wrong_shape_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run", losses=mean_losses)
+    with pytest.raises(ModelError, match=r"got shape \[\], want shape \[32\].*reduction='none'"):
+        next(iter(loader))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_in_the_loop_of_another_shape_is_refused(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with loader:
+        batch = next(iter(loader))
+        with pytest.raises(ModelError, match=r"got losses of shape \[\], want shape \[32\]"):
+            loader.weigh(mean_losses(loader.model, batch))
+
+
+def test_weighing_twice_is_refused(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with loader:
+        losses = pair_losses(loader.model, next(iter(loader)))
+        loader.weigh(losses)
+        with pytest.raises(LoopError, match="once for each batch"):
+            loader.weigh(losses)
+
+
+def test_no_optimizer_is_refused_at_the_first_loss(tmp_path: Path) -> None:
+    data = DataLoader(vectors(), 32)
+    loader = sbpipe.select(
+        data, small_net(), losses=pair_losses, run_dir=tmp_path / "run", settings={"mode": "inline"}
+    )
+    with loader, pytest.raises(LoopError, match=r"loader.attach\(optimizer\)"):
+        loader.weigh(pair_losses(loader.model, next(iter(loader))))
+
+
+def test_fetching_ahead_is_refused_where_a_clock_forbids_it(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(LoopError, match="mode = 'inline': the next batch was asked for before"):
+            next(batches)
+
+
+def test_a_step_in_the_middle_of_a_train_batch_is_refused(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run", accumulate=2)
+    with loader:
+        loader.weigh(pair_losses(loader.model, next(iter(loader)))).backward()
+        with pytest.raises(LoopError, match=r"after 1 of 2 batches.*accumulate=N"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (lambda: DataLoader(Stream(), 4), "Stream cannot be indexed"),
+        (lambda: DataLoader(TensorDataset(torch.empty(0, 3)), 4), "the data set is empty"),
+        (lambda: DataLoader(vectors(), batch_sampler=[[1, 2]]), "the loader has no batch_size"),
+        (lambda: DataLoader(vectors(64), 128), "64 examples do not fill one optimizer step of 128"),
+        (lambda: [1, 2, 3], "a list has no data set to select from"),
+    ],
+)
+def test_data_that_cannot_be_selected_from_is_refused_at_once(data: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        sbpipe.select(data(), small_net(), losses=pair_losses)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train.batch_size": 3}, "the loader's batch_size decides it"),
+        ({"optim.lr": 3.0}, "it belongs to `sbpipe run`"),
+        ({"mode": "data-parallel"}, "it has no selection"),
+        ({"selection.polic": "sb"}, "selection.polic"),
+    ],
+)
+def test_settings_that_are_not_a_loops_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        sbpipe.select(DataLoader(vectors(), 32), small_net(), losses=pair_losses, settings=settings)
+
+
+def test_a_sampler_that_is_not_used_is_told_of(caplog: Any) -> None:
+    sampler = WeightedRandomSampler([1.0] * 512, 512)
+    with caplog.at_level(logging.WARNING, "sbpipe"):
+        sbpipe.select(DataLoader(vectors(), 32, sampler=sampler), small_net(), losses=pair_losses)
+    assert "WeightedRandomSampler is not used" in caplog.text
