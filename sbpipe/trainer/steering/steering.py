@@ -19,6 +19,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.arrival import Arrival
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
+from sbpipe.trainer.steering.groups import ScoreGroups
 from sbpipe.trainer.steering.guard import Guard
 from sbpipe.trainer.steering.health import HealthMonitor
 from sbpipe.trainer.steering.ramp import Ramp
@@ -59,6 +60,7 @@ class Steering:
         self._is_immediate = self._is_steered and config.is_clocked
         self._pending: _Taken | None = None
         self._weights: torch.Tensor | None = None
+        self._groups = ScoreGroups()
         self.health = HealthMonitor(config, events, is_steered=self._is_steered)
 
     @property
@@ -116,7 +118,7 @@ class Steering:
         batch = outcome.batch
         for told in predicted:
             self.health.predicted(told.by_class)
-        swing = self.health.count(outcome.class_counts)
+        swing = self.health.count(outcome.class_counts or self._groups.count(batch.scores))
         ess = effective_share(weights.wait().numpy()) if weights is not None else None
         if self._ramp is not None:
             self._ramp.observe(outcome.losses, batch.keep_probability)
@@ -150,6 +152,7 @@ class Steering:
             "trained": self._trained.state() if self._trained else None,
             "trust": self._trust.state() if self._trust else None,
             "health": self.health.state(),
+            "groups": self._groups.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -165,6 +168,7 @@ class Steering:
         if self._trust is not None:
             self._trust.restore(state["trust"])
         self.health.restore(state["health"])
+        self._groups.restore(state.get("groups", ()))
 
 
 def _largest_share(classes: Classes | None) -> float | None:
