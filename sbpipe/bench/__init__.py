@@ -23,6 +23,7 @@ BENCHES = (
     "memory",
     "pipeline",
     "waiting",
+    "own_loop",
     "plan",
     "growth",
 )

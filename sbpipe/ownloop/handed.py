@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sbpipe.errors import UserError
-from sbpipe.records import Lot, TrainBatch
+from sbpipe.records import Ids, Lot, TrainBatch
 
 
 class LoopError(UserError):
@@ -63,6 +63,8 @@ class Handed:
 
     def __init__(self) -> None:
         self._flights: deque[Flight] = deque()
+        self.last_ids: Ids = np.empty(0, np.int64)
+        """The examples of the part that was handed out last."""
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -86,6 +88,7 @@ class Handed:
         flight = self._unhanded
         assert flight is not None, "there is one"
         flight.num_handed += 1
+        self.last_ids = flight.part(flight.num_handed - 1).example_ids
         return flight.parts[flight.num_handed - 1].tree
 
     def due(self) -> Due:

@@ -12,6 +12,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,7 @@ from sbpipe.errors import ModelError
 from sbpipe.ownloop.handed import Due, Handed, LoopError
 from sbpipe.ownloop.rehearsal import rehearse
 from sbpipe.ownloop.session import Plan, Session, say_verdict
-from sbpipe.records import RunEnd
+from sbpipe.records import Ids, RunEnd
 from sbpipe.runs.directory import TRAINER_EVENTS
 from sbpipe.trainer.checkpoint_file import frozen, thawed
 from sbpipe.trainer.step_outcome import StepOutcome
@@ -175,7 +176,7 @@ class SelectedLoader:
 
     def _stepped(self) -> None:
         session = self._session
-        if session is None:
+        if session is None or self._optimizer is None:
             return
         half = self._handed.half_weighed
         if half is not None:
@@ -222,6 +223,26 @@ class SelectedLoader:
             session.engine.leave_out(spent_s)
 
     # --- the run ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def detached(self) -> Iterator[None]:
+        """Steps of the optimizer meanwhile are none of this loader's: the loop trains on something else "
+        "too."""
+        optimizer, self._optimizer = self._optimizer, None
+        try:
+            yield
+        finally:
+            self._optimizer = optimizer
+
+    @property
+    def num_selectors(self) -> int:
+        """Selectors that are ready now; 0 before the first batch."""
+        return len(self._session.engine.roster.ready()) if self._session is not None else 0
+
+    @property
+    def last_ids(self) -> Ids:
+        """The indices, in the data set, of the examples of the batch that was handed out last."""
+        return self._handed.last_ids
 
     @property
     def run_dir(self) -> Path:
