@@ -37,6 +37,10 @@ trainer)
     exec sbpipe trainer "$@" --run-dir "$run" --bind "$link"
     ;;
 selector)
+    case $link in
+    # Its events: on a host of its own there is no run directory yet.
+    tcp://*) mkdir -p -m 0700 "$run" ;;
+    esac
     exec sbpipe selector "$@" --connect "$link" --set "selector.events='$run'"
     ;;
 *)
