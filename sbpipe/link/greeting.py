@@ -1,7 +1,7 @@
-"""Whether anything that speaks zmq's protocol answers at an address: asked when handshakes fail without a reason.
+"""Whether anything that speaks zmq's protocol answers at an address: asked when handshakes fail.
 
 A forwarded port (a container's, a tunnel's, a load balancer's) takes connections also while nobody is behind
-it, and to zmq that looks like a trainer with another key. It sends nothing; it knows neither keys nor messages.
+it, and to zmq that looks like a trainer with another key. This knows neither keys nor messages.
 """
 
 import socket
@@ -14,7 +14,7 @@ _FIRST, _LAST = 0xFF, 0x7F
 
 
 def is_greeted(address: Address) -> bool:
-    """Whether who connects there is sent ZMTP's signature. A Unix socket is never forwarded, so it is not asked."""
+    """Whether it sends ZMTP's signature to who connects; a Unix socket, never forwarded, is not asked."""
     if address.scheme == "ipc":
         return True
     try:
