@@ -36,7 +36,8 @@ sbom: $(VENV)/installed
 # Known holes in what is installed. The tool lives apart from what it looks at; --strict: what could not be looked up is a failure.
 audit: $(VENV)/installed build/audit/bin/pip-audit
 	$(BIN)/python -m pip check
-	build/audit/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	$(BIN)/python -m pip freeze --exclude-editable > build/frozen.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/frozen.txt
 
 build/audit/bin/pip-audit:
 	$(PYTHON) -m venv build/audit
@@ -49,4 +50,4 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
