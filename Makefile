@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast lint browser clean
+.PHONY: demo test test-fast lint browser sbom audit clean
 
 demo: $(VENV)/installed
 	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite --no-report
@@ -18,8 +18,8 @@ test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(VENV)/installed
-	$(BIN)/ruff format --check sbpipe tests
-	$(BIN)/ruff check sbpipe tests
+	$(BIN)/ruff format --check sbpipe tests docker
+	$(BIN)/ruff check sbpipe tests docker
 	$(BIN)/mypy
 
 # The pages are tested in a real browser: Debian's Chromium, installed where that can be done without asking.
@@ -28,6 +28,21 @@ browser:
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
 	  || echo "no Chromium here (apt-get install chromium): the tests of pages are skipped"
 
+# What is installed, by name, version and licence. The image has its own in /usr/share/sbpipe/sbom.cdx.json.
+sbom: $(VENV)/installed
+	mkdir -p build
+	$(BIN)/python docker/sbom.py --no-system > build/sbom.cdx.json
+
+# Known holes in what is installed. The tool lives apart from what it looks at; --strict: what could not be looked up is a failure.
+audit: $(VENV)/installed build/audit/bin/pip-audit
+	$(BIN)/python -m pip check
+	$(BIN)/python -m pip freeze --exclude-editable > build/frozen.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/frozen.txt
+
+build/audit/bin/pip-audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet pip-audit
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -35,4 +50,4 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) runs build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Is the role in this container well? `sbpipe-health trainer|selector` says why in one line and exits with 0 (yes) or 1 (no).
+"""Is the role in this container well? `sbpipe-health trainer|selector` says why, and exits with 0 (yes) or 1.
 
-It looks at what a role leaves behind: its process in /proc, and in the run directory /runs/$SBPIPE_RUN its connection.json and its
-events. It asks nobody and imports neither torch nor sbpipe, so it costs a few hundredths of a second and cannot hang with what it watches.
+It looks at what a role leaves behind: its process in /proc, and in the run directory /runs/$SBPIPE_RUN its
+connection.json and its events. It asks nobody and imports neither torch nor sbpipe, so it costs a few
+hundredths of a second and cannot hang with what it watches.
 
-    trainer    runs, and has said since its start where it listens. Its events are at most MAX_AGE_S old, unless it waits for a
-               selector: it says nothing then, and gives up by itself after link.wait_s.
-    selector   runs. Its answers are at most MAX_AGE_S old, unless the trainer is quiet too, because it is down, waits or evaluates:
-               then nothing was asked. A trainer that goes on alone, by selection.fallback, shows up here as a sick selector.
+    trainer    runs, and has said since its start where it listens. Its events are at most MAX_AGE_S old,
+               unless it waits for a selector: it says nothing then, and gives up after link.wait_s.
+    selector   runs. Its answers are at most MAX_AGE_S old, unless the trainer is quiet too, because it is
+               down, waits or evaluates: then nothing was asked. A trainer that goes on alone, by
+               selection.fallback, shows up here as a sick selector.
 
-MAX_AGE_S is $SBPIPE_HEALTH_MAX_AGE_S, 60 by default; it must be longer than one evaluation or one checkpoint takes.
+MAX_AGE_S is $SBPIPE_HEALTH_MAX_AGE_S, 60 by default; longer than an evaluation or a checkpoint takes.
 """
 
 import json
@@ -42,10 +44,12 @@ class Verdict:
     reason: str
 
 
-# --- deciding --------------------------------------------------------------------------------------------------------------
+# --- deciding -----------------------------------------------------------------------------------------------
 
 
-def judge_trainer(process: Process, connection_age_s: float, events_age_s: float, *, is_waiting: bool, max_age_s: float) -> Verdict:
+def judge_trainer(
+    process: Process, connection_age_s: float, events_age_s: float, *, is_waiting: bool, max_age_s: float
+) -> Verdict:
     """The trainer's state; an age is infinite where there is no file."""
     if connection_age_s > process.age_s:
         return Verdict(False, f"not listening yet, {process.age_s:.0f} s after its start")
@@ -56,7 +60,9 @@ def judge_trainer(process: Process, connection_age_s: float, events_age_s: float
     return Verdict(False, f"no event for {events_age_s:.0f} s")
 
 
-def judge_selector(process: Process, answer_age_s: float, trainer_age_s: float, *, max_age_s: float) -> Verdict:
+def judge_selector(
+    process: Process, answer_age_s: float, trainer_age_s: float, *, max_age_s: float
+) -> Verdict:
     """The selector's state; an age is infinite where there is no file."""
     quiet_s = min(answer_age_s, process.age_s)
     if quiet_s <= max_age_s:
@@ -74,7 +80,7 @@ def is_waiting_for_selector(events: list[dict[str, object]]) -> bool:
     return news[-1]["kind"] in ("start", "resumed") or news[-1].get("state") in ("lost", "left", "rejected")
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------------
+# --- looking ------------------------------------------------------------------------------------------------
 
 
 def find_process(role: str) -> Process | None:
@@ -90,7 +96,7 @@ def find_process(role: str) -> Process | None:
 
 
 def _process(pid: int, stat: str) -> Process:
-    """From /proc/PID/stat: after the name in brackets come the state (field 3) and, in ticks since boot, the start (field 22)."""
+    """From /proc/PID/stat: behind the name in brackets the state (field 3) and the start in ticks (22)."""
     fields = stat.rpartition(")")[2].split()
     started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return Process(pid, STATES.get(fields[0], ""), time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
@@ -105,7 +111,7 @@ def age_of(path: Path) -> float:
 
 
 def age_of_newest(run: Path, name: str) -> float:
-    """Seconds since a role wrote events; a long run writes seldom to the file that stays, and often to its recent one."""
+    """Seconds since a role wrote events; a long run writes mostly to its recent file."""
     files = (path for kind in ("events", "recent") for path in run.glob(f"{kind}-{name}"))
     return min(map(age_of, files), default=float("inf"))
 

@@ -6,12 +6,14 @@
 #   SBPIPE_SYNC_INTERVAL   steps between two pushes of the weights
 #   SBPIPE_PRECISION       precision of scoring
 #   SBPIPE_SET             anything else, separated by blanks: "train.epochs=20 selection.keep=0.25"
+# They meet at
+#   SBPIPE_LINK            the trainer's address: by default a socket in the shared volume /link; over TCP with the keys in /keys
 set -efu
 
 role=$1
 shift
 run=/runs/${SBPIPE_RUN:?must name the run}
-link=ipc:///link/trainer
+link=${SBPIPE_LINK:-ipc:///link/trainer}
 
 if grep -qs '"status": "finished"' "$run/summary.json"; then
     echo "$run is finished: nothing to do. Another SBPIPE_RUN begins another run"
@@ -23,6 +25,9 @@ for assignment in ${SBPIPE_SET:-}; do
 done
 set -- /config.toml ${SBPIPE_SYNC_INTERVAL:+--sync-interval "$SBPIPE_SYNC_INTERVAL"} \
     ${SBPIPE_PRECISION:+--precision "$SBPIPE_PRECISION"} "$@"
+case $link in
+tcp://*) set -- "$@" --keys /keys ;;
+esac
 
 case $role in
 trainer)
@@ -32,6 +37,10 @@ trainer)
     exec sbpipe trainer "$@" --run-dir "$run" --bind "$link"
     ;;
 selector)
+    case $link in
+    # Its events: on a host of its own there is no run directory yet.
+    tcp://*) mkdir -p -m 0700 "$run" ;;
+    esac
     exec sbpipe selector "$@" --connect "$link" --set "selector.events='$run'"
     ;;
 *)

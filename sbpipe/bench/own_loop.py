@@ -139,7 +139,7 @@ def _contest(folder: Path) -> Iterator[_Contest]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Every thread of this process on the first core; the selector, which is up by now, has taken the last."""
+    """Every thread of this process on the first core; the selector, up by now, has the last."""
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     torch.set_num_threads(1)
     for thread in os.listdir("/proc/self/task"):

@@ -13,6 +13,7 @@ from sbpipe.link.addresses import Endpoints, parse
 from sbpipe.link.binding import Keys, require_keys, require_name
 from sbpipe.link.frames import Body, pack
 from sbpipe.link.gate import SelectorGate
+from sbpipe.link.greeting import is_greeted
 from sbpipe.link.messages import NO_SESSION, Hello, Message
 from sbpipe.link.private import require_private
 from sbpipe.link.schema import CODES
@@ -142,6 +143,9 @@ class SelectorPort(SocketPair[Message]):
                 f"the trainer at {where} refused this key: it was revoked, or is of another trainer. On the "
                 "trainer's host, make one with `sbpipe keys DIR add NAME`, and give the file to --keys"
             )
+        elif self._failures["closed"] and not is_greeted(parse("link.connect", where)):
+            # A forwarded port whose trainer is away says nothing about keys: it is waited for.
+            self._failures["closed"] = 0
         elif self._failures["closed"] >= limits.MAX_CLOSED:
             self.refusal = (
                 f"what listens at {where} is not the trainer of this key. Give --connect RUN_DIR, or the key "

@@ -1,7 +1,10 @@
 """Keys: files only their owner can read, and a wire only their holders can use."""
 
+import contextlib
 import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +15,12 @@ from support.runs import HANG_S
 
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError
+from sbpipe.link.addresses import Endpoints
 from sbpipe.link.binding import Keys
 from sbpipe.link.connection import locate
 from sbpipe.link.keyring import Keyring
 from sbpipe.link.keys import add_selector, allowed_names, load_keys, make_keys, revoke_selector
+from sbpipe.link.limits import MAX_CLOSED
 from sbpipe.link.messages import Chunk, Departed, Fetch, Heartbeat, Hello, Message, Welcome
 from sbpipe.link.opening import Listener, open_selector_port
 from sbpipe.link.selector_port import SelectorPort
@@ -172,6 +177,30 @@ def test_without_the_right_keys_nothing_gets_in_and_both_sides_say_so(
     assert said[0] in selector.refusal
     assert [record.message for record in caplog.records if said[1] in record.message] == caplog.messages
     assert len(caplog.messages) == 1
+
+
+def test_a_forwarded_port_whose_trainer_is_away_is_waited_for_not_taken_for_another_trainer(
+    folder: Path, opened: list[TrainerPort | SelectorPort]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as forwarder:
+        address = f"tcp://127.0.0.1:{forwarder.getsockname()[1]}"
+        closing = threading.Thread(target=close_connections, args=(forwarder,), daemon=True)
+        closing.start()
+        selector = SelectorPort(
+            Endpoints(address, address), "s1", LinkConfig(), load_keys(folder, "selector")
+        )
+        opened += [selector]
+        until(lambda: selector.dropped["handshake"] > MAX_CLOSED, selector)
+        assert selector.refusal == ""
+        forwarder.shutdown(socket.SHUT_RDWR)
+        closing.join(HANG_S)
+
+
+def close_connections(listener: socket.socket) -> None:
+    """What a port forwarder does while nobody is behind it."""
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
 
 
 def test_a_closed_port_leaves_no_doorman_behind(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_narrow_precision_ranks_like_fp32(name: str, precision: str) -> None:
 
 def test_int8_computes_in_integers() -> None:
     graph = scorer_of(net("small_resnet"), "int8")._program._run  # type: ignore[attr-defined]
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         graph(candidates()[0])
     called = {event.name for event in profile.events() or []}
     assert "onednn::qconv2d_pointwise" in called

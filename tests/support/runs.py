@@ -118,7 +118,8 @@ def summary_of(path: Path) -> dict[str, Any]:
 
 
 def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (path / "events-trainer.jsonl").read_text().splitlines()
+    # The last line of a run at work may be half written.
+    lines = (path / "events-trainer.jsonl").read_text().split("\n")[:-1]
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
