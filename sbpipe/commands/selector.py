@@ -11,6 +11,7 @@ from sbpipe.machine import cores
 from sbpipe.process import SUPERVISED
 from sbpipe.show.terminal import Display, lone_selector_line
 
+_LOWEST = 19
 HELP = "a selector; takes all other settings from its trainer"
 
 
@@ -53,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
     cores.pin_role("selector", config.selector.device, config.selector.threads)
+    if args.job and cores.computes_on_cpu(config.selector.device):
+        # The user's own loop may compute on these cores too, and must not be slower for it.
+        os.nice(_LOWEST)
     from sbpipe.process import roles
     from sbpipe.records import RunEnd, SelectorStats
     from sbpipe.selector.job import read_job
