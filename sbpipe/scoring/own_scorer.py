@@ -20,6 +20,7 @@ from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
 from sbpipe.records import Floats, Lot
 from sbpipe.scoring.agreement import Agreement, agreement_of
+from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
@@ -80,7 +81,7 @@ class OwnScorer:
             self._is_broken = not self._program.refresh()
         self._is_pending = self.statistics.are_estimated
 
-    def _make(self, precision: str) -> tuple[str, Program | None]:
+    def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
         if not self._is_traceable:
             return self._untraced(precision)
         try:
@@ -94,14 +95,24 @@ class OwnScorer:
             log.info("selector.precision = %r: the model is not traced: %s", precision, error)
             return self._untraced(precision)
 
-    def _untraced(self, precision: str) -> tuple[str, None]:
-        if precision == "int8":
+    def _untraced(self, precision: str) -> tuple[str, DynamicProgram | None]:
+        if precision != "int8":
+            return precision, None
+        try:
+            return precision, DynamicProgram(self.model)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
             level = logging.INFO if self._is_trial else logging.WARNING
-            log.log(level, "selector.precision = 'int8': the model cannot be traced. It is scored in fp32")
-        return ("fp32" if precision == "int8" else precision), None
+            log.log(
+                level, "selector.precision = 'int8': the model cannot be (%s). It is scored in fp32", error
+            )
+            return "fp32", None
 
     def _answer(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs at the precision in use."""
+        if isinstance(self._program, DynamicProgram):
+            return self._program(*args, **kwargs)
         if self._program is not None and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
             dtype = DTYPES.get(self.precision, torch.float32)
             return self._program(laid_out(args[0], self._layout, dtype))

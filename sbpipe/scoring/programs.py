@@ -49,7 +49,7 @@ class FloatProgram:
         self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False
     ) -> None:
         self._model = model
-        self._watched = _Watched(model)
+        self._watched = Watched(model)
         dtype = DTYPES[precision]
         graph = traced(model) if folded else None
         self.notes: list[str] = []
@@ -94,7 +94,7 @@ class ByteProgram:
         if plain is None or graph is None:
             raise ValueError("its forward pass cannot be traced")
         self._plain = plain
-        self._watched = _Watched(model)
+        self._watched = Watched(model)
         steps = fused(graph, model, torch.float32)
         lowered = lower(graph)
         if not lowered.layers:
@@ -138,7 +138,7 @@ def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
     return run
 
 
-class _Watched:
+class Watched:
     """Whether all of a model's numbers are finite; looks only at what was written into since last time."""
 
     def __init__(self, model: nn.Module) -> None:
