@@ -49,6 +49,7 @@ class SelectedLoader:
         self._resume_at = 0
         self._outcome: StepOutcome | None = None
         self._stage, self._since = "", 0.0
+        self._has_begun = False
         self._summary: dict[str, Any] | None = None
         # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
         atexit.register(_close_if_there, weakref.ref(self))
@@ -63,6 +64,7 @@ class SelectedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         session = self._open()
+        self._finish_if_skipped(session)
         self._handed.take_back()
         first, self._resume_at = self._resume_at, 0
         for position in range(first, len(self)):
@@ -79,7 +81,8 @@ class SelectedLoader:
                 prepared = session.engine.next_batch(session.is_over)
             if prepared is None:
                 raise session.keeper.failure or LoopError("the run is over: the loader was closed")
-            if session.step == 0 and not self._handed:
+            if not self._has_begun:
+                self._has_begun = True
                 session.telemetry.begin()
             self._handed.add(prepared.batch, prepared.inputs)
         part = self._handed.next_part()
@@ -260,7 +263,7 @@ class SelectedLoader:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
             rehearse(self._plan)
             state, self._state = self._state, None
-            self._session = Session(self._plan, state)
+            self._session, self._has_begun = Session(self._plan, state), False
         return self._session
 
     def _running(self, what: str) -> Session:
@@ -298,11 +301,18 @@ class SelectedLoader:
 
     def close(self) -> dict[str, Any]:
         """End the run: selectors go, the summary and its verdict are left; returns the numbers."""
+        return self._close(RunEnd.FINISHED)
+
+    def leave(self) -> None:
+        """The program ends, and nobody said whether the loop was done: it was if its last pass was."""
+        self._close(RunEnd.STOPPED if self._position or self._handed else RunEnd.FINISHED)
+
+    def _close(self, end: RunEnd) -> dict[str, Any]:
         session = self._session
         if session is not None:
             self._finish_if_skipped(session)
             self._session = None
-            self._summary = session.close(RunEnd.FINISHED)
+            self._summary = session.close(end)
             say_verdict(self._summary, self._plan.path)
         self._forget()
         return self._summary or {}
@@ -339,4 +349,4 @@ class SelectedLoader:
 def _close_if_there(reference: "weakref.ref[SelectedLoader]") -> None:
     loader = reference()
     if loader is not None:
-        loader.close()
+        loader.leave()

@@ -46,6 +46,7 @@ from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe")
 
+_LETTING_GO_S = 2.0
 INLINE = "inline"
 """The name of the selector that lives in the trainer's process."""
 
@@ -278,8 +279,18 @@ def run_selector(
     finally:
         is_over.set()
         builder.close()
-        # A killed trainer cannot: what it left in this host's shared memory would stay until a reboot.
-        sweep()
+        _clear_up(is_orphaned=is_supervised and is_stopped.is_set())
+
+
+def _clear_up(*, is_orphaned: bool) -> None:
+    """A killed trainer cannot: what it left in this host's shared memory would stay until a reboot.
+
+    One whose parent is the trainer itself may be told of its death before the kernel has let go of its
+    memory.
+    """
+    give_up = time.monotonic() + (_LETTING_GO_S if is_orphaned else 0.0)
+    while not sweep() and time.monotonic() < give_up:
+        time.sleep(0.05)
 
 
 def _builder_of(

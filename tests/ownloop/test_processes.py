@@ -124,6 +124,12 @@ def slots() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("sbpipe-*")}
 
 
+def own_slots(loop: Loop) -> set[str]:
+    """Those that the loop's process has mapped."""
+    maps = Path(f"/proc/{loop.process.pid}/maps").read_text()
+    return {name for name in slots() if name in maps}
+
+
 def test_a_script_without_a_main_guard_selects_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with running(tmp_path) as loop:
         loop.wait(lambda: loop.ready() and loop.steps > 20)
@@ -150,7 +156,7 @@ def test_a_selector_that_is_killed_comes_back_and_the_loop_goes_on(tmp_path: Pat
 def test_a_loop_that_is_killed_leaves_no_selector(tmp_path: Path) -> None:
     with running(tmp_path) as loop:
         loop.wait(lambda: loop.ready())
-        pid, before = pid_of(loop.ready()[0]), slots()
+        pid, before = pid_of(loop.ready()[0]), own_slots(loop)
         assert before
         loop.process.kill()
         loop.process.wait(HANG_S)
@@ -158,6 +164,7 @@ def test_a_loop_that_is_killed_leaves_no_selector(tmp_path: Path) -> None:
         while is_alive(pid):
             assert time.monotonic() < give_up, "the selector outlived its loop"
             time.sleep(0.05)
+    assert not before & slots(), "the selector clears away what the loop could not"
 
 
 @pytest.mark.parametrize("scale", ["1", "3"])

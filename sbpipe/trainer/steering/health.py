@@ -145,7 +145,7 @@ class HealthMonitor:
             "raise selection.keep",
         ]
         knobs += ["lower sync.interval"] if self._config.sync_interval > 1 else []
-        by_how_much = f"the class shares of train batches vary {swing:.1f} times as much as by chance (swing)"
+        by_how_much = f"the make-up of train batches varies {swing:.1f} times as much as by chance (swing)"
         if sway is not None:
             by_how_much += f", the classes that the model predicts {sway:.0f} times (prediction swing)"
         text = (
