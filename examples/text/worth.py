@@ -27,7 +27,20 @@ import sbpipe
 
 WORDS = 4096
 """Words that are known; others are one."""
-PACKAGES = ("asyncio", "distutils", "email", "http", "idlelib", "lib2to3", "logging", "multiprocessing", "tkinter", "unittest", "urllib", "xml")
+PACKAGES = (
+    "asyncio",
+    "distutils",
+    "email",
+    "http",
+    "idlelib",
+    "lib2to3",
+    "logging",
+    "multiprocessing",
+    "tkinter",
+    "unittest",
+    "urllib",
+    "xml",
+)
 
 
 def library() -> dict[str, list[str]]:
@@ -36,7 +49,9 @@ def library() -> dict[str, list[str]]:
     skipped = {"site-packages", "test", "tests", "encodings", "__pycache__"}
     paths = [path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts)]
     return {
-        str(path.relative_to(root)): re.findall(r"[A-Za-z]+|[^\sA-Za-z]", path.read_text(encoding="utf-8", errors="ignore"))
+        str(path.relative_to(root)): re.findall(
+            r"[A-Za-z]+|[^\sA-Za-z]", path.read_text(encoding="utf-8", errors="ignore")
+        )
         for path in paths
     }
 
@@ -55,9 +70,16 @@ class Pieces(Dataset):
         return {"words": words, "package": package}
 
 
-def cut(files: dict[str, list[str]], length: tuple[int, int], packages: tuple[str, ...] = ()) -> tuple[Pieces, Pieces]:
+def cut(
+    files: dict[str, list[str]], length: tuple[int, int], packages: tuple[str, ...] = ()
+) -> tuple[Pieces, Pieces]:
     """Train and test pieces of ragged length; a tenth of the files is for testing."""
-    known = {word: place + 2 for place, (word, _) in enumerate(Counter(w for words in files.values() for w in words).most_common(WORDS - 2))}
+    known = {
+        word: place + 2
+        for place, (word, _) in enumerate(
+            Counter(w for words in files.values() for w in words).most_common(WORDS - 2)
+        )
+    }
     train, test, draw = [], [], random.Random(0)
     for name, words in files.items():
         package = name.split("/")[0]
@@ -77,7 +99,10 @@ def pad(items: list[dict]) -> dict:
     words = torch.zeros(len(items), longest, dtype=torch.long)
     for row, item in zip(words, items, strict=True):
         row[: len(item["words"])] = torch.tensor(item["words"])
-    return {"x": {"words": words, "mask": (words > 0).float()}, "package": torch.tensor([item["package"] for item in items])}
+    return {
+        "x": {"words": words, "mask": (words > 0).float()},
+        "package": torch.tensor([item["package"] for item in items]),
+    }
 
 
 class Classifier(nn.Module):
@@ -96,7 +121,9 @@ class Language(nn.Module):
     def __init__(self, width: int = 96) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(WORDS, width), nn.Embedding(64, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS)
 
@@ -148,15 +175,18 @@ def run(task: str, policy: str, updates: int, seed: int, data: tuple[Pieces, Pie
     optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=updates, pct_start=0.1)
     mode = "inline" if policy == "random" else "fixed-lag"
-    with tempfile.TemporaryDirectory() as folder, sbpipe.select(
-        DataLoader(data[0], batch_size, collate_fn=pad, num_workers=1),
-        model,
-        optimizer,
-        losses=losses,
-        keep=0.25,
-        run_dir=Path(folder) / "run",
-        settings={"mode": mode, "selection.policy": policy, "seed": seed},
-    ) as loader:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        sbpipe.select(
+            DataLoader(data[0], batch_size, collate_fn=pad, num_workers=1),
+            model,
+            optimizer,
+            losses=losses,
+            keep=0.25,
+            run_dir=Path(folder) / "run",
+            settings={"mode": mode, "selection.policy": policy, "seed": seed},
+        ) as loader,
+    ):
         done = 0
         while done < updates:
             for batch in loader:
@@ -183,7 +213,10 @@ def main() -> None:
     updates = arguments.updates or updates
     data = cut(library(), length, packages)
     unit = "perplexity" if arguments.task == "language" else "% test error"
-    print(f"{arguments.task}: {len(data[0]):,} pieces to train on, {len(data[1]):,} to test on; {unit} after {updates} updates", flush=True)
+    print(
+        f"{arguments.task}: {len(data[0]):,} pieces to train on, {len(data[1]):,} to test on; {unit} after {updates} updates",
+        flush=True,
+    )
     arms = [("random", 1), ("random", 2), *((policy, 1) for policy in arguments.policies.split(","))]
     found: dict[tuple[str, int], list[float]] = {arm: [] for arm in arms}
     for seed in range(arguments.seeds):
@@ -192,7 +225,9 @@ def main() -> None:
             print(f"  seed {seed}  {policy} x{times}: {found[policy, times][-1]:.2f}", flush=True)
     for (policy, times), values in found.items():
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        print(f"{policy:>8} x{times}  {statistics.mean(values):.2f} ± {spread:.2f}  ({', '.join(f'{value:.2f}' for value in values)})")
+        print(
+            f"{policy:>8} x{times}  {statistics.mean(values):.2f} ± {spread:.2f}  ({', '.join(f'{value:.2f}' for value in values)})"
+        )
 
 
 if __name__ == "__main__":
