@@ -103,12 +103,16 @@ class Content(Protocol):
 
 
 class Contents(NamedTuple):
-    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`."""
+    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`.
+
+    `class_names` are what the data set calls its classes, in the order of their numbers; () = not told.
+    """
 
     train: Content
     test: Content
     num_classes: int
     num_labelled: int
+    class_names: tuple[str, ...] = ()
 
 
 def fingerprint(contents: Contents) -> str:
@@ -119,6 +123,13 @@ def fingerprint(contents: Contents) -> str:
         for excerpt in content.excerpts():
             digest.update(excerpt)
     return digest.hexdigest()
+
+
+def names_in(classes: object) -> tuple[str, ...]:
+    """The classes of a data set's attribute `classes`; () unless it is a list of names."""
+    if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
+        return tuple(classes)
+    return ()
 
 
 def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sbpipe.config import DataConfig
 from sbpipe.config.plugins import import_plugin
-from sbpipe.data.content import Contents, data_error
+from sbpipe.data.content import Contents, data_error, names_in
 from sbpipe.data.datasets import DatasetContent
 
 _FORM = (
@@ -29,7 +29,13 @@ def read_own(data: DataConfig) -> Contents:
     if not num_classes and not target.is_floating_point():
         way_out = "Set data.classes, or give the training data set an attribute num_classes"
         raise data_error("data.name", data.name, "how many classes it has is not known", way_out)
-    return Contents(train_content, test_content, num_classes or target.numel(), num_declared or num_classes)
+    return Contents(
+        train_content,
+        test_content,
+        num_classes or target.numel(),
+        num_declared or num_classes,
+        names_in(getattr(train, "classes", None)),
+    )
 
 
 def _splits(returned: Any, name: str) -> tuple[Any, Any]:

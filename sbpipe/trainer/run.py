@@ -13,6 +13,7 @@ from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
+from sbpipe.trainer.card import card_of
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
@@ -151,6 +152,7 @@ class TrainerRun:
         self._telemetry.flush()
         return {
             "digest": digest(self._setup.config),
+            "card": card_of(self._setup.config, self._setup.data),
             **self._setup.train_step.state(),
             "engine": self._engine.state(step),
             "telemetry": self._telemetry.state(),

@@ -17,6 +17,7 @@ LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
+EXPORT = "export"
 
 FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
@@ -37,6 +38,7 @@ FILES: dict[str, str] = {
     ),
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
     f"{CHECKPOINTS}/": "what a resume needs",
+    f"{EXPORT}/": "the trained model for others, where `sbpipe export` made it",
     f"{LOGS}/": "what the roles printed",
     LOCK: "held while a trainer works here",
     f"{TRACKERS}/": "how far each tracker has come; `tensorboard/`, `wandb/`, `mlruns/` are their copies",
