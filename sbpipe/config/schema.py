@@ -17,6 +17,10 @@ MOST_THREADS = 1024
 MOST_SEEDS = 2**63 - 1
 
 
+OWN_CODE, OWN_FILES = "the trainer's code", "the trainer's files"
+"""What settings reach that only the trainer uses."""
+
+
 def setting(
     default: Any,
     meaning: str,
@@ -31,7 +35,7 @@ def setting(
     """A dataclass field with its meaning and limits (`above` excluded); `words` may stand for a number.
 
     `reaches` says what a text can lead out to: "code" (`module:function`) or "files". A selector follows such
-    a text only where its own user wrote it.
+    a text only where its own user wrote it; those of OWN_CODE and OWN_FILES it never looks at.
     """
     metadata = {
         "meaning": meaning,
@@ -158,6 +162,12 @@ class TrainConfig:
         "wall-clock budget, without measuring the test error; 0 = by epochs",
         low=0.0,
         high=MOST_SECONDS,
+    )
+    init_from: str = setting(
+        "",
+        "first weights: a run directory, checkpoint, export folder or .safetensors file, or "
+        "torchvision:DEFAULT (or another name) for torchvision's own; a head of another shape stays fresh",
+        reaches=OWN_FILES,
     )
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")

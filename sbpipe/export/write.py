@@ -11,12 +11,13 @@ from safetensors.torch import save
 from sbpipe.errors import RunDirError
 from sbpipe.export import load, onnx_file
 from sbpipe.files import atomic_file, write_atomically
-from sbpipe.runs.names.files import CHECKPOINTS, EXPORT
+from sbpipe.runs.names.files import CHECKPOINTS, EXPORT, WEIGHTS
 from sbpipe.trainer import checkpoint_file
 from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.trainer.first_weights import trained_weights
 from sbpipe.version import __version__
 
-WEIGHTS, CARD, PROGRAM, ONNX = "model.safetensors", "card.json", "load.py", "model.onnx"
+CARD, PROGRAM, ONNX = "card.json", "load.py", "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def export(source: Path, out: Path | None = None, *, with_onnx: bool = False) ->
     card = {"sbpipe": __version__, "step": state["step"], "digest": state["digest"], **state["card"]}
     folder = out or (source if source.is_dir() else source.parent) / EXPORT
     try:
-        _write(folder, state["model"], card)
+        _write(folder, trained_weights(state), card)
         if with_onnx:
             onnx_file.write(folder / ONNX, *load.load(folder))
     except OSError as error:

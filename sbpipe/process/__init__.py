@@ -138,7 +138,9 @@ def selector_settings(config: Config) -> dict[str, Any]:
     own = [
         key
         for key, known in known_keys().items()
-        if key.startswith(("selector.", "link.")) or key in _OF_BOTH or known.metadata["reaches"]
+        if key.startswith(("selector.", "link."))
+        or key in _OF_BOTH
+        or known.metadata["reaches"] in ("code", "files")
     ]
     return {
         key: settings[key]

@@ -23,6 +23,7 @@ from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
+from sbpipe.runs.checkpoints import steps_in
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
@@ -69,7 +70,7 @@ def run_trainer(
     began = time.perf_counter()
     # First: a wrong --run-dir shows at once, not after the data has been loaded.
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config)
+    setup = prepare(config, is_resumed=_has_checkpoint(path, resume))
     # Before the run directory is opened: an address in use must leave nothing behind there.
     listener = Listener(config.link)
     port = listener.port
@@ -112,7 +113,7 @@ def run_inline(
     """Both roles in this process, over the in-process port; returns the summary."""
     began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config)
+    setup = prepare(config, is_resumed=_has_checkpoint(path, resume))
     run_dir = _open_run_dir(
         config,
         path,
@@ -143,7 +144,11 @@ def _run_replica(
     began = time.perf_counter()
     if place.rank == 0:
         claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config, devices.of_replica(config.train.device, place.rank))
+    setup = prepare(
+        config,
+        devices.of_replica(config.train.device, place.rank),
+        is_resumed=_has_checkpoint(path, resume),
+    )
     group = Group(place, setup.device, config.train.batch_size)
     if place.rank:
         work(setup, group, path / CHECKPOINTS if resume else None)
@@ -172,6 +177,11 @@ def _run_replica(
     # Not after an error: the others may be in the middle of a step, and see that we are gone.
     group.tell(-1, 1.0)
     return summary
+
+
+def _has_checkpoint(path: Path, resume: bool) -> bool:
+    """Whether a run goes on from a checkpoint; one that was stopped before its first begins anew."""
+    return resume and bool(steps_in(path / CHECKPOINTS))
 
 
 def _run_here(

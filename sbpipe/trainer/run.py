@@ -120,6 +120,9 @@ class TrainerRun:
         )
         for warning in warnings_of(config):
             self._events.write("warning", text=warning)
+        for note in self._setup.notes:
+            log.info("%s", note)
+            self._events.write("note", text=note)
         if config.selection.history_by == "class" and not self._engine.census.knows_classes:
             self._warn(
                 "selection.history_by = 'class' has no effect: this data set does not tell classes before it "

@@ -17,6 +17,7 @@ from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Job
+from sbpipe.trainer.first_weights import load_first_weights
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
@@ -39,6 +40,8 @@ class Setup:
     manifest: Manifest
     spans: Spans
     irreducible: Floats | None = None
+    notes: tuple[str, ...] = ()
+    """What a user shall know of how it was built."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -80,8 +83,11 @@ class Setup:
         return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
-def prepare(config: Config, device_name: str | None = None) -> Setup:
-    """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step."""
+def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool = False) -> Setup:
+    """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step.
+
+    A run that is resumed has its weights from a checkpoint, so `train.init_from` need not be there any more.
+    """
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
     )
@@ -99,6 +105,8 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         model = build_model(
             config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
         )
+        source = "" if is_resumed else config.train.init_from
+        notes = (load_first_weights(model, config.model.name, source),) if source else ()
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss = build_loss(config.loss)
         model = model.to(device)
@@ -118,7 +126,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
-    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible)
+    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, notes)
 
 
 def _check_length(config: Config, num_examples: int) -> None:

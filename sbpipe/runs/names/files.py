@@ -18,6 +18,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
 EXPORT = "export"
+WEIGHTS = "model.safetensors"
 
 FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
