@@ -169,6 +169,20 @@ class TrainConfig:
         "torchvision:DEFAULT (or another name) for torchvision's own; a head of another shape stays fresh",
         reaches=OWN_FILES,
     )
+    accumulate: int = setting(
+        1,
+        "parts that a train batch is cut into, one forward and backward pass each, for one optimizer step: "
+        "less memory, the same gradient (BatchNorm sees parts)",
+        low=1,
+        high=1024,
+    )
+    ema: float = setting(
+        0.0,
+        "decay of a moving average of the weights, which is then what is evaluated and exported; 0 = off",
+        low=0.0,
+        high=0.999999,
+    )
+    ema_publish: bool = setting(False, "selectors score with the average of train.ema too")
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0, high=MOST_THREADS)
@@ -187,6 +201,15 @@ class OptimConfig:
     momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
     nesterov: bool = setting(True, "SGD: Nesterov momentum")
     weight_decay: float = setting(5e-4, "weight decay", low=0.0, high=1e3)
+    no_decay: bool = setting(False, "no weight decay on norms and biases: parameters of one axis")
+    lr_scale: dict[str, Any] = setting(
+        {},
+        "factors of the rate by how a parameter's name begins: {features = 0.1}; the longest name that fits "
+        "counts, 0 freezes",
+    )
+    clip: float = setting(
+        0.0, "greatest norm of a step's gradient, which is scaled down to it; 0 = off", low=0.0, high=1e30
+    )
     options: dict[str, Any] = setting({}, "further keyword arguments of the optimizer")
 
 

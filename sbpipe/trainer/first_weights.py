@@ -108,5 +108,5 @@ def _in_checkpoint(path: Path) -> dict[str, torch.Tensor]:
 
 
 def trained_weights(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The weights that a checkpoint's run would be judged by."""
-    return dict(state["model"])
+    """The weights that a checkpoint's run would be judged by: their average, where there is one."""
+    return dict(state.get("ema", state["model"]))

@@ -145,7 +145,7 @@ class TrainerRun:
             return not self._loop.is_stopped.is_set()
 
         return evaluate(
-            setup.train_step.model,
+            setup.train_step.judged,
             setup.loss,
             setup.data.test,
             batch_size=setup.config.eval.batch_size,

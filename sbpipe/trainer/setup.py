@@ -54,7 +54,7 @@ class Setup:
         train = self.data.train
         return Job(
             config=self.config,
-            model=self.train_step.model,
+            model=self.train_step.published,
             manifest=self.manifest,
             examples=examples or train,
             num_examples=train.num_examples,
