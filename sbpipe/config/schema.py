@@ -435,6 +435,12 @@ class EvalConfig:
         1.0, "epochs of candidates between evaluations; 0 = only at the end", low=0.0, high=MOST_EPOCHS
     )
     batch_size: int = setting(500, "test examples per forward pass", low=1, high=2**20)
+    metric: str = setting(
+        "",
+        "a measure of your own beside error and loss: module:function(outputs, targets) -> one value per "
+        "test example; the mean is told under the function's name",
+        reaches=OWN_CODE,
+    )
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,7 @@ class TrainerRun:
             setup.data.test,
             batch_size=setup.config.eval.batch_size,
             num_classes=setup.data.num_classes,
+            metric=setup.metric,
             goes_on=goes_on,
         )
 

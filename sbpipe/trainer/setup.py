@@ -14,6 +14,7 @@ from sbpipe.machine import devices
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import PerExampleLoss, build_loss
+from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Job
@@ -40,6 +41,7 @@ class Setup:
     manifest: Manifest
     spans: Spans
     irreducible: Floats | None = None
+    metric: Metric | None = None
     notes: tuple[str, ...] = ()
     """What a user shall know of how it was built."""
 
@@ -108,13 +110,16 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         source = "" if is_resumed else config.train.init_from
         notes = (load_first_weights(model, config.model.name, source),) if source else ()
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
-        loss = build_loss(config.loss)
+        loss, metric = build_loss(config.loss), build_metric(config.eval)
         model = model.to(device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
             tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
-            model.eval()(laid_out(data.test.batch(tested_ids, 0).inputs, layout_of(model)))
+            inputs, targets = data.test.batch(tested_ids, 0)
+            outputs = model.eval()(laid_out(inputs, layout_of(model)))
+            if metric is not None:
+                metric(outputs, targets)
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
@@ -126,7 +131,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
-    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, notes)
+    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
 
 
 def _check_length(config: Config, num_examples: int) -> None:
