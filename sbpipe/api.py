@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import resolve
+from sbpipe.config.objects import named, refuse_if_apart
 from sbpipe.process import run_processes
 from sbpipe.runs.directory import SUMMARY, claim, default_path, resumed
 
@@ -22,9 +23,13 @@ def train(
     `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as
     `sbpipe.errors` says, what goes wrong in a role as `process.ChildFailed`, with the end of its log. With
     mode `inline` both roles run in this process, else as two supervised ones.
+
+    Where a setting takes `module:function`, the function itself may stand: in mode `inline` any, else one of
+    a module that other processes can import.
     """
-    given = dict(settings or {})
+    given, only_here = named(settings or {})
     config = resumed(Path(run_dir or ""), given) if resume else resolve(given)
+    refuse_if_apart(given, only_here, config.mode)
     path = Path(run_dir) if run_dir is not None else default_path(config.mode)
     if config.mode == "inline":
         from sbpipe.process.roles import run_inline

@@ -42,4 +42,6 @@ def build_metric(config: EvalConfig) -> Metric | None:
     """The metric that the settings name, if they do."""
     if not config.metric:
         return None
-    return Metric(config.metric.rpartition(":")[2], import_plugin("eval.metric", config.metric))
+    function = import_plugin("eval.metric", config.metric)
+    name = str(getattr(function, "__name__", ""))
+    return Metric(name if name.isidentifier() else "metric", function)

@@ -34,8 +34,8 @@ class _Noted(NamedTuple):
     spans: dict[str, list[float]]
 
 
+# Fields of a progress event, and where the last evaluation has them.
 _EVALUATED = {"error": "error", "test_loss": "loss", "metric": "metric", "metric_name": "metric_name"}
-"""Fields of a progress event, and where the last evaluation has them."""
 
 
 class Telemetry:
