@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpipe.config import resolve
 from sbpipe.config.objects import named, refuse_if_apart
-from sbpipe.process import run_processes
+from sbpipe.process import run_processes, selector_count
 from sbpipe.runs.directory import SUMMARY, claim, default_path, resumed
 
 
@@ -37,5 +37,6 @@ def train(
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     # Checked here too, though the trainer does it again: from a child it would come as a log and a code.
     claim(path, resume=resume, overwrite=overwrite)
-    ending = run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    count = selector_count(config)
+    ending = run_processes(config, given, path, num_selectors=count, resume=resume, overwrite=overwrite)
     return ending.summary or dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

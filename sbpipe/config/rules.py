@@ -1,9 +1,12 @@
 """What must hold between settings. Each rule is a pure function of the config and knows no other."""
 
+import re
 from collections.abc import Callable
 
 from sbpipe.config.schema import Config
 from sbpipe.errors import ConfigError
+
+_DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 Rule = Callable[[Config], ConfigError | None]
 
@@ -85,6 +88,20 @@ def replicas_share_a_batch(config: Config) -> ConfigError | None:
     # The mean of their gradients is the batch's only where all shares are equal.
     reason = f"is not a multiple of train.replicas = {replicas}, so that the replicas' shares would differ"
     return ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
+
+
+def devices_are_names(config: Config) -> ConfigError | None:
+    """Names of devices look like some, and of several none is left open."""
+    given, names = config.selector.device, config.selector.devices
+    if strange := [name for name in names if not _DEVICE.fullmatch(name)]:
+        reason = f"{strange[0]!r} is not a device name"
+        return ConfigError(
+            "selector.device", given, reason, "Write for instance cpu, cuda:1 or cuda:1,cuda:2"
+        )
+    if len(names) > 1 and "auto" in names:
+        reason = "which device 'auto' means beside others is not known"
+        return ConfigError("selector.device", given, reason, "Name them all, or none")
+    return None
 
 
 def batch_can_be_cut(config: Config) -> ConfigError | None:
@@ -178,5 +195,6 @@ RULES: tuple[Rule, ...] = (
     irreducible_losses_are_given,
     replicas_share_a_batch,
     batch_can_be_cut,
+    devices_are_names,
     lockstep_publishes_exactly,
 )

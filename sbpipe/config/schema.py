@@ -383,7 +383,11 @@ class SyncConfig:
 class SelectorConfig:
     """The selector's device."""
 
-    device: str = setting("auto", "the selector's device: auto, cpu, cuda:1, ...")
+    device: str = setting(
+        "auto",
+        "the selector's device: auto, cpu, cuda:1, ...; of several selectors of `sbpipe run`, one name each, "
+        "separated by commas",
+    )
     precision: str = setting(
         "auto",
         "precision of the scoring forward pass; auto = fp32 at first, then the fastest here that ranks like "
@@ -425,6 +429,11 @@ class SelectorConfig:
         "folder of this selector's events; without it the run directory in link.connect, or nowhere where "
         "that is an address",
     )
+
+    @property
+    def devices(self) -> list[str]:
+        """The names in `device`: one, or one for each selector."""
+        return [name.strip() for name in self.device.split(",")]
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,9 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
     )
+    if len(config.selector.devices) > 1:  # of `sbpipe run`: on this very machine
+        for name in config.selector.devices:
+            devices.resolve("selector.device", name)
     devices.use(device)
     spans = Spans()
     data = load_data(
