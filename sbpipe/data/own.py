@@ -27,7 +27,10 @@ def read_own(data: DataConfig) -> Contents:
     test_content = DatasetContent(test, name="test", num_classes=num_classes, num_workers=data.workers)
     target = train_content.first.target
     if not num_classes and not target.is_floating_point():
-        way_out = "Set data.classes, or give the training data set an attribute num_classes"
+        way_out = (
+            "Set data.classes to their number, or give the training data set an attribute num_classes (a "
+            "number) or classes (their names)"
+        )
         raise data_error("data.name", data.name, "how many classes it has is not known", way_out)
     return Contents(
         train_content,

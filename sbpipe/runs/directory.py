@@ -131,9 +131,16 @@ def is_finished(path: Path) -> bool:
 
 def make_private(path: Path) -> None:
     """Make a directory that only this user can reach; one that is there is left as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Its mode is not left to the umask: keys, weights and data of the run lie here.
-    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Its mode is not left to the umask: keys, weights and data of the run lie here.
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> RunDirError:
+    return RunDirError(f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir")
 
 
 def refuse_if_in_use(path: Path) -> None:
@@ -182,9 +189,7 @@ class RunDir:
             run_dir = cls(path)
             run_dir._lock()
         except OSError as error:
-            raise RunDirError(
-                f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir"
-            ) from None
+            raise _unwritable(path, error) from None
         # Only once it is locked: until then the files may be those of a trainer at work.
         if overwrite and not resume:
             run_dir._clear()
@@ -229,7 +234,7 @@ class RunDir:
             (self.path / SUMMARY).unlink(missing_ok=True)
             self.write_config(config)
         except OSError as error:
-            raise RunDirError(f"{self.path} cannot be written ({error.strerror}). Make room there") from None
+            raise _unwritable(self.path, error) from None
 
     def write_environment(self, devices: dict[str, str]) -> None:
         """Leave versions, devices and the git commit, if any."""

@@ -39,7 +39,7 @@ def test_the_trainer_takes_none_of_the_selectors_devices(monkeypatch: pytest.Mon
 def test_another_number_of_selectors_than_of_names_is_refused() -> None:
     config = resolve({"selector.device": "cpu,cpu"})
     assert (selector_count(config), selector_count(config, 2)) == (2, 2)
-    with pytest.raises(ConfigError, match="--selectors = 3: .*names 2 devices"):
+    with pytest.raises(ConfigError, match=r"--selectors = 3: .*names 2 devices"):
         selector_count(config, 3)
     with pytest.raises(ConfigError, match="at least 1"):
         selector_count(config, 0)
