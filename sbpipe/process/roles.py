@@ -23,7 +23,7 @@ from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
-from sbpipe.runs.checkpoints import steps_in
+from sbpipe.runs.checkpoints import has_checkpoint
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
@@ -70,7 +70,7 @@ def run_trainer(
     began = time.perf_counter()
     # First: a wrong --run-dir shows at once, not after the data has been loaded.
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config, is_resumed=_has_checkpoint(path, resume))
+    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
     # Before the run directory is opened: an address in use must leave nothing behind there.
     listener = Listener(config.link)
     port = listener.port
@@ -113,7 +113,7 @@ def run_inline(
     """Both roles in this process, over the in-process port; returns the summary."""
     began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config, is_resumed=_has_checkpoint(path, resume))
+    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
     run_dir = _open_run_dir(
         config,
         path,
@@ -147,7 +147,7 @@ def _run_replica(
     setup = prepare(
         config,
         devices.of_replica(config.train.device, place.rank),
-        is_resumed=_has_checkpoint(path, resume),
+        is_resumed=resume and has_checkpoint(path),
     )
     group = Group(place, setup.device, config.train.batch_size)
     if place.rank:
@@ -177,11 +177,6 @@ def _run_replica(
     # Not after an error: the others may be in the middle of a step, and see that we are gone.
     group.tell(-1, 1.0)
     return summary
-
-
-def _has_checkpoint(path: Path, resume: bool) -> bool:
-    """Whether a run goes on from a checkpoint; one that was stopped before its first begins anew."""
-    return resume and bool(steps_in(path / CHECKPOINTS))
 
 
 def _run_here(

@@ -135,6 +135,20 @@ def test_weights_of_torchvision_come_from_the_hub_cache(
     file.write_bytes(b"noise")
     with pytest.raises(ConfigError, match=r"cannot be fetched or read.*put https://"):
         load_first_weights(model, "resnet18", "torchvision:DEFAULT")
+    torch.save({"conv1.weight": Trap(tmp_path / "sprung")}, file)
+    with pytest.raises(ConfigError, match="cannot be fetched or read"):
+        load_first_weights(model, "resnet18", "torchvision:DEFAULT")
+    assert not (tmp_path / "sprung").exists()
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Path.touch, (self._marker,)
 
 
 def test_weights_that_torchvision_does_not_have_are_named_with_those_it_has() -> None:
