@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import resolve
-from sbpipe.process import run_processes
+from sbpipe.config.objects import named, refuse_if_apart
+from sbpipe.process import run_processes, selector_count
 from sbpipe.runs.directory import SUMMARY, claim, default_path, resumed
 
 
@@ -25,9 +26,13 @@ def train(
     `settings` are dotted keys (`{"selection.keep": 0.25}`); what is wrong with them is raised as
     `sbpipe.errors` says, what goes wrong in a role as `process.ChildFailed`, with the end of its log. With
     mode `inline` both roles run in this process, else as two supervised ones.
+
+    Where a setting takes `module:function`, the function itself may stand: in mode `inline` any, else one of
+    a module that other processes can import.
     """
-    given = dict(settings or {})
+    given, only_here = named(settings or {})
     config = resumed(Path(run_dir or ""), given) if resume else resolve(given)
+    refuse_if_apart(given, only_here, config.mode)
     path = Path(run_dir) if run_dir is not None else default_path(config.mode)
     if config.mode == "inline":
         from sbpipe.process.roles import run_inline
@@ -35,5 +40,6 @@ def train(
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
     # Checked here too, though the trainer does it again: from a child it would come as a log and a code.
     claim(path, resume=resume, overwrite=overwrite)
-    ending = run_processes(config, given, path, num_selectors=1, resume=resume, overwrite=overwrite)
+    count = selector_count(config)
+    ending = run_processes(config, given, path, num_selectors=count, resume=resume, overwrite=overwrite)
     return ending.summary or dict(json.loads((path / SUMMARY).read_text(encoding="utf-8")))

@@ -14,7 +14,7 @@ LAYERS = [
     ["runs", "machine"],
     ["models", "data", "selection", "link", "weights", "scoring", "show"],
     ["selector", "trainer"],
-    ["process", "doctor"],
+    ["process", "doctor", "export"],
     ["ownloop"],
     ["bench"],
     ["studies"],
@@ -29,6 +29,7 @@ FORBIDDEN = {
     "data": {"link", "models", "weights", "scoring", "selection", "show"},
     "models": {"link", "data", "weights", "scoring", "selection", "show"},
     "show": {"link", "data", "weights", "scoring", "selection", "models"},
+    "export": {"selector", "scoring", "show", "link", "selection"},
     "trainer": {"selector", "scoring", "show"},
     "selector": {"trainer", "show"},
 }

@@ -10,7 +10,7 @@ from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED
-from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes
+from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes, selector_count
 from sbpipe.runs.directory import claim, default_path
 from sbpipe.show.trackers import wanted
 
@@ -22,10 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     add_run_dir(parser)
     parser.add_argument("--device", metavar="NAME", help="the trainer's device, e.g. cuda:0 (auto)")
-    parser.add_argument("--selector-device", metavar="NAME", help="the selector's device, e.g. cuda:1 (auto)")
+    parser.add_argument(
+        "--selector-device",
+        metavar="NAMES",
+        help="the selector's device, e.g. cuda:1 (auto); of several selectors one each: cuda:1,cuda:2",
+    )
     parser.add_argument("--no-report", action="store_true", help="leave the report for `sbpipe report`")
     parser.add_argument(
-        "--selectors", type=int, default=1, metavar="N", help="number of selector processes (1)"
+        "--selectors",
+        type=int,
+        metavar="N",
+        help="number of selector processes (1, or one for each name of --selector-device)",
     )
     parser.add_argument(
         "--max-restarts",
@@ -57,10 +64,7 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
     path: Path = args.run_dir
     # Refused here, before any process starts, and not in the log of a child.
     claim(path, resume=args.resume, overwrite=args.overwrite)
-    if args.selectors < 1:
-        raise ConfigError(
-            "--selectors", args.selectors, "must be at least 1", "Use --mode inline to run in one process"
-        )
+    num_selectors = selector_count(config, args.selectors)
     if args.max_restarts < 0:
         raise ConfigError(
             "--max-restarts", args.max_restarts, "must be at least 0", "Use 0 to end the run with its trainer"
@@ -70,7 +74,7 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
             config,
             given,
             path,
-            num_selectors=args.selectors,
+            num_selectors=num_selectors,
             resume=args.resume,
             overwrite=args.overwrite,
             max_restarts=args.max_restarts,

@@ -6,6 +6,7 @@ import os
 import time
 
 from sbpipe.commands.settings import add_settings, resolve_or_print
+from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED, leave_at_once
 from sbpipe.machine import cores
 from sbpipe.process import SUPERVISED
@@ -51,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    if len(config.selector.devices) > 1:
+        reason = "names several devices, and this is one selector"
+        raise ConfigError("--device", config.selector.device, reason, "Start one selector for each")
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
     cores.pin_role("selector", config.selector.device, config.selector.threads)

@@ -62,7 +62,15 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="where to write (a new folder under runs/)"
     )
-    parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        type=Path,
+        const=True,
+        default=False,
+        metavar="RUN",
+        help="continue the run in RUN or --run-dir; a longer train.epochs, .steps or .seconds lengthens it",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --run-dir")
     parser.add_argument(
         "--spare",
@@ -103,6 +111,7 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
 def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:
     """The settings of a command, and what was given of them; no settings if they were only to be printed."""
     given = given_settings(args)
+    _name_run(args)
     config = _resumed(args, given) if getattr(args, "resume", False) else resolve(given)
     if args.print_config:
         print(to_toml(config), end="")
@@ -110,7 +119,18 @@ def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str,
     return config, given
 
 
+def _name_run(args: argparse.Namespace) -> None:
+    """`--resume RUN` is short for `--run-dir RUN --resume`."""
+    named = getattr(args, "resume", False)
+    if not isinstance(named, Path):
+        return
+    if args.run_dir not in (None, named):
+        way_out = "Name one run; a file of settings comes before --resume"
+        raise ConfigError("--resume", str(named), f"--run-dir is {args.run_dir}", way_out)
+    args.run_dir, args.resume = named, True
+
+
 def _resumed(args: argparse.Namespace, given: dict[str, Any]) -> Config:
     if args.run_dir is None:
-        raise ConfigError("--resume", True, "needs a run to continue", "Name it with --run-dir")
+        raise ConfigError("--resume", True, "needs a run to continue", "Name it: --resume RUN")
     return resumed(args.run_dir, given)

@@ -26,9 +26,20 @@ from sbpipe.config.schema import (
     known_keys,
 )
 from sbpipe.config.traits import TRAITS, Traits, keeps_all
-from sbpipe.config.writer import digest, from_dict, is_local, to_dict, to_json, to_toml, toml_value
+from sbpipe.config.writer import (
+    BUDGETS,
+    budget,
+    digest,
+    from_dict,
+    is_local,
+    to_dict,
+    to_json,
+    to_toml,
+    toml_value,
+)
 
 __all__ = [
+    "BUDGETS",
     "OWN",
     "TRAITS",
     "CheckpointConfig",
@@ -47,6 +58,7 @@ __all__ = [
     "TrainConfig",
     "Traits",
     "ViewConfig",
+    "budget",
     "check_together",
     "digest",
     "flatten",

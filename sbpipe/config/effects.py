@@ -54,6 +54,12 @@ def of_devices(config: Config) -> Notes:
         yield f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'"
 
 
+def of_average(config: Config) -> Notes:
+    """An average to publish, where there is none."""
+    if config.train.ema_publish and not config.train.ema:
+        yield "train.ema_publish has no effect: train.ema = 0 keeps no average"
+
+
 # --- the policy and its options -------------------------------------------------------------------
 
 
@@ -130,4 +136,5 @@ FINDERS: tuple[Callable[[Config], Notes], ...] = (
     of_reuse,
     of_one_policy,
     of_devices,
+    of_average,
 )

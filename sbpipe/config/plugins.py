@@ -20,8 +20,29 @@ def is_plugin(spec: str) -> bool:
     return ":" in spec
 
 
+HELD = "held:"
+"""What the name of a function begins with that is held, and not imported."""
+_held_objects: dict[str, Callable[..., Any]] = {}
+
+
+def hold(key: str, function: Callable[..., Any]) -> str:
+    """Keep a function that has no name to import for setting `key`, in this process; what to call it."""
+    spec = f"{HELD}{key}"
+    _held_objects[spec] = function
+    return spec
+
+
+def _held(key: str, spec: str) -> Callable[..., Any]:
+    if spec not in _held_objects:
+        reason = "stands for a function that was given to sbpipe.train, and is known to that program alone"
+        raise ConfigError(key, spec, reason, "Give it to sbpipe.train again, or name module:function")
+    return _held_objects[spec]
+
+
 def import_plugin(key: str, spec: str) -> Callable[..., Any]:
-    """The callable that setting `key` names as `module:function`."""
+    """The callable that setting `key` names as `module:function`, or that is held for it."""
+    if spec.startswith(HELD):
+        return _held(key, spec)
     module_name, _, path = spec.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         way_out = "Write for instance mypackage.mymodule:myfunction"

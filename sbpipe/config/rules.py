@@ -1,9 +1,12 @@
 """What must hold between settings. Each rule is a pure function of the config and knows no other."""
 
+import re
 from collections.abc import Callable
 
 from sbpipe.config.schema import Config
 from sbpipe.errors import ConfigError
+
+_DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 Rule = Callable[[Config], ConfigError | None]
 
@@ -87,6 +90,38 @@ def replicas_share_a_batch(config: Config) -> ConfigError | None:
     return ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
 
 
+def devices_are_names(config: Config) -> ConfigError | None:
+    """Names of devices look like some, and of several none is left open."""
+    given, names = config.selector.device, config.selector.devices
+    if strange := [name for name in names if not _DEVICE.fullmatch(name)]:
+        reason = f"{strange[0]!r} is not a device name"
+        return ConfigError(
+            "selector.device", given, reason, "Write for instance cpu, cuda:1 or cuda:1,cuda:2"
+        )
+    if len(names) > 1 and "auto" in names:
+        reason = "which device 'auto' means beside others is not known"
+        return ConfigError("selector.device", given, reason, "Name them all, or none")
+    return None
+
+
+def batch_can_be_cut(config: Config) -> ConfigError | None:
+    """The parts of a batch have examples, and nothing that must see the whole batch first."""
+    parts, own, traits = config.train.accumulate, config.selection, config.selection.traits
+    if parts == 1:
+        return None
+    if parts > config.train.batch_size:
+        reason, way_out = f"train.batch_size is {config.train.batch_size}", "Cut it into fewer parts"
+    elif config.mode == "data-parallel":
+        reason, way_out = "data-parallel cuts the batch already", "Raise train.replicas, or set it to 1"
+    elif own.unbiased or traits.has_own_weights or (traits.sharpens_by_loss and own.reweight):
+        reason = "examples are weighed by a look at the whole batch, before its first part can be trained"
+        knob = "selection.unbiased = 0" if own.unbiased else "selection.reweight = false"
+        way_out = f"Set it to 1, {knob}, or another selection.policy ('spread' weighs nothing)"
+    else:
+        return None
+    return ConfigError("train.accumulate", parts, reason, way_out)
+
+
 # --- the policy and its options -------------------------------------------------------------------
 
 
@@ -159,5 +194,7 @@ RULES: tuple[Rule, ...] = (
     gradient_norm_is_known,
     irreducible_losses_are_given,
     replicas_share_a_batch,
+    batch_can_be_cut,
+    devices_are_names,
     lockstep_publishes_exactly,
 )

@@ -20,6 +20,10 @@ MOST_THREADS = 1024
 MOST_SEEDS = 2**63 - 1
 
 
+OWN_CODE, OWN_FILES = "the trainer's code", "the trainer's files"
+"""What settings reach that only the trainer uses."""
+
+
 def setting(
     default: Any,
     meaning: str,
@@ -34,7 +38,7 @@ def setting(
     """A dataclass field with its meaning and limits (`above` excluded); `words` may stand for a number.
 
     `reaches` says what a text can lead out to: "code" (`module:function`) or "files". A selector follows such
-    a text only where its own user wrote it.
+    a text only where its own user wrote it; those of OWN_CODE and OWN_FILES it never looks at.
     """
     metadata = {
         "meaning": meaning,
@@ -162,6 +166,26 @@ class TrainConfig:
         low=0.0,
         high=MOST_SECONDS,
     )
+    init_from: str = setting(
+        "",
+        "first weights: a run directory, checkpoint, export folder or .safetensors file, or "
+        "torchvision:DEFAULT (or another name) for torchvision's own; a head of another shape stays fresh",
+        reaches=OWN_FILES,
+    )
+    accumulate: int = setting(
+        1,
+        "parts that a train batch is cut into, one forward and backward pass each, for one optimizer step: "
+        "less memory, the same gradient (BatchNorm sees parts)",
+        low=1,
+        high=1024,
+    )
+    ema: float = setting(
+        0.0,
+        "decay of a moving average of the weights, which is then what is evaluated and exported; 0 = off",
+        low=0.0,
+        high=0.999999,
+    )
+    ema_publish: bool = setting(False, "selectors score with the average of train.ema too")
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0, high=MOST_THREADS)
@@ -180,6 +204,15 @@ class OptimConfig:
     momentum: float = setting(0.9, "SGD: momentum", low=0.0, high=1.0)
     nesterov: bool = setting(True, "SGD: Nesterov momentum")
     weight_decay: float = setting(5e-4, "weight decay", low=0.0, high=1e3)
+    no_decay: bool = setting(False, "no weight decay on norms and biases: parameters of one axis")
+    lr_scale: dict[str, Any] = setting(
+        {},
+        "factors of the rate by how a parameter's name begins: {features = 0.1}; the longest name that fits "
+        "counts, 0 freezes",
+    )
+    clip: float = setting(
+        0.0, "greatest norm of a step's gradient, which is scaled down to it; 0 = off", low=0.0, high=1e30
+    )
     options: dict[str, Any] = setting({}, "further keyword arguments of the optimizer")
 
 
@@ -353,7 +386,11 @@ class SyncConfig:
 class SelectorConfig:
     """The selector's device."""
 
-    device: str = setting("auto", "the selector's device: auto, cpu, cuda:1, ...")
+    device: str = setting(
+        "auto",
+        "the selector's device: auto, cpu, cuda:1, ...; of several selectors of `sbpipe run`, one name each, "
+        "separated by commas",
+    )
     precision: str = setting(
         "auto",
         "precision of the scoring forward pass; auto = fp32 at first, then the fastest here that ranks like "
@@ -396,6 +433,11 @@ class SelectorConfig:
         "that is an address",
     )
 
+    @property
+    def devices(self) -> list[str]:
+        """The names in `device`: one, or one for each selector."""
+        return [name.strip() for name in self.device.split(",")]
+
 
 @dataclass(frozen=True)
 class EvalConfig:
@@ -405,6 +447,12 @@ class EvalConfig:
         1.0, "epochs of candidates between evaluations; 0 = only at the end", low=0.0, high=MOST_EPOCHS
     )
     batch_size: int = setting(500, "test examples per forward pass", low=1, high=2**20)
+    metric: str = setting(
+        "",
+        "a measure of your own beside error and loss: module:function(outputs, targets) -> one value per "
+        "test example; the mean is told under the function's name",
+        reaches=OWN_CODE,
+    )
 
 
 @dataclass(frozen=True)

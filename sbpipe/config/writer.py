@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sbpipe.config.parser import flatten, resolve
@@ -12,6 +12,10 @@ from sbpipe.config.schema import RETIRED, Config, known_keys
 # What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
 LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval", "trackers")
 LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
+
+
+BUDGETS = ("train.epochs", "train.steps", "train.seconds")
+"""What may grow when a run is resumed: its length."""
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -59,8 +63,20 @@ def is_local(key: str) -> bool:
     return key.partition(".")[0] in LOCAL_SECTIONS or key in LOCAL_KEYS
 
 
-def digest(config: Config) -> str:
-    """A fingerprint of everything that decides what is trained; equal on both sides of the wire."""
-    shared = {key: value for key, value in flatten(to_dict(config)).items() if not is_local(key)}
+def budget(config: Config) -> dict[str, Any]:
+    """The one setting that ends a run, by its key."""
+    train = config.train
+    if train.steps or train.seconds:
+        return {"train.steps": train.steps} if train.steps else {"train.seconds": train.seconds}
+    return {"train.epochs": train.epochs}
+
+
+def digest(config: Config, *, but: Collection[str] = ()) -> str:
+    """A fingerprint of everything that decides what is trained; equal on both sides of the wire.
+
+    `but` leaves keys out: BUDGETS where a run may have been lengthened.
+    """
+    settings = flatten(to_dict(config))
+    shared = {key: value for key, value in settings.items() if not is_local(key) and key not in but}
     # Sorted, so that the order in which fields are declared does not make two versions disagree.
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

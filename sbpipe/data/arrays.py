@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels
+from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels, refuse_channels_last
 from sbpipe.errors import DataError, DeviceError
 from sbpipe.records import Ids
 
@@ -147,6 +147,7 @@ def array_content(
     if inputs.dtype == np.uint8:
         return ArrayContent(np.ascontiguousarray(_as_nchw(inputs, x)), labels)
     if inputs.dtype == np.float32 and inputs.ndim > 1:
+        refuse_channels_last(inputs.shape[1:], x, f"Store {x}.transpose(0, 3, 1, 2)")
         _check_finite(inputs, x)
         return ArrayContent(np.ascontiguousarray(inputs), labels)
     raise DataError(

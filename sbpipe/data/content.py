@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from sbpipe.errors import DataError
 from sbpipe.records import Ids
 
+_CHANNELS = (1, 3, 4)
+"""Channels that images have."""
+
 Relabel = Callable[[Ids, Ids], Ids]
 """From the classes and the ids of some examples to the classes they shall have."""
 
@@ -103,12 +106,16 @@ class Content(Protocol):
 
 
 class Contents(NamedTuple):
-    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`."""
+    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`.
+
+    `class_names` are what the data set calls its classes, in the order of their numbers; () = not told.
+    """
 
     train: Content
     test: Content
     num_classes: int
     num_labelled: int
+    class_names: tuple[str, ...] = ()
 
 
 def fingerprint(contents: Contents) -> str:
@@ -121,9 +128,25 @@ def fingerprint(contents: Contents) -> str:
     return digest.hexdigest()
 
 
+def names_in(classes: object) -> tuple[str, ...]:
+    """The classes of a data set's attribute `classes`; () unless it is a list of names."""
+    if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
+        return tuple(classes)
+    return ()
+
+
 def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:
     """A DataError in the form of every user's mistake: what was given, why it cannot be used, what to do."""
     return DataError(f"{key} = {given!r}: {reason}. {way_out}")
+
+
+def refuse_channels_last(shape: tuple[int, ...], name: str, fix: str) -> None:
+    """Refuse float images with their channels last: torch would take their rows for channels, and train."""
+    if len(shape) == 3 and shape[2] in _CHANNELS and min(shape[:2]) > max(_CHANNELS):
+        raise DataError(
+            f"{name} has inputs of shape {shape}: these look like images with their channels last, and a "
+            f"network takes them first. {fix}"
+        )
 
 
 def check_labels(

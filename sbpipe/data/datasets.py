@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels
+from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels, refuse_channels_last
 from sbpipe.data.keyed import Example, Items, KeyedDataset
 from sbpipe.data.workers import Workers
 from sbpipe.errors import DataError
@@ -52,6 +52,11 @@ class DatasetContent:
         if labels is not None:
             check_labels(labels, num_classes, f"{name} targets")
         self.first = self._example(0)
+        if not self.is_image:
+            fix = (
+                "Return inputs.permute(2, 0, 1) from the data set, or uint8 images, which are turned for you"
+            )
+            refuse_channels_last(self.input_shape, f"the {name} data set", fix)
 
     @property
     def num_examples(self) -> int:

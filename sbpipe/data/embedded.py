@@ -31,7 +31,7 @@ def read_embedded(data: DataConfig) -> Contents:
     )
     num_classes = data.classes or NUM_DIGITS
     check_labels(train.labels, num_classes, "y_train")
-    return Contents(train, test, num_classes, NUM_DIGITS)
+    return Contents(train, test, num_classes, NUM_DIGITS, tuple(map(str, range(NUM_DIGITS))))
 
 
 def draw(split: str, num_examples: int, seed: int) -> Arrays:

@@ -85,4 +85,6 @@ def read_image_folder(data: DataConfig) -> Contents:
             images, name=name, num_classes=num_classes, num_workers=data.workers, labels=images.labels
         )
 
-    return Contents(content("train", train), content("test", test), num_classes, len(train.classes))
+    return Contents(
+        content("train", train), content("test", test), num_classes, len(train.classes), tuple(train.classes)
+    )

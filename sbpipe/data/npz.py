@@ -12,6 +12,8 @@ from sbpipe.data.content import Contents, data_error
 from sbpipe.errors import DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+NAMES = "classes"
+"""The array of class names, which need not be there."""
 
 
 def read_arrays(data: DataConfig) -> Contents:
@@ -38,7 +40,12 @@ def read_arrays(data: DataConfig) -> Contents:
     except DataError as error:
         raise DataError(f"data.path = {data.path!r}: {error}") from None
     num_labelled = 1 + max(int(content.labels.max()) for content in (train, test))
-    return Contents(train, test, data.classes or num_labelled, num_labelled)
+    return Contents(train, test, data.classes or num_labelled, num_labelled, _class_names(path))
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    found = read_npz(path, (NAMES,), is_any=True).get(NAMES)
+    return () if found is None or found.ndim != 1 or found.dtype.kind != "U" else tuple(found.tolist())
 
 
 def _read(path: Path, given: str) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sbpipe.config import DataConfig
 from sbpipe.config.plugins import import_plugin
-from sbpipe.data.content import Contents, data_error
+from sbpipe.data.content import Contents, data_error, names_in
 from sbpipe.data.datasets import DatasetContent
 
 _FORM = (
@@ -27,9 +27,18 @@ def read_own(data: DataConfig) -> Contents:
     test_content = DatasetContent(test, name="test", num_classes=num_classes, num_workers=data.workers)
     target = train_content.first.target
     if not num_classes and not target.is_floating_point():
-        way_out = "Set data.classes, or give the training data set an attribute num_classes"
+        way_out = (
+            "Set data.classes to their number, or give the training data set an attribute num_classes (a "
+            "number) or classes (their names)"
+        )
         raise data_error("data.name", data.name, "how many classes it has is not known", way_out)
-    return Contents(train_content, test_content, num_classes or target.numel(), num_declared or num_classes)
+    return Contents(
+        train_content,
+        test_content,
+        num_classes or target.numel(),
+        num_declared or num_classes,
+        names_in(getattr(train, "classes", None)),
+    )
 
 
 def _splits(returned: Any, name: str) -> tuple[Any, Any]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import catalog
-from sbpipe.data.content import Contents, Source, data_error, fingerprint
+from sbpipe.data.content import ChannelStats, Contents, Source, data_error, fingerprint
 from sbpipe.data.prune import pruned_fingerprint, pruned_ids
 from sbpipe.data.score_file import check_scores, read_scores
-from sbpipe.data.views import ImageView, PlainView, View, check_view
+from sbpipe.data.views import ImageView, PlainView, View, check_view, normalisation
 from sbpipe.records import Floats, Ids
 
 
@@ -75,7 +75,8 @@ class Data(NamedTuple):
     """A data set on a device: what is trained on, scored (the same examples, perhaps clean) and tested on.
 
     If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is
-    `whole`.
+    `whole`. Whoever uses the model elsewhere needs `normalisation`, which None = inputs pass as they are, and
+    may want `class_names`.
     """
 
     train: Split
@@ -86,6 +87,8 @@ class Data(NamedTuple):
     fingerprint: str
     whole: str
     left: Ids | None = None
+    normalisation: ChannelStats | None = None
+    class_names: tuple[str, ...] = ()
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
         """The scores of these training examples in a file of the whole data set, named by setting `key`."""
@@ -104,8 +107,12 @@ def load_data(
     left = pruned_ids(
         data, fingerprint=whole, num_examples=contents.train.num_examples, batch_size=batch_size
     )
-    place = _place_images if contents.train.is_image else _place_others
-    splits = place(contents, left, view, seed, device)
+    stats = contents.train.channel_stats() if contents.train.is_image else None
+    splits = (
+        _place_others(contents, left, view, seed, device)
+        if stats is None
+        else _place_images(contents, left, view, stats, seed, device)
+    )
     return Data(
         *splits,
         contents.num_classes,
@@ -113,6 +120,8 @@ def load_data(
         pruned_fingerprint(whole, left),
         whole,
         left,
+        None if stats is None else normalisation(view, stats),
+        contents.class_names,
     )
 
 
@@ -137,9 +146,14 @@ def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> Non
 
 
 def _place_images(
-    contents: Contents, left: Ids | None, view: ViewConfig, seed: int, device: torch.device
+    contents: Contents,
+    left: Ids | None,
+    view: ViewConfig,
+    stats: ChannelStats,
+    seed: int,
+    device: torch.device,
 ) -> tuple[Split, Split, Split]:
-    shape, stats = contents.train.input_shape, contents.train.channel_stats()
+    shape = contents.train.input_shape
     check_view(view, shape)
 
     def split(source: Source, margin: int, is_clean: bool, left: Ids | None = None) -> Split:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sbpipe.config import DataConfig
 from sbpipe.data.arrays import array_content
 from sbpipe.data.cache import cache_folder
-from sbpipe.data.content import Contents, data_error
+from sbpipe.data.content import Contents, data_error, names_in
 
 try:
     import fcntl
@@ -59,7 +59,7 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
     num_classes = data.classes or known.num_classes
     try:
         with _alone(root) if data.download else nullcontext():
-            train, test = (_arrays(known, root, split, data.download) for split in (known.train, known.test))
+            train, test = (_dataset(known, root, split, data.download) for split in (known.train, known.test))
     except (RuntimeError, OSError, ValueError, EOFError, KeyError, AssertionError) as error:
         way_out = (
             "Check the network, or put the files there by hand"
@@ -70,25 +70,25 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
             "data.name", data.name, f"not readable in {str(root)!r} ({error})", way_out
         ) from None
     return Contents(
-        array_content(*train, name="train", num_classes=num_classes),
-        array_content(*test, name="test", num_classes=num_classes),
+        array_content(*_arrays(known, train), name="train", num_classes=num_classes),
+        array_content(*_arrays(known, test), name="test", num_classes=num_classes),
         num_classes,
         known.num_classes,
+        names_in(getattr(train, "classes", None)),
     )
 
 
-def _arrays(
-    known: Known, root: Path, split: tuple[str, Any], download: bool
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _dataset(known: Known, root: Path, split: tuple[str, Any], download: bool) -> Any:
     # Imported here, as torchvision takes a second that other data sets need not pay.
     import torchvision  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
         # The official CIFAR files were pickled by an old NumPy, and a new one warns of them.
         warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-        dataset = getattr(torchvision.datasets, known.class_name)(
-            str(root), download=download, **dict([split])
-        )
+        return getattr(torchvision.datasets, known.class_name)(str(root), download=download, **dict([split]))
+
+
+def _arrays(known: Known, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.asarray(dataset.data), np.asarray(getattr(dataset, known.labels))
 
 

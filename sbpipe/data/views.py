@@ -67,15 +67,11 @@ class ImageView:
             + np.arange(self.height) * self.full_width
         )
         self._lines_of_image = _on(device, lines_of_image.ravel())
-        # A channel without contrast has deviation 0: dividing by 1 leaves it at 0.
-        mean, deviation = np.array(stats.mean), np.array([value or 1.0 for value in stats.deviation])
-        scale, shift = (
-            (1 / deviation, -mean / deviation)
-            if config.normalise
-            else (np.full_like(mean, 1 / 255), 0 * mean)
+        mean, deviation = map(np.array, normalisation(config, stats))
+        self._scale, self._shift = (
+            _per_channel(device, values) for values in (1 / deviation, -mean / deviation)
         )
-        self._scale, self._shift = _per_channel(device, scale), _per_channel(device, shift)
-        self._mean = None if config.normalise else _per_channel(device, mean / 255)
+        self._mean = None if config.normalise else _per_channel(device, np.array(stats.mean) / 255)
         self._cut_rows, self._cut_columns = (
             _on(device, _spans(side, config.cutout)) for side in (self.height, self.width)
         )
@@ -141,6 +137,14 @@ class _Draws:
                 self.example_ids[of_epoch], randomness.key(self.seed, purpose, epoch), limit
             )
         return drawn
+
+
+def normalisation(config: ViewConfig, stats: ChannelStats) -> ChannelStats:
+    """What a view subtracts from pixels of 0 to 255 and divides them by."""
+    if not config.normalise:
+        return ChannelStats((0.0,) * len(stats.mean), (255.0,) * len(stats.mean))
+    # A channel without contrast has deviation 0: dividing by 1 leaves it at 0.
+    return ChannelStats(stats.mean, tuple(value or 1.0 for value in stats.deviation))
 
 
 def check_view(config: ViewConfig, shape: tuple[int, ...]) -> None:

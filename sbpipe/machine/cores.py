@@ -53,8 +53,9 @@ def cores_of(
 
 
 def computes_on_cpu(device: str) -> bool:
-    """Whether this device name will mean the CPU."""
-    return device == "cpu" or (device == "auto" and not may_have_accelerator())
+    """Whether this device name, or one of several with commas between them, will mean the CPU."""
+    names = [name.strip() for name in device.split(",")]
+    return "cpu" in names or ("auto" in names and not may_have_accelerator())
 
 
 def keep_memory() -> None:

@@ -16,10 +16,15 @@ def accelerators() -> list[torch.device]:
 
 
 def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
-    """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU."""
+    """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU.
+
+    Of several selectors, whose devices are all named, it is the first one's.
+    """
     found = [str(device) for device in accelerators()]
+    taken = [name.strip() for name in selector.split(",")]
     if trainer == "auto":
-        trainer = next((name for name in found if name != selector), "cpu")
+        trainer = next((name for name in found if name not in taken), "cpu")
+    selector = taken[0]
     if selector == "auto":
         selector = next((name for name in found if name != trainer), "cpu")
     return trainer, selector

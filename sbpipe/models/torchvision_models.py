@@ -1,14 +1,20 @@
-"""Models of torchvision by name: image and video classifiers, untrained. The one file here to import it.
+"""Models of torchvision by name, untrained, and its weights for them. The one file here to import it.
 
 The import is inside a function: it takes a second that our own models need not wait for. It must not know how
 weights are seeded.
 """
 
 import inspect
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, get_type_hints
 
+import torch
 from torch import nn
+
+from sbpipe.errors import ConfigError
 
 # Their auxiliary heads would answer with a tuple while training, and leaving init_weights out makes
 # torchvision warn.
@@ -19,6 +25,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _MORE_OPTIONS = {
     name: {"width_mult", "reduced_tail", "dilated"} for name in ("mobilenet_v3_large", "mobilenet_v3_small")
 }
+
+
+PRETRAINED = "torchvision:"
+"""What a setting begins with that names weights of torchvision."""
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+_OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
 
 
 def torchvision_names() -> list[str]:
@@ -45,6 +57,36 @@ def build_torchvision(name: str, num_classes: int, options: Mapping[str, Any]) -
         name, weights=None, num_classes=num_classes, **{**_DEFAULTS.get(name, {}), **options}
     )
     return model
+
+
+def pretrained(name: str, which: str, *, key: str) -> dict[str, torch.Tensor]:
+    """The tensors of torchvision's own weights for a model; fetched unless they lie in torch's hub cache.
+
+    `which` is DEFAULT or a name of the model's weights, `key` the setting that asks for them.
+    """
+    given, models = PRETRAINED + which, _zoo()
+    if name not in torchvision_names():
+        way_out = "Set model.name to one of torchvision's, or name a file"
+        raise ConfigError(key, given, f"model.name = {name!r} is no model of torchvision", way_out)
+    known = models.get_model_weights(name).__members__
+    if which not in known:
+        offer = ", ".join(f"{PRETRAINED}{one}" for one in known) or "none"
+        raise ConfigError(key, given, f"torchvision has no such weights for {name}", f"It has: {offer}")
+    try:
+        # Never anything but tensors: a file in the cache may be anybody's.
+        state = known[which].get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+        place = Path(torch.hub.get_dir()) / "checkpoints" / Path(known[which].url).name
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        way_out = f"Check the network, or put {known[which].url} at {place}"
+        raise ConfigError(key, given, f"cannot be fetched or read ({said})", way_out) from None
+    # As torchvision itself does: its files still have names of an older densenet, and heads built only on
+    # request.
+    return {
+        _OLD_DENSENET.sub(r"\1\2", tensor_name): tensor
+        for tensor_name, tensor in state.items()
+        if not tensor_name.startswith(_AUXILIARY)
+    }
 
 
 def _zoo() -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.config import Config, flatten, known_keys, to_dict, toml_value
+from sbpipe.errors import ConfigError
 from sbpipe.machine.place import Place
 from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
 from sbpipe.process.crew import Crew
@@ -29,6 +30,7 @@ __all__ = [
     "assignments",
     "role_command",
     "run_processes",
+    "selector_count",
     "selector_settings",
     "show_events",
     "trackers_of",
@@ -109,15 +111,30 @@ def _replicas(config: Config, command: list[str], logs: Path, meeting: Path) -> 
 def _selectors(config: Config, path: Path, count: int) -> list[Child]:
     if config.is_one_process:
         return []
-    own = assignments(selector_settings(config))
+    names, own = config.selector.devices, selector_settings(config)
+    # One name is that of all: `auto` may mean the same device for each.
+    each = [own | {"selector.device": name} for name in names] if len(names) > 1 else [own] * count
     return [
         Child(
             f"selector {k}",
-            role_command("selector", *own, "--connect", str(path)),
+            role_command("selector", *assignments(settings), "--connect", str(path)),
             path / LOGS / f"selector-{k}.log",
         )
-        for k in range(count)
+        for k, settings in enumerate(each)
     ]
+
+
+def selector_count(config: Config, given: int | None = None) -> int:
+    """How many selectors a run has: as many as were asked for, or have a device named."""
+    if given is not None and given < 1:
+        raise ConfigError(
+            "--selectors", given, "must be at least 1", "Use --mode inline to run in one process"
+        )
+    named = len(config.selector.devices)
+    if given is not None and named > 1 and given != named:
+        reason = f"selector.device = {config.selector.device!r} names {named} devices"
+        raise ConfigError("--selectors", given, reason, "Name one device for each selector, or one for all")
+    return named if named > 1 else given or 1
 
 
 def trackers_of(config: Config, path: Path) -> list[Child]:
@@ -141,7 +158,9 @@ def selector_settings(config: Config) -> dict[str, Any]:
     own = [
         key
         for key, known in known_keys().items()
-        if key.startswith(("selector.", "link.")) or key in _OF_BOTH or known.metadata["reaches"]
+        if key.startswith(("selector.", "link."))
+        or key in _OF_BOTH
+        or known.metadata["reaches"] in ("code", "files")
     ]
     return {
         key: settings[key]

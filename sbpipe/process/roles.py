@@ -23,6 +23,7 @@ from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
+from sbpipe.runs.checkpoints import has_checkpoint
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
@@ -71,7 +72,7 @@ def run_trainer(
     began = time.perf_counter()
     # First: a wrong --run-dir shows at once, not after the data has been loaded.
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config)
+    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
     # Before the run directory is opened: an address in use must leave nothing behind there.
     listener = Listener(config.link)
     port = listener.port
@@ -114,7 +115,7 @@ def run_inline(
     """Both roles in this process, over the in-process port; returns the summary."""
     began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config)
+    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
     run_dir = _open_run_dir(
         config,
         path,
@@ -145,7 +146,11 @@ def _run_replica(
     began = time.perf_counter()
     if place.rank == 0:
         claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config, devices.of_replica(config.train.device, place.rank))
+    setup = prepare(
+        config,
+        devices.of_replica(config.train.device, place.rank),
+        is_resumed=resume and has_checkpoint(path),
+    )
     group = Group(place, setup.device, config.train.batch_size)
     if place.rank:
         work(setup, group, path / CHECKPOINTS if resume else None)

@@ -12,18 +12,23 @@ from sbpipe.show.terminal import Display
 def show_events(
     follower: TrainerFollower, display: Display, *, with_warnings: bool = False
 ) -> list[dict[str, Any]]:
-    """Show events since the last call, and return them; warnings too where the trainer's log is not shown."""
+    """Show events since the last call, and return them; notes and warnings too where no log is shown."""
     events = list(follower.new_events())
     for event in events:
         if event.get("kind") == "progress":
             display.show(event)
-        elif event.get("kind") == "warning" and with_warnings:
-            display.say(f"warning: {event['text']}")
+        elif event.get("kind") in ("note", "warning") and with_warnings:
+            display.say(_said(event))
         elif event.get("kind") == "selector" and event.get("selector") != "inline":
             display.say(f"selector {event['selector']}: {event['state']}{_because(event)}")
         elif event.get("kind") == "auto":
             display.say(f"{event['key']} = 'auto': {event['new']} instead of {event['old']}{_because(event)}")
     return events
+
+
+def _said(event: dict[str, Any]) -> str:
+    """A note or a warning as a line."""
+    return f"{'warning: ' if event['kind'] == 'warning' else ''}{event['text']}"
 
 
 def _because(event: dict[str, object]) -> str:
@@ -63,7 +68,7 @@ class SelectorEvents:
         """Their notes and warnings."""
         for event in self.new_events():
             if event.get("kind") in ("note", "warning"):
-                display.say(f"{'warning: ' if event['kind'] == 'warning' else ''}{event['text']}")
+                display.say(_said(event))
 
     def num_answered(self, pid: int) -> int:
         """Leases that the selector of this process has answered: the name of its events tells the process."""

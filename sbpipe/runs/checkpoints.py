@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from sbpipe.runs.names.files import CHECKPOINT
+from sbpipe.runs.names.files import CHECKPOINT, CHECKPOINTS
 
 _NAME = re.compile(re.escape(CHECKPOINT).replace(r"\{\}", r"(\d+)"))
 
@@ -17,3 +17,8 @@ def steps_in(folder: Path) -> list[int]:
 def path_of(folder: Path, step: int) -> Path:
     """The checkpoint of a step."""
     return folder / CHECKPOINT.format(step)
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Whether a run has one to go on from; a run that was stopped before its first begins anew."""
+    return bool(steps_in(run / CHECKPOINTS))

@@ -13,7 +13,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sbpipe.config import Config, digest, flatten, from_dict, is_local, resolve, to_dict, to_json
+from sbpipe.config import (
+    BUDGETS,
+    Config,
+    budget,
+    digest,
+    flatten,
+    from_dict,
+    is_local,
+    resolve,
+    to_dict,
+    to_json,
+)
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.runs.events import plain
@@ -75,23 +86,28 @@ def is_unused(path: Path) -> bool:
 
 
 def resumed(path: Path, given: Mapping[str, Any]) -> Config:
-    """The settings of the run in a directory; only what does not change the training may be given anew."""
+    """The settings of the run in a directory, with those given anew that may change.
+
+    These are what does not decide what is trained, and the budget, which may grow.
+    """
     claim(path, resume=True, overwrite=False)
-    if is_finished(path):
-        raise RunDirError(
-            f"the run in {path} is finished: there is nothing to resume. Use --overwrite to run it again"
-        )
     before = _settings_in(path)
-    after = resolve(flatten(to_dict(before)), given)
-    if digest(before) != digest(after):
-        old, new = flatten(to_dict(before)), flatten(to_dict(after))
-        # Digests differ, so at least one key that was given decides what is trained.
-        key = next(key for key in given if old[key] != new[key] and not is_local(key))
-        raise ConfigError(
-            key,
-            new[key],
-            f"the run in {path} was started with {old[key]!r}",
-            "Leave it out, or start a new run",
+    old, ((end, length),) = flatten(to_dict(before)), budget(before).items()
+    for key in given:
+        if key in BUDGETS and key != end and given[key] != old[key]:
+            way_out = f"Set {end} to more than {length:g}"
+            raise ConfigError(key, given[key], f"the run in {path} is measured by {end}", way_out)
+    after = resolve(old, given)
+    new = flatten(to_dict(after))
+    for key in given:
+        if old[key] != new[key] and not is_local(key) and not (key == end and new[key] > length):
+            words = "A run can be made longer, not shorter" if key == end else "Leave it out"
+            reason = f"the run in {path} was started with {old[key]!r}"
+            raise ConfigError(key, new[key], reason, f"{words}, or start a new run")
+    if is_finished(path) and digest(before) == digest(after):
+        raise RunDirError(
+            f"the run in {path} is finished: there is nothing to resume. Lengthen it with --set {end}=N, "
+            f"more than {length:g}, or use --overwrite to run it again"
         )
     return after
 
@@ -115,9 +131,16 @@ def is_finished(path: Path) -> bool:
 
 def make_private(path: Path) -> None:
     """Make a directory that only this user can reach; one that is there is left as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Its mode is not left to the umask: keys, weights and data of the run lie here.
-    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Its mode is not left to the umask: keys, weights and data of the run lie here.
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> RunDirError:
+    return RunDirError(f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir")
 
 
 def refuse_if_in_use(path: Path) -> None:
@@ -166,9 +189,7 @@ class RunDir:
             run_dir = cls(path)
             run_dir._lock()
         except OSError as error:
-            raise RunDirError(
-                f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir"
-            ) from None
+            raise _unwritable(path, error) from None
         # Only once it is locked: until then the files may be those of a trainer at work.
         if overwrite and not resume:
             run_dir._clear()
@@ -204,6 +225,16 @@ class RunDir:
     def write_config(self, config: Config) -> None:
         """Leave the resolved settings."""
         write_config(self.path, config)
+
+    def lengthen(self, config: Config) -> None:
+        """Leave the settings of a longer budget, if this is one; the run has not ended then."""
+        if digest(_settings_in(self.path)) == digest(config):
+            return
+        try:
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            self.write_config(config)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
 
     def write_environment(self, devices: dict[str, str]) -> None:
         """Leave versions, devices and the git commit, if any."""

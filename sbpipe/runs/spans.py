@@ -26,6 +26,10 @@ class Spans:
         """Time one stage."""
         return _Span(self, name)
 
+    def gathered(self) -> "Gathered":
+        """Time stages that come in several pieces, each of which counts once."""
+        return Gathered(self)
+
     def cpu_span(self, name: str) -> "_CpuSpan":
         """Time one stage of a side thread by its processor time: what it costs the loop.
 
@@ -92,6 +96,21 @@ class _Span:
 
     def __exit__(self, *_: object) -> None:
         self._spans.add(self._name, self._begin, time.perf_counter() - self._begin)
+
+
+class Gathered:
+    """The pieces of some stages: together they are one span of each, which begins with its first piece."""
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+        self._pieces = Spans()
+
+    def __enter__(self) -> Spans:
+        return self._pieces
+
+    def __exit__(self, *_: object) -> None:
+        for name, recent in self._pieces.take_recent().items():
+            self._spans.add(name, recent[0], self._pieces.total_s[name])
 
 
 class _CpuSpan:

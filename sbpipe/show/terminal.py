@@ -45,6 +45,8 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "correlation": "{:.3f}".format,
     "bytes/s": lambda rate: f"{rate / 1e6:,.1f} MB/s",
     "candidates/s": "{:,.0f} / s".format,
+    "loss": "{:.3f}".format,
+    "metric": "{:.4g}".format,
 }
 """How a number of some unit is written; of another unit, with the unit behind it where it is no count."""
 
@@ -58,23 +60,39 @@ def shown(name: str, value: Any) -> str:
 
 
 def trainer_line(event: Mapping[str, Any], bar: int = _BAR) -> str:
-    """The trainer's side of a progress event as one line, with a bar of so many letters."""
+    """The trainer's side of a progress event as one line, with a bar of so many letters.
+
+    A narrow terminal cuts it off: first comes whether the run goes well, then what it has learned.
+    """
     share, step = event.get("share") or 0.0, event.get("step") or 0
-    loss, staleness = event.get("loss"), event.get("staleness")
     filled = round(bar * min(1.0, max(0.0, share)))
     return (
-        f"trainer  {'█' * filled}{'░' * (bar - filled)} {100 * share:3.0f}%  step {step:.0f}  "
-        f"loss {'–' if loss is None else f'{loss:.3f}'}  error {percent(event.get('error'))}  "
-        f"staleness {'–' if staleness is None else f'{staleness:.2f}'}  idle {percent(event.get('idle'))}  "
-        f"left {duration(event.get('left_s'))}"
+        f"trainer  {'█' * filled}{'░' * (bar - filled)} {100 * share:3.0f}%  "
+        f"{event.get('candidates_per_s') or 0.0:,.0f}/s  left {duration(event.get('left_s'))}  "
+        f"staleness {_two(event.get('staleness'))}  idle {percent(event.get('idle'))}  step {step:.0f}  "
+        f"loss {_three(event.get('loss'))}  error {percent(event.get('error'))}{_tested(event)}"
     )
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _tested(event: Mapping[str, Any]) -> str:
+    """What was found beside the test error, as far as it was."""
+    loss, metric, name = (event.get(field) for field in ("test_loss", "metric", "metric_name"))
+    of_loss = "" if loss is None else f"  test loss {_three(loss)}"
+    return of_loss + ("" if metric is None else f"  {name or 'metric'} {FORMS['metric'](metric)}")
 
 
 def selector_line(event: Mapping[str, Any]) -> str:
     """The selectors' side of a progress event as one line."""
     return (
         f"selector {event.get('selectors') or 0:.0f} ready  keep {percent(event.get('keep_rate'))}"
-        f"  {event.get('candidates_per_s') or 0.0:,.0f} candidates/s"
         f"  idle {percent(event.get('selector_idle'))}{_effective(event)}"
     )
 
@@ -173,6 +191,8 @@ def verdict_text(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 ENDING = {
     "eval.error": "of the test examples classified wrongly",
+    "eval.loss": "mean over the test set",
+    "eval.metric": "your own, mean over the test set",
     "wall_s": "from start to end",
     "steps": "optimizer steps",
     "candidates_per_s": "candidates considered while training",
@@ -182,17 +202,20 @@ ENDING = {
     "staleness.mean": "that the weights moved on between scoring and training",
     "fidelity.spearman": "1 = scores rank like fresh losses, 0 = they say nothing",
 }
-"""The numbers a user acts on, each with a few words; trouble with leases is the tenth."""
-NO_CLASSES = {"eval.loss": "mean over the test set"}
-"""In place of the test error, where targets are no classes."""
+"""The numbers a user acts on, each with a few words; trouble with leases is the last."""
+
+
+def label_of(name: str, summary: Mapping[str, Any]) -> str:
+    """What a number is called; a user's own metric has the name of its function."""
+    own = summary.get("eval.metric_name") if name == "eval.metric" else None
+    return str(own or NUMBERS[name].label)
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
     """The numbers a user acts on; all others are in summary.json and in the report."""
-    ending = ENDING if summary.get("eval.error") is not None else NO_CLASSES | ENDING
     rows = [
-        (NUMBERS[name].label, shown(name, summary[name]), words)
-        for name, words in ending.items()
+        (label_of(name, summary), shown(name, summary[name]), words)
+        for name, words in ENDING.items()
         if summary.get(name) is not None
     ]
     lost, alone = summary.get("lease.expired"), summary.get("lease.fallback")

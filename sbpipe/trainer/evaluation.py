@@ -1,7 +1,7 @@
 """The test error, loss and per-class error. Reads the model in evaluation mode; changes nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -11,12 +11,14 @@ from torch import nn
 from sbpipe.data import Split
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss
+from sbpipe.models.metrics import Metric
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one pass over the test split found; `error` is top-1, None where targets are not classes.
 
+    `metric` is the mean of the user's own, which is called `metric_name`; None where there is none.
     `is_finite`: some test example has a finite loss. Where none has, the model computes nothing any more.
     """
 
@@ -24,6 +26,8 @@ class Evaluation:
     loss: float
     class_errors: list[float] = field(default_factory=list)
     is_finite: bool = True
+    metric: float | None = None
+    metric_name: str | None = None
 
 
 @torch.inference_mode()
@@ -34,13 +38,14 @@ def evaluate(
     *,
     batch_size: int,
     num_classes: int,
+    metric: Metric | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Evaluation | None:
     """Top-1 error and mean loss on the test split; None if `goes_on`, asked before each batch, said no."""
     was_training, layout = model.training, layout_of(model)
     model.eval()
     wrong, seen = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
-    loss_sum = 0.0
+    loss_sum = metric_sum = 0.0
     is_classes, is_finite = True, False
     for start in range(0, test.num_examples, batch_size):
         if not goes_on():
@@ -51,6 +56,7 @@ def evaluate(
         outputs = model(laid_out(inputs, layout))
         losses = loss(outputs, targets)
         loss_sum += float(losses.sum())
+        metric_sum += float(metric(outputs, targets).sum()) if metric else 0.0
         is_finite = is_finite or bool(losses.isfinite().any())
         is_classes = is_classes and are_classes(outputs, targets, num_classes)
         if is_classes:
@@ -58,11 +64,15 @@ def evaluate(
             seen += np.bincount(truth, minlength=num_classes)
             wrong += np.bincount(truth[answers != truth], minlength=num_classes)
     model.train(was_training)
-    if not is_classes:
-        return Evaluation(None, loss_sum / test.num_examples, is_finite=is_finite)
-    per_class = (wrong / np.maximum(seen, 1)).round(6).tolist()
-    mean_loss = loss_sum / test.num_examples
-    return Evaluation(float(wrong.sum() / seen.sum()), mean_loss, per_class, is_finite)
+    found = Evaluation(
+        float(wrong.sum() / seen.sum()) if is_classes else None,
+        loss_sum / test.num_examples,
+        (wrong / np.maximum(seen, 1)).round(6).tolist() if is_classes else [],
+        is_finite,
+    )
+    if metric is None:
+        return found
+    return replace(found, metric=metric_sum / test.num_examples, metric_name=metric.name)
 
 
 def are_classes(outputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> bool:

@@ -1,4 +1,4 @@
-"""The optimizer: any class of torch.optim by its name. It must not know the schedule, the loss or the loop.
+"""The optimizer: any class of torch.optim by its name. It must not know the loss or the loop.
 
 On the CPU the classes of `FUSED_ON_CPU` run fused: one pass over memory in place of one per operation. On
 ResNet-18 (11.2 M parameters, one thread of a Xeon) an SGD step with Nesterov momentum then takes 8.5 ms
@@ -15,12 +15,14 @@ from torch.optim import Optimizer
 from sbpipe.config import OptimConfig
 from sbpipe.config.plugins import accepted_keywords
 from sbpipe.errors import ConfigError, ModelError
+from sbpipe.trainer.schedule import SCALE
 
 FUSED_ON_CPU = ("SGD", "Adam", "AdamW", "Adagrad")
 UNUSABLE = {
     "LBFGS": "evaluates the loss several times per step, which a batch selected once does not allow",
     "SparseAdam": "takes sparse gradients only",
 }
+_MOST_SCALE = 10_000
 # Settings with keys of their own, which `optim.options` must not set again.
 OWN_KEYS = ("lr", "weight_decay", "momentum", "nesterov")
 
@@ -30,19 +32,47 @@ def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
     kind = _find_class(config.name)
     accepted = (accepted_keywords(kind) or set()) - {"params"}
     options = _checked_options(config, kind.__name__, accepted)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not named:
         raise ModelError("model: no parameter requires grad, so there is nothing to train")
     arguments = {name: value for name, value in _own_settings(config).items() if name in accepted}
-    arguments |= _speed(kind.__name__, parameters, options) | options
+    arguments |= _speed(kind.__name__, list(named.values()), options) | options
     try:
-        optimizer: Optimizer = kind(parameters, **arguments)
+        optimizer: Optimizer = kind(groups_of(config, named), **arguments)
     except (ValueError, TypeError, RuntimeError) as error:
         given = ", ".join(f"{name} = {value!r}" for name, value in arguments.items())
         raise ConfigError(
             "optim.name", config.name, f"refuses {given} ({error})", "Change that setting of [optim]"
         ) from error
     return optimizer
+
+
+def groups_of(config: OptimConfig, named: dict[str, nn.Parameter]) -> list[Any]:
+    """The parameters as the optimizer takes them: a plain list, or groups that differ in rate or decay."""
+    if not config.no_decay and not config.lr_scale:
+        return list(named.values())
+    scales = _checked_scales(config.lr_scale, list(named))
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
+    for name, parameter in named.items():
+        prefix = max((known for known in scales if name.startswith(known)), key=len, default=None)
+        scale = 1.0 if prefix is None else scales[prefix]
+        is_decayed = not (config.no_decay and parameter.dim() <= 1)
+        group = groups.setdefault((scale, is_decayed), {"params": []})
+        group["params"].append(parameter)
+        group |= {SCALE: scale, "lr": config.lr * scale} if prefix is not None else {}
+        group |= {} if is_decayed else {"weight_decay": 0.0}
+    return list(groups.values())
+
+
+def _checked_scales(given: dict[str, Any], names: list[str]) -> dict[str, float]:
+    for prefix, scale in given.items():
+        key = f"optim.lr_scale.{prefix}"
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 <= scale <= _MOST_SCALE:
+            raise ConfigError(key, scale, "is no factor of a rate", f"Give a number from 0 to {_MOST_SCALE}")
+        if not any(name.startswith(prefix) for name in names):
+            begin = ", ".join(sorted({name.partition(".")[0] for name in names}))
+            raise ConfigError(key, scale, "no parameter's name begins so", f"They begin with {begin}")
+    return {prefix: float(scale) for prefix, scale in given.items()}
 
 
 def _own_settings(config: OptimConfig) -> dict[str, Any]:

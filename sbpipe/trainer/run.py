@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sbpipe.config import digest, warnings_of
-from sbpipe.errors import ConfigError, RunDirError
+from sbpipe.errors import ConfigError
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
+from sbpipe.trainer.card import card_of
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
+from sbpipe.trainer.lineage import check_lineage, lineage_of
 from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
@@ -106,6 +108,10 @@ class TrainerRun:
         log.warning("%s", text)
         self._events.write("warning", text=text)
 
+    def _note(self, text: str) -> None:
+        log.info("%s", text)
+        self._events.write("note", text=text)
+
     def _say_start(self) -> None:
         config, stream = self._setup.config, self._engine.stream
         self._events.write(
@@ -127,6 +133,8 @@ class TrainerRun:
         )
         for warning in warnings_of(config):
             self._events.write("warning", text=warning)
+        for note in self._setup.notes:
+            self._note(note)
         if config.selection.history_by == "class" and not self._engine.census.knows_classes:
             self._warn(
                 "selection.history_by = 'class' has no effect: this data set does not tell classes before it "
@@ -145,11 +153,12 @@ class TrainerRun:
             return not self._loop.is_stopped.is_set()
 
         return evaluate(
-            setup.train_step.model,
+            setup.train_step.judged,
             setup.loss,
             setup.data.test,
             batch_size=setup.config.eval.batch_size,
             num_classes=setup.data.num_classes,
+            metric=setup.metric,
             goes_on=goes_on,
         )
 
@@ -158,7 +167,8 @@ class TrainerRun:
     def _state(self, step: int) -> dict[str, Any]:
         self._telemetry.flush()
         return {
-            "digest": digest(self._setup.config),
+            **lineage_of(self._setup.config),
+            "card": card_of(self._setup.config, self._setup.data),
             **self._setup.train_step.state(),
             "engine": self._engine.state(step),
             "telemetry": self._telemetry.state(),
@@ -192,19 +202,19 @@ class TrainerRun:
         return state
 
     def _resume(self) -> int:
-        state = self._checkpoints.load_newest()
+        state, config = self._checkpoints.load_newest(), self._setup.config
+        note = "" if state is None else check_lineage(state, config, self._run_dir.path)
+        # Not before: what cannot be lengthened stays as it was, finished.
+        self._run_dir.lengthen(config)
         if state is None:
             log.info("no checkpoint yet in %s: starting from step 0", self._run_dir.path)
             self._events.write("resumed", step=0)
             return self._begin()
-        if state["digest"] != digest(self._setup.config):
-            raise RunDirError(
-                f"the checkpoint in {self._run_dir.path} was written under other settings. Resume without "
-                "changing them"
-            )
         self._restore(state)
         self._events.write("resumed", step=state["step"])
         log.info("resumed from step %d", state["step"])
+        if note:
+            self._note(note)
         return int(state["step"])
 
     # --- the end ----------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ import torch
 
 from sbpipe.config import ScheduleConfig
 
+SCALE = "lr_scale"
+"""Where a parameter group of an optimizer keeps the factor of its rate."""
+
 
 def onecycle(config: ScheduleConfig, progress: float) -> float:
     """Linear from 0 to the peak over `warmup`, then linear down to `final`."""
@@ -48,12 +51,13 @@ def rate_factor(config: ScheduleConfig, progress: float) -> float:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, peak_lr: float, factor: float) -> None:
-    """Give every parameter group the rate of this moment."""
+    """Give every parameter group the rate of this moment, times the group's own factor if it has one."""
     for group in optimizer.param_groups:
+        rate = peak_lr * factor * group.get(SCALE, 1.0)
         if isinstance(group["lr"], torch.Tensor):  # a captured graph reads the rate from this very tensor
-            group["lr"].fill_(peak_lr * factor)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = peak_lr * factor
+            group["lr"] = rate
 
 
 def _after_warmup(config: ScheduleConfig, progress: float) -> float:

@@ -14,9 +14,11 @@ from sbpipe.machine import devices
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import PerExampleLoss, build_loss
+from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Job
+from sbpipe.trainer.first_weights import load_first_weights
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
@@ -39,6 +41,9 @@ class Setup:
     manifest: Manifest
     spans: Spans
     irreducible: Floats | None = None
+    metric: Metric | None = None
+    notes: tuple[str, ...] = ()
+    """What a user shall know of how it was built."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -51,7 +56,7 @@ class Setup:
         train = self.data.train
         return Job(
             config=self.config,
-            model=self.train_step.model,
+            model=self.train_step.published,
             manifest=self.manifest,
             examples=examples or train,
             num_examples=train.num_examples,
@@ -85,11 +90,17 @@ def slots_for(config: Config, manifest: Manifest, session: bytes = b"") -> Slots
     return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
-def prepare(config: Config, device_name: str | None = None) -> Setup:
-    """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step."""
+def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool = False) -> Setup:
+    """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step.
+
+    A run that is resumed has its weights from a checkpoint, so `train.init_from` need not be there any more.
+    """
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
     )
+    if len(config.selector.devices) > 1:  # of `sbpipe run`: on this very machine
+        for name in config.selector.devices:
+            devices.resolve("selector.device", name)
     devices.use(device)
     spans = Spans()
     data = load_data(
@@ -104,14 +115,19 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
         model = build_model(
             config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
         )
+        source = "" if is_resumed else config.train.init_from
+        notes = (load_first_weights(model, config.model.name, source),) if source else ()
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
-        loss = build_loss(config.loss)
+        loss, metric = build_loss(config.loss), build_metric(config.eval)
         model = model.to(device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
             tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
-            model.eval()(laid_out(data.test.batch(tested_ids, 0).inputs, layout_of(model)))
+            inputs, targets = data.test.batch(tested_ids, 0)
+            outputs = model.eval()(laid_out(inputs, layout_of(model)))
+            if metric is not None:
+                metric(outputs, targets)
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
@@ -123,7 +139,7 @@ def prepare(config: Config, device_name: str | None = None) -> Setup:
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
-    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible)
+    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
 
 
 def _check_length(config: Config, num_examples: int) -> None:

@@ -11,6 +11,7 @@ from sbpipe.config import Config
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.ema import Ema
 from sbpipe.trainer.schedule import rate_factor, set_rate
 
 Weigh = Callable[[torch.Tensor], torch.Tensor]
@@ -37,6 +38,7 @@ class TrainStep:
         self._loss = loss
         self._purpose = "step"
         self.optimizer = optimizer
+        self.ema = Ema(model, config.train.ema) if config.train.ema else None
         self._spans = spans
         self._layout = layout_of(model)
         self.rate = config.optim.lr
@@ -57,9 +59,27 @@ class TrainStep:
         self.rate = self._config.optim.lr * factor
         set_rate(self.optimizer, self._config.optim.lr, factor)
         self.model.train()
+        seed = randomness.key(self._config.seed, self._purpose, step) & (2**63 - 1)
+        if self._config.train.accumulate > 1:
+            assert weigh is None, "weights are of a whole batch, and the settings refuse them beside parts"
+            losses = self._in_parts(seed, inputs, targets)
+        else:
+            losses = self._whole(seed, inputs, targets, weigh)
+        with self._spans.span("optimizer"):
+            self._clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            if self.ema is not None:
+                self.ema.update(self.model, step + 1)
+        return losses
+
+    def _whole(
+        self, seed: int, inputs: torch.Tensor, targets: torch.Tensor, weigh: Weigh | None
+    ) -> torch.Tensor:
+        """Leave the gradient of a batch in one pass; its losses."""
         # Loader threads seed the same global generators for their views, under the same lock.
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
-            self._seed(randomness.key(self._config.seed, self._purpose, step) & (2**63 - 1))
+            self._seed(seed)
             losses = self._losses(inputs, targets)
         with self._spans.span("weigh"):
             weighed = losses if weigh is None else losses * weigh(losses.detach())
@@ -67,10 +87,29 @@ class TrainStep:
             # Freed instead of zeroed: the backward pass then writes gradients without reading them first.
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(self.scaler.scale(weighed.mean()))
-        with self._spans.span("optimizer"):
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
         return losses.detach()
+
+    def _in_parts(self, seed: int, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Leave the gradient of a batch, summed over its parts: only one of them is in memory at a time."""
+        self.optimizer.zero_grad(set_to_none=True)
+        found = []
+        with self._spans.gathered() as spans:
+            for number, part in enumerate(_parts(len(inputs), self._config.train.accumulate)):
+                with spans.span("forward"), randomness.GLOBAL_GENERATORS:
+                    self._seed(seed + number & (2**63 - 1))  # dropout must not repeat in every part
+                    losses = self._losses(inputs[part], targets[part])
+                with spans.span("backward"):
+                    torch.autograd.backward(self.scaler.scale(losses.sum() / len(inputs)))
+                found.append(losses.detach())
+        return torch.cat(found)
+
+    def _clip(self) -> None:
+        """Scale the gradient down where it is longer than `optim.clip`."""
+        if not self._config.optim.clip:
+            return
+        self.scaler.unscale_(self.optimizer)
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_norm_(trained, self._config.optim.clip)
 
     def _seed(self, seed: int) -> None:
         # Not torch.manual_seed: without CUDA, MPS or XPU it queues a call with a formatted stack for each of
@@ -84,9 +123,21 @@ class TrainStep:
             outputs = self.forward(laid_out(inputs, self._layout))
         return self._loss(outputs, targets)
 
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is evaluated and exported: the average, where there is one."""
+        return self.model if self.ema is None else self.ema.model
+
+    @property
+    def published(self) -> nn.Module:
+        """The model that selectors score with."""
+        return self.judged if self._config.train.ema_publish else self.model
+
     def state(self) -> dict[str, Any]:
-        """For the checkpoint: copies on the CPU of model, optimizer and gradient scaler."""
+        """For the checkpoint: copies on the CPU of model, average, optimizer and gradient scaler."""
+        average = {} if self.ema is None else {"ema": _cloned(dict(self.ema.model.state_dict()))}
         return {
+            **average,
             "model": _cloned(dict(self.model.state_dict())),
             "optimizer": _cloned(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
@@ -97,9 +148,14 @@ class TrainStep:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None:
+            self.ema.model.load_state_dict(state["ema"])
 
     def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """A pass forward and back without a trace: a wrong loss or too little memory shows before a run."""
+        # What a step holds at one time: the first part of the batch is the largest.
+        first = _parts(len(inputs), self._config.train.accumulate)[0]
+        inputs, targets = inputs[first], targets[first]
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         devices = [] if self._device.type == "cpu" else [self._device]
         self.model.train()
@@ -111,6 +167,12 @@ class TrainStep:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def _parts(number: int, count: int) -> list[slice]:
+    """A batch of some number cut into at most so many parts, all alike but the last, which may be smaller."""
+    size = -(-number // count)
+    return [slice(begin, begin + size) for begin in range(0, number, size)]
 
 
 def _cloned(value: Any) -> Any:

@@ -111,6 +111,15 @@ def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("command", [("run",), ("run", "--mode", "inline"), ("trainer",)], ids=" ".join)
+def test_a_place_that_cannot_be_written_is_a_mistake_and_no_bug(command: tuple[str, ...]) -> None:
+    # Nobody can make a folder there, not even root, whom permissions do not stop.
+    done = sbpipe(*command, "--run-dir", "/proc/nowhere/run", *settings())
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("sbpipe: /proc/nowhere/run cannot be written")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

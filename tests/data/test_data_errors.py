@@ -42,6 +42,7 @@ def out_of_range(): return second((x, 3))
 def out_of_range_at_once(): return both((x, -1))
 def broken(): return second(ValueError("the disc is on fire"))
 def unnumbered(): return both((x, 0), kind=Unnamed)
+def channels_last(): return both((torch.zeros(8, 9, 3), 0))
 def flat_bytes(): return both((torch.zeros(5, dtype=torch.uint8), 0))
 """
 
@@ -294,6 +295,24 @@ def test_an_image_folder_that_is_not_there_is_refused(path: str) -> None:
         load("image_folder", path=path)
 
 
+@pytest.mark.parametrize("shape", [(12, 8, 8, 3), (12, 8, 6, 1), (12, 5, 9, 4)])
+def test_float_arrays_with_their_channels_last_are_refused_with_the_fix(
+    here: Path, shape: tuple[int, ...]
+) -> None:
+    arrays = good_arrays() | {
+        "x_train": np.zeros(shape, np.float32),
+        "x_test": np.zeros(shape, np.float32)[:4],
+    }
+    np.savez(here / "a.npz", **arrays)
+    with pytest.raises(DataError, match=r"x_train .*channels last.*Store x_train\.transpose\(0, 3, 1, 2\)"):
+        load("arrays", path=str(here / "a.npz"))
+    arrays["x_train"], arrays["x_test"] = (
+        arrays[name].transpose(0, 3, 1, 2) for name in ("x_train", "x_test")
+    )
+    np.savez(here / "a.npz", **arrays)
+    assert load("arrays", path=str(here / "a.npz")).input_shape == (shape[3], *shape[1:3])
+
+
 # --- the user's own -------------------------------------------------------------------------------
 
 
@@ -307,7 +326,14 @@ def test_an_image_folder_that_is_not_there_is_refused(path: str) -> None:
         ("bad_data:words", "train example 0 has the input str 'a word'. Each item must be a pair"),
         ("bad_data:word_targets", "train example 0 has the target str 'cat'"),
         ("bad_data:out_of_range_at_once", r"train targets\[0\] = -1: labels must be 0 to 2"),
-        ("bad_data:unnumbered", "how many classes it has is not known. Set data.classes"),
+        (
+            "bad_data:unnumbered",
+            "how many classes it has is not known. Set data.classes .* num_classes .* or classes",
+        ),
+        (
+            "bad_data:channels_last",
+            r"train data set has inputs of shape \(8, 9, 3\).*channels last.*permute\(2, 0, 1\)",
+        ),
         (
             "bad_data:flat_bytes",
             r"train example 0 has the input torch.uint8 of shape \(5,\): uint8 inputs are images",

@@ -124,6 +124,12 @@ def test_the_number_of_classes_may_be_given(here: Path) -> None:
     assert load("arrays", path=save(here / "a.npz", pixels(20, 3, 8, 8)), classes=12).num_classes == 12
 
 
+def test_arrays_may_name_their_classes(here: Path) -> None:
+    named = save(here / "a.npz", pixels(20, 3, 8, 8), classes=np.array(["cat", "dog"]))
+    assert load("arrays", path=named).class_names == ("cat", "dog")
+    assert load("arrays", path=save(here / "b.npz", pixels(20, 3, 8, 8))).class_names == ()
+
+
 def test_the_clean_score_view_shows_the_same_examples_unaugmented(here: Path) -> None:
     path, example_ids = save(here / "a.npz", pixels(20, 3, 8, 8)), np.arange(20)
     clean = load("arrays", ViewConfig(crop=2, flip=True, score="clean"), path=path)
@@ -347,6 +353,7 @@ def test_cifar_is_read_in_its_own_format(
     assert np.array_equal(np.rint(batch.inputs.numpy() * 255), images[:6])
     assert np.array_equal(np.rint(data.test.batch(np.arange(2), 0).inputs.numpy() * 255), images[6:])
     assert (batch.targets.tolist(), data.num_classes) == ([0, 1, 2, 3, 4, 5], num_classes)
+    assert data.class_names == ("a", "b")
 
 
 def write_idx(folder: Path, images: np.ndarray, labels: np.ndarray, prefix: str) -> None:
@@ -401,6 +408,7 @@ def test_an_image_folder_is_squared_resized_and_labelled_by_folder(here: Path, t
     batch = data.train.batch(np.array([4, 0]), 0)
     data.train.close()
     assert (data.input_shape, data.num_classes, data.train.num_examples) == ((3, 16, 16), 2, 6)
+    assert data.class_names == ("blue", "red")
     assert batch.targets.tolist() == [1, 0]
     assert batch.inputs[:, :, 7, 7].mul(255).round().tolist() == [[200, 0, 0], [0, 0, 200]]
     assert data.train.targets_of(np.arange(6)).tolist() == [0, 0, 0, 1, 1, 1]  # type: ignore[union-attr]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sbpipe.runs.names import NUMBERS
 from sbpipe.show.terminal import (
     ENDING,
-    NO_CLASSES,
     Display,
     cut,
     selector_line,
@@ -55,9 +54,21 @@ def drawn(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch, *lines: str)
 
 
 def test_a_line_tells_what_is_known() -> None:
-    assert trainer_line(EVENT).endswith("idle 12.5%  left 1m15s")
-    assert "step 0  loss –  error –  staleness –" in trainer_line({})
-    assert selector_line({}) == "selector 0 ready  keep –  0 candidates/s  idle –"
+    assert trainer_line(EVENT).endswith("step 12345  loss 0.432  error 6.2%")
+    assert trainer_line({}).endswith(" 0/s  left ?  staleness –  idle –  step 0  loss –  error –")
+    assert selector_line({}) == "selector 0 ready  keep –  idle –"
+
+
+def test_a_line_tells_the_test_loss_and_the_users_own_metric_where_they_are_known() -> None:
+    tested = {"test_loss": 0.25, "metric": 0.98765, "metric_name": "top5"}
+    assert trainer_line(EVENT | tested).endswith("error 6.2%  test loss 0.250  top5 0.9877")
+
+
+def test_eighty_columns_show_how_the_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, selector = drawn(80, 24, monkeypatch)
+    for words in ("50%", "4,934/s", "left 1m15s", "staleness 1.07", "idle 12.5%"):
+        assert words in trainer
+    assert selector == "selector 1 ready  keep 33.3%  idle 25.0%"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])
@@ -99,14 +110,14 @@ def test_a_number_is_shown_by_its_unit() -> None:
     assert shown("candidates_per_s", 4934.2) == "4,934 / s"
 
 
-def test_the_end_table_has_the_ten_numbers_a_user_acts_on() -> None:
-    summary = dict.fromkeys(NUMBERS, 1)
+def test_the_end_table_has_the_numbers_a_user_acts_on() -> None:
+    summary = dict.fromkeys(NUMBERS, 1) | {"eval.metric_name": "top5"}
     table = summary_table(summary).splitlines()
-    assert len(table) == 10
-    assert table[0].split("  ")[1] == "test error"
+    assert len(table) == len(ENDING) + 1
+    assert [line.split("  ")[1] for line in table[:3]] == ["test error", "test loss", "top5"]
     assert "1, 1" in table[-1]
 
 
 def test_the_end_table_leaves_out_what_does_not_apply() -> None:
-    table = summary_table(dict.fromkeys([*ENDING, *NO_CLASSES]) | {"steps": 7, "eval.loss": 0.25})
+    table = summary_table(dict.fromkeys(ENDING) | {"steps": 7, "eval.loss": 0.25})
     assert [line.split("  ")[1] for line in table.splitlines()] == ["test loss", "steps"]

@@ -287,6 +287,7 @@ def test_a_whole_run_shows_what_a_reader_looks_at_and_no_more(run: Run) -> None:
     assert [chart.name for chart in charts_of_one(run)] == [
         "error-over-time",
         "loss",
+        "test-loss",
         "time-breakdown",
         "timeline",
         "times-kept",

@@ -41,6 +41,9 @@ _PROGRESS = EventKind("progress", ("trainer",), "how the run stands, twice a sec
     CANDIDATES,
     Field("loss", "loss", "training loss of the last step, mean of the batch", "training loss"),
     Field("error", "share", "last test error", "test error"),
+    Field("test_loss", "loss", "last mean loss on the test set", "test loss"),
+    Field("metric", "metric", "last mean of `eval.metric` on the test set"),
+    Field("metric_name", "text", "the name of its function"),
     Field("keep_rate", "share", "of the candidates so far that were kept", "keep rate"),
     Field("keep", "share", "the keep rate that leases aim at now", "keep rate aimed at"),
     Field("fill", "share", "of the examples trained so far that nobody selected: filled in, because "
@@ -141,6 +144,8 @@ _EVAL = EventKind("eval", ("trainer",), "the test error was measured", (
     Field("error", "share", "of test examples classified wrongly; null where targets are no classes",
           "test error"),
     Field("loss", "loss", "mean over the test set", "test loss"),
+    Field("metric", "metric", "mean of `eval.metric` over the test set; null where there is none"),
+    Field("metric_name", "text", "the name of its function"),
     Field("class_errors", "list", "the error of each class; empty where no `scores` event comes with it"),
 ))  # fmt: skip
 _SCORES = EventKind("scores", ("trainer",), "with every `eval`, of many only with some and the last: what "
@@ -271,6 +276,9 @@ KINDS: dict[str, EventKind] = {
 """Every kind of event, by its name."""
 IN_SUMMARY = {
     "error": "eval.error",
+    "test_loss": "eval.loss",
+    "metric": "eval.metric",
+    "metric_name": "eval.metric_name",
     "step": "steps",
     "candidates": "candidates",
     "keep_rate": "keep_rate",

@@ -18,6 +18,8 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
 TRACKERS = "trackers"
 JOB = "job.pkl"
+EXPORT = "export"
+WEIGHTS = "model.safetensors"
 
 FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
@@ -39,6 +41,7 @@ FILES: dict[str, str] = {
     JOB: "while a user's own loop goes on: what its selectors select for, for this user alone",
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
     f"{CHECKPOINTS}/": "what a resume needs",
+    f"{EXPORT}/": "the trained model for others, where `sbpipe export` made it",
     f"{LOGS}/": "what the roles printed",
     LOCK: "held while a trainer works here",
     f"{TRACKERS}/": "how far each tracker has come; `tensorboard/`, `wandb/`, `mlruns/` are their copies",

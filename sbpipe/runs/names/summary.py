@@ -50,6 +50,13 @@ _RUN = (
     Number("device.selector", "selector device", "text", "what the selectors ran on"),
     Number("eval.error", "test error", "share", "share of test examples classified wrongly, at the end"),
     Number("eval.loss", "test loss", "loss", "mean loss on the test set, at the end"),
+    Number(
+        "eval.metric",
+        "own metric",
+        "metric",
+        "mean of `eval.metric` on the test set, at the end; null where there is none",
+    ),
+    Number("eval.metric_name", "metric's name", "text", "the name of its function"),
 )
 _LOOP_MEANINGS = {stage.name: stage.meaning for stage in STAGES if stage.role == "trainer"}
 _TRAINER = (

@@ -12,7 +12,7 @@ from sbpipe.runs.names import IN_SUMMARY, LOOP, NUMBERS, TROUBLE
 from sbpipe.runs.numbers import is_number, number
 from sbpipe.show.report.kept import never_kept_share
 from sbpipe.show.report.table import Table
-from sbpipe.show.terminal import percent, shown
+from sbpipe.show.terminal import label_of, percent, shown
 
 HEAD = (
     "eval.error",
@@ -28,6 +28,7 @@ HEAD = (
 """What a reader asks first; with the share of examples never kept, ten numbers."""
 WITHOUT_END = {"wall_s": "train_s"}
 FACTS = (
+    "eval.loss",
     "staleness.mean",
     "fidelity.spearman",
     "scoring.agreement",
@@ -80,12 +81,16 @@ def numbers_of(run: Run) -> dict[str, Any]:
 
 
 def tiles_of(run: Run) -> list[tuple[str, str]]:
-    """The ten numbers a reader asks for first, as far as they are known."""
+    """The ten numbers a reader asks for first, and a metric of the user's own, as far as they are known."""
     numbers, never_kept = numbers_of(run), never_kept_share(run)
     # A run without an end has no wall time yet; it says how long it has been training.
     names = [name if numbers.get(name) is not None else WITHOUT_END.get(name, name) for name in HEAD]
+    if numbers.get("eval.metric") is not None:
+        names.insert(1, "eval.metric")
     known = [
-        (NUMBERS[name].label, shown(name, numbers[name])) for name in names if numbers.get(name) is not None
+        (label_of(name, numbers), shown(name, numbers[name]))
+        for name in names
+        if numbers.get(name) is not None
     ]
     return [*known, *([] if never_kept is None else [("never kept", percent(never_kept))])]
 

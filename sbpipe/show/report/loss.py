@@ -1,10 +1,11 @@
-"""The loss of the train batches over a run. Pure functions from steps to a chart."""
+"""Losses over a run, of train batches and test set, and a metric of the user's own. Pure, to charts."""
 
 from collections.abc import Sequence
 from math import fsum
 
 from sbpipe.runs import Run
 from sbpipe.runs.gathering import Stretch
+from sbpipe.runs.numbers import number
 from sbpipe.show.charts import Chart
 from sbpipe.show.report.encoding import lines, quantitative, with_band
 from sbpipe.show.report.thinning import stretches_by_weight, thinning_note
@@ -32,6 +33,29 @@ def loss_chart(run: Run) -> Chart | None:
             num_steps, len(rows), "steps", "means of equal stretches, in a band from lowest to highest"
         ),
     )
+
+
+def test_charts(run: Run) -> list[Chart]:
+    """The test loss, and the user's own metric where there is one, at every evaluation of at least two."""
+    names = [event.get("metric_name") for event in run.of("eval") if event.get("metric_name")]
+    own = str(names[-1]) if names else "metric"
+    found = (
+        _over_evaluations(run, "loss", "test-loss", "Test loss", "Mean loss of the test set."),
+        _over_evaluations(run, "metric", "metric", own, "Mean of eval.metric over the test set."),
+    )
+    return [chart for chart in found if chart is not None]
+
+
+def _over_evaluations(run: Run, field: str, name: str, title: str, meaning: str) -> Chart | None:
+    measured = [(number(event, "step"), number(event, field)) for event in run.of("eval")]
+    rows = [
+        {"step": step, field: value} for step, value in measured if step is not None and value is not None
+    ]
+    if len(rows) < 2:
+        return None
+    x = quantitative("step", "step", scale={"nice": False, "zero": False})
+    y = quantitative(field, title.lower() if field == "loss" else title, scale={"zero": False})
+    return Chart(name=name, title=title, meaning=meaning, spec=lines(rows, x, y, mark={"point": True}))
 
 
 def _spread(piece: Sequence[Stretch]) -> dict[str, float]:

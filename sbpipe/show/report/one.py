@@ -9,7 +9,7 @@ from sbpipe.show.report.curves import error_over_time
 from sbpipe.show.report.examples import example_charts, read_examples
 from sbpipe.show.report.facts import fact_tables, full_tables, status_of, tiles_of, warnings_in
 from sbpipe.show.report.kept import kept_charts
-from sbpipe.show.report.loss import loss_chart
+from sbpipe.show.report.loss import loss_chart, test_charts
 from sbpipe.show.report.scores import distribution, score_notes
 from sbpipe.show.report.section import Section
 from sbpipe.show.report.timeline import timeline_chart
@@ -31,7 +31,11 @@ def sections_of_one(run: Run) -> list[Section]:
     kept = [*kept_charts(run), *_known(distribution(run.of("scores")))]
     return [
         Section("head", "", verdict=lines_of(run.summary), tiles=tiles_of(run), notes=warnings_in(run)),
-        Section("training", "Error and loss", _known(error_over_time(group), loss_chart(run))),
+        Section(
+            "training",
+            "Error and loss",
+            [*_known(error_over_time(group), loss_chart(run)), *test_charts(run)],
+        ),
         Section("time", "Time", [*breakdown_charts(group), *_known(timeline)], notes=missing),
         Section("selection", "What was kept", kept, notes=score_notes(run)),
         Section("examples", "Easy and hard examples", sheets, notes=example_notes),

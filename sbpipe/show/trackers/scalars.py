@@ -29,7 +29,7 @@ _STEP = {
 NAMES: dict[str, dict[str, str]] = {
     "step": _STEP,
     "steps": _STEP,
-    "eval": {"error": "eval/error", "loss": "eval/loss"},
+    "eval": {"error": "eval/error", "loss": "eval/loss", "metric": "eval/metric"},
     "progress": {
         "idle": "pipeline/trainer_idle",
         "selector_idle": "pipeline/selector_idle",

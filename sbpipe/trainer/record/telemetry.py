@@ -34,6 +34,10 @@ class _Noted(NamedTuple):
     spans: dict[str, list[float]]
 
 
+# Fields of a progress event, and where the last evaluation has them.
+_EVALUATED = {"error": "error", "test_loss": "loss", "metric": "metric", "metric_name": "metric_name"}
+
+
 class Telemetry:
     """Measures the loop from outside: losses are read one step late, so that logging waits for no device."""
 
@@ -149,6 +153,8 @@ class Telemetry:
             startup_s=self._startup_before_s + self.began - self._process_began,
             error=evaluation.error,
             loss=evaluation.loss,
+            metric=evaluation.metric,
+            metric_name=evaluation.metric_name,
             # After hundreds of evaluations, each class of each one is more than anybody looks at.
             class_errors=evaluation.class_errors if is_full else [],
         )
@@ -188,7 +194,7 @@ class Telemetry:
             step=self._stream.steps_done,
             candidates=self._stream.ledger.num_considered,
             loss=self._last_loss,
-            error=self._evaluation.error if self._evaluation else None,
+            **{name: getattr(self._evaluation, found, None) for name, found in _EVALUATED.items()},
             keep_rate=self._stream.yielded.num_kept / max(1, self._stream.ledger.num_considered),
             keep=self._stream.keep,
             fill=self._tally.fill_share,
@@ -273,10 +279,10 @@ class Telemetry:
             **self.evaluation_numbers(),
         }
 
-    def evaluation_numbers(self) -> dict[str, float | None]:
-        """The last test error and loss."""
-        found = self._evaluation
-        return {"eval.error": found.error if found else None, "eval.loss": found.loss if found else None}
+    def evaluation_numbers(self) -> dict[str, float | str | None]:
+        """What the last evaluation found."""
+        names = ("error", "loss", "metric", "metric_name")
+        return {f"eval.{name}": getattr(self._evaluation, name, None) for name in names}
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

@@ -1,0 +1,30 @@
+"""The exponential moving average of a model's weights (`train.ema`). Knows no step but its number."""
+
+import copy
+
+import torch
+from torch import nn
+
+
+class Ema:
+    """A second model that follows the first: average = decay * average + (1 - decay) * new, number by number.
+
+    Buffers are averaged with the parameters, so that running statistics belong to the weights beside them;
+    whole numbers are copied.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the weights after so many steps."""
+        # At first the mean over the steps so far: the weights that a model began with must not linger.
+        decay = min(self._decay, (1 + step) / (10 + step))
+        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        averages = [average for average, _ in pairs if average.is_floating_point()]
+        torch._foreach_lerp_(averages, [new for _, new in pairs if new.is_floating_point()], 1.0 - decay)
+        for average, new in pairs:
+            if not average.is_floating_point():
+                average.copy_(new)
