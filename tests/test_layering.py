@@ -16,7 +16,7 @@ LAYERS = [
     ["selector", "trainer"],
     ["process", "bench", "doctor"],
     ["ownloop"],
-    ["studies"],
+    ["studies", "hf", "lightning"],
     ["commands", "api"],
     ["cli"],
 ]
@@ -37,6 +37,8 @@ OWNERS = {
     "vl_convert": {"show/charts/render.py"},
     "starlette": {"show/live/server.py"},
     "uvicorn": {"show/live/server.py"},
+    "transformers": {"hf.py"},
+    "pytorch_lightning": {"lightning.py"},
 }
 TORCH_FREE = (
     "api",
