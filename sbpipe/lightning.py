@@ -28,7 +28,7 @@ STATE = "sbpipe"
 
 
 class Selection(Callback):  # type: ignore[misc]
-    """Tells the loader which optimizer steps, keeps its state in Lightning's checkpoints, and ends its run."""
+    """Tells the loader which optimizer steps, keeps its state in checkpoints, and ends its run."""
 
     def __init__(self, loader: SelectedLoader) -> None:
         super().__init__()
@@ -38,9 +38,9 @@ class Selection(Callback):  # type: ignore[misc]
         """The optimizers are there."""
         if len(trainer.optimizers) != 1:
             raise LoopError(
-                f"selection: the module has {len(trainer.optimizers)} optimizers, and a train batch ends with "
-                "the step of one. Call loader.attach(optimizer) with the one that steps once for each batch, "
-                "and leave this callback out"
+                f"selection: the module has {len(trainer.optimizers)} optimizers, and a train batch ends "
+                "with the step of one. Call loader.attach(optimizer) with the one that steps once for each "
+                "batch, and leave this callback out"
             )
         if trainer.accumulate_grad_batches != self._loader.accumulate:
             raise LoopError(

@@ -3,7 +3,6 @@
 import tempfile
 
 import torch
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments, set_seed
 
@@ -23,7 +22,7 @@ def padded(examples):
 
 
 def losses(model, batch):
-    return functional.cross_entropy(model(**batch).logits, batch["labels"], reduction="none")
+    return torch.nn.functional.cross_entropy(model(**batch).logits, batch["labels"], reduction="none")
 
 
 model = BertForSequenceClassification(

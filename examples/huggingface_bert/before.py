@@ -3,7 +3,6 @@
 import tempfile
 
 import torch
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments, set_seed
 from transformers.trainer import Trainer

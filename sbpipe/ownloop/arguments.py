@@ -72,8 +72,8 @@ def batch_size_of(loader: Any) -> int:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(size, int):
         raise DataError(
-            "select: the loader has no batch_size (a batch_sampler decides). Give it a DataLoader with one: a "
-            "train batch holds exactly so many examples"
+            "select: the loader has no batch_size (a batch_sampler decides). Give it a DataLoader with one: "
+            "a train batch holds exactly so many examples"
         )
     return size
 

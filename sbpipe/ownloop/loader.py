@@ -100,8 +100,8 @@ class SelectedLoader:
 
     def _ran_ahead(self) -> LoopError:
         return LoopError(
-            f"mode = {self._plan.config.mode!r}: the next batch was asked for before the optimizer step of the "
-            "last one, and it is scored with the weights after that step. Use mode = 'pipelined', or "
+            f"mode = {self._plan.config.mode!r}: the next batch was asked for before the optimizer step of "
+            "the last one, and it is scored with the weights after that step. Use mode = 'pipelined', or "
             "'fixed-lag' with sync.lag of at least the batches that the loop fetches ahead"
         )
 
