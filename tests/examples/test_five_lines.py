@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,11 @@ NAMES = ("plain", "accelerate", "huggingface_bert", "huggingface_gpt2", "lightni
 INLINE = "settings={'mode': 'inline'}, losses="
 
 
-def changed_lines(before: str, after: str) -> int:
-    """Lines of code that are added or replaced, or else taken away."""
-    lines = [[line for line in text.splitlines() if line.strip()] for text in (before, after)]
-    marks = [line[0] for line in difflib.ndiff(*lines)]
-    return max(marks.count("+"), marks.count("-"))
+def difference(name: str) -> list[str]:
+    """The lines of code that are added (+) or taken away (-)."""
+    texts = ((EXAMPLES / name / f"{which}.py").read_text() for which in ("before", "after"))
+    before, after = ([line for line in text.splitlines() if line.strip()] for text in texts)
+    return [line.rstrip() for line in difflib.ndiff(before, after) if line[0] in "+-"]
 
 
 def test_no_example_is_forgotten() -> None:
@@ -30,8 +31,15 @@ def test_no_example_is_forgotten() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_selection_changes_five_lines_at_most(name: str) -> None:
-    before, after = ((EXAMPLES / name / f"{which}.py").read_text() for which in ("before", "after"))
-    assert 0 < changed_lines(before, after) <= 5
+    marks = [line[0] for line in difference(name)]
+    assert 0 < max(marks.count("+"), marks.count("-")) <= 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_page_shows_the_whole_difference(name: str) -> None:
+    page = EXAMPLES.parent / "docs" / "clients" / f"{name.split('_')[0]}.md"
+    shown = re.findall(r"^```diff\n(.*?)\n```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert "\n".join(difference(name)) in shown
 
 
 @pytest.mark.filterwarnings("ignore")

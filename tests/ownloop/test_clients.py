@@ -3,6 +3,8 @@
 The libraries are imported where they are used: they are slow to import, and most tests do without.
 """
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from support.clients import (
 from torch.utils.data import DataLoader
 
 import sbpipe
+from sbpipe.errors import MissingExtra, ModelError, UserError
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.loader import SelectedLoader
 
@@ -219,8 +222,65 @@ def test_losses_that_are_a_method_of_the_model_are_refused(tmp_path: Path) -> No
             return square_losses(self, batch)
 
     model = Judging()
-    with pytest.raises(sbpipe.errors.ModelError, match=r"Judging\.judge"):
+    with pytest.raises(ModelError, match=r"Judging\.judge"):
         loader_of(model, tmp_path, model.judge)
     losses = Judging.judge(model, next(iter(DataLoader(Numbered(), 4))))
     assert np.isfinite(losses.detach().numpy()).all()
     loader_of(model, tmp_path, Judging.judge)
+
+
+def test_losses_that_are_a_method_of_the_trainer_are_refused(tmp_path: Path) -> None:
+    from support.hf_clients import trainer_of
+
+    from sbpipe.hf import SelectingTrainer
+
+    with pytest.raises(ModelError, match="none are given"):
+        trainer_of(tmp_path, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SelectingTrainer, "losses", lambda self, model, batch: None)
+        with pytest.raises(ModelError, match="@staticmethod"):
+            trainer_of(tmp_path, None)
+        patch.setattr(SelectingTrainer, "losses", staticmethod(square_losses))
+        assert trainer_of(tmp_path, None).losses is square_losses
+
+
+def test_evaluations_in_between_are_not_taken_for_training(told: Told, tmp_path: Path) -> None:
+    from support.hf_clients import trainer_of
+
+    trainer = trainer_of(tmp_path, square_losses, eval_strategy="steps", eval_steps=3)
+    trainer.train()
+    assert trainer.state.global_step == len(told.ids) == 8
+    assert sum("eval_loss" in entry for entry in trainer.state.log_history) == 3
+
+
+def test_lightning_and_selection_must_accumulate_alike(tmp_path: Path) -> None:
+    from support.lightning_clients import Module, trainer_of
+
+    module = Module(square_losses)
+    loader = loader_of(module, tmp_path, square_losses, accumulate=2)
+    trainer = trainer_of(tmp_path, loader, max_epochs=1)
+    trainer.accumulate_grad_batches = 4
+    with pytest.raises(LoopError, match="accumulate_grad_batches=4"):
+        trainer.fit(module, loader)
+
+
+@pytest.mark.parametrize(("library", "extra"), [("transformers", "hf"), ("pytorch_lightning", "lightning")])
+def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(
+    library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "lightning", raising=False)
+    monkeypatch.delitem(sys.modules, f"sbpipe.{extra}", raising=False)
+    with pytest.raises(MissingExtra, match=rf"sbpipe\[{extra}\]"):
+        importlib.import_module(f"sbpipe.{extra}")
+
+
+def test_one_of_several_training_processes_is_refused(tmp_path: Path) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(UserError, match="one of 2 training processes"):
+            next(iter(loader_of(Net(), tmp_path, square_losses)))
+    finally:
+        torch.distributed.destroy_process_group()

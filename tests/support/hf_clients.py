@@ -34,6 +34,7 @@ def trainer_of(
         model,
         args,
         train_dataset=Numbered(),
+        eval_dataset=Numbered(16),
         optimizers=(torch.optim.SGD(model.parameters(), 0.05), None),
         callbacks=callbacks,
         losses=losses,
