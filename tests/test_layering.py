@@ -17,7 +17,7 @@ LAYERS = [
     ["process", "doctor", "export"],
     ["ownloop"],
     ["bench"],
-    ["studies"],
+    ["studies", "hf", "lightning"],
     ["commands", "api"],
     ["cli"],
 ]
@@ -39,6 +39,8 @@ OWNERS = {
     "vl_convert": {"show/charts/render.py"},
     "starlette": {"show/live/server.py"},
     "uvicorn": {"show/live/server.py"},
+    "transformers": {"hf.py"},
+    "pytorch_lightning": {"lightning.py"},
 }
 TORCH_FREE = (
     "api",

@@ -1,8 +1,8 @@
 """Is selection worth anything on text? A classifier and a small language model on Python's own library.
 
-Each is trained in a plain loop with a selector beside it (scores one step late, on a logical clock, so that a
-run repeats), and with random selection for as many updates and for twice as many, the rate decayed inside each
-budget. Prints one line per run, then a table.
+Each is trained in a plain loop with a selector beside it (scores one step late, on a logical clock, so that
+a run repeats), and with random selection for as many updates and for twice as many, the rate decayed inside
+each budget. Prints one line per run, then a table.
 
     python examples/text/worth.py classifier --seeds 3
     python examples/text/worth.py language --seeds 3
@@ -213,10 +213,8 @@ def main() -> None:
     updates = arguments.updates or updates
     data = cut(library(), length, packages)
     unit = "perplexity" if arguments.task == "language" else "% test error"
-    print(
-        f"{arguments.task}: {len(data[0]):,} pieces to train on, {len(data[1]):,} to test on; {unit} after {updates} updates",
-        flush=True,
-    )
+    sizes = f"{len(data[0]):,} pieces to train on, {len(data[1]):,} to test on"
+    print(f"{arguments.task}: {sizes}; {unit} after {updates} updates", flush=True)
     arms = [("random", 1), ("random", 2), *((policy, 1) for policy in arguments.policies.split(","))]
     found: dict[tuple[str, int], list[float]] = {arm: [] for arm in arms}
     for seed in range(arguments.seeds):
@@ -225,9 +223,8 @@ def main() -> None:
             print(f"  seed {seed}  {policy} x{times}: {found[policy, times][-1]:.2f}", flush=True)
     for (policy, times), values in found.items():
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        print(
-            f"{policy:>8} x{times}  {statistics.mean(values):.2f} ± {spread:.2f}  ({', '.join(f'{value:.2f}' for value in values)})"
-        )
+        each = ", ".join(f"{value:.2f}" for value in values)
+        print(f"{policy:>8} x{times}  {statistics.mean(values):.2f} ± {spread:.2f}  ({each})")
 
 
 if __name__ == "__main__":

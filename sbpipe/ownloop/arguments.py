@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
@@ -51,14 +51,8 @@ def own_data(loader: Any) -> OwnData:
         )
     if not len(dataset):
         raise DataError("select: the data set is empty: there is nothing to select from")
-    if getattr(loader, "batch_size", None) is None:
-        raise DataError(
-            "select: the loader has no batch_size (a batch_sampler decides). Give it a DataLoader with one: "
-            "a "
-            "train batch holds exactly so many examples"
-        )
-    sampler = getattr(loader, "sampler", None)
-    if sampler is not None and type(sampler) not in (RandomSampler, SequentialSampler):
+    batch_size_of(loader)
+    for sampler in _samplers_of(loader):
         log.warning(
             "select: the loader's %s is not used: candidates come in a random order of their own, every one "
             "once an epoch",
@@ -69,6 +63,27 @@ def own_data(loader: Any) -> OwnData:
             "select: the loader's worker_init_fn is not used: generators are seeded for every example"
         )
     return OwnData(dataset, loader.collate_fn, max(1, getattr(loader, "num_workers", 0)))
+
+
+def batch_size_of(loader: Any) -> int:
+    """Examples of one batch of the user's; what accelerate prepares has them in its batch sampler alone."""
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    if not isinstance(size, int):
+        raise DataError(
+            "select: the loader has no batch_size (a batch_sampler decides). Give it a DataLoader with one: "
+            "a train batch holds exactly so many examples"
+        )
+    return size
+
+
+def _samplers_of(loader: Any) -> list[Any]:
+    """Samplers of the loader that do more than shuffle, or nothing."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    different = {id(sampler): sampler for sampler in samplers if sampler is not None}.values()
+    return [each for each in different if not isinstance(each, (RandomSampler, SequentialSampler))]
 
 
 def unwrapped(model: Any, what: str = "model") -> nn.Module:
@@ -85,6 +100,15 @@ def unwrapped(model: Any, what: str = "model") -> nn.Module:
     return model
 
 
+def refuse_ranks() -> None:
+    """Selection serves one training process; ranks that each select would train on different terms."""
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise UserError(
+            f"select: this is one of {distributed.get_world_size()} training processes, and selection serves "
+            "one. Train in one process, and give the other devices to selectors (selector='cuda:1')"
+        )
+
+
 def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
     """What both roles work on."""
     if not callable(losses):
@@ -92,6 +116,12 @@ def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
             f"select: losses is a {type(losses).__name__}. Give it a function losses(model, batch) that "
             f"returns "
             "one value per example"
+        )
+    if isinstance(getattr(losses, "__self__", None), nn.Module):
+        raise ModelError(
+            f"select: losses is a method of one {type(losses.__self__).__name__}, and selectors call it with "
+            f"models of their own. Give it the function itself: {type(losses.__self__).__name__}."
+            f"{losses.__name__}"
         )
     return OwnJob(own_data(loader), unwrapped(model), losses)
 

@@ -22,6 +22,7 @@ from torch import nn
 
 from sbpipe.config import digest
 from sbpipe.errors import ModelError
+from sbpipe.ownloop.arguments import refuse_ranks
 from sbpipe.ownloop.handed import Due, Handed, LoopError
 from sbpipe.ownloop.rehearsal import rehearse
 from sbpipe.ownloop.session import Plan, Session, say_verdict
@@ -48,6 +49,7 @@ class SelectedLoader:
         self._position = 0
         self._resume_at = 0
         self._outcome: StepOutcome | None = None
+        self._is_taken_for_skipped = False
         self._stage, self._since = "", 0.0
         self._has_begun = False
         self._summary: dict[str, Any] | None = None
@@ -76,7 +78,7 @@ class SelectedLoader:
     def _next(self, session: Session) -> Any:
         self._enter("wait")
         if not self._handed.has_part:
-            self._refuse_look_ahead()
+            self._mind_the_clock(session)
             with session.spans.span("wait"):
                 prepared = session.engine.next_batch(session.is_over)
             if prepared is None:
@@ -89,16 +91,23 @@ class SelectedLoader:
         self._enter("forward")
         return part
 
-    def _refuse_look_ahead(self) -> None:
+    def _mind_the_clock(self, session: Session) -> None:
+        """Under a clock a batch is scored with the weights after the step before it: refuse to run ahead."""
         config = self._plan.config
-        if config.is_clocked and len(self._handed) > config.lag:
-            raise LoopError(
-                f"mode = {config.mode!r}: the next batch was asked for before the optimizer step of the "
-                f"last one, "
-                f"and it is scored with the weights after that step. Use mode = 'pipelined', or 'fixed-lag' "
-                f"with "
-                "sync.lag of at least the batches that the loop fetches ahead"
-            )
+        if not config.is_clocked or len(self._handed) <= config.lag:
+            return
+        if self._handed.weighed is None:
+            raise self._ran_ahead()
+        # A gradient scaler skipped the step; or the step still comes, and is refused then.
+        self._finish(session, has_moved=False)
+        self._is_taken_for_skipped = True
+
+    def _ran_ahead(self) -> LoopError:
+        return LoopError(
+            f"mode = {self._plan.config.mode!r}: the next batch was asked for before the optimizer step of "
+            "the last one, and it is scored with the weights after that step. Use mode = 'pipelined', or "
+            "'fixed-lag' with sync.lag of at least the batches that the loop fetches ahead"
+        )
 
     # --- losses -----------------------------------------------------------------------------------
 
@@ -140,6 +149,7 @@ class SelectedLoader:
                 "sbpipe.select(...), or call loader.attach(optimizer) before the first batch"
             )
         self._finish_if_skipped(session)
+        self._is_taken_for_skipped = False
         due = self._handed.due()
         if not isinstance(losses, torch.Tensor) or losses.shape != (due.num_examples,):
             got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
@@ -166,6 +176,9 @@ class SelectedLoader:
 
     def attach(self, optimizer: torch.optim.Optimizer) -> "SelectedLoader":
         """The optimizer whose steps finish train batches; another one takes its place."""
+        # Accelerate and Lightning wrap optimizers in one that has no hooks of its own.
+        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+            optimizer = inner
         if not hasattr(optimizer, "register_step_post_hook"):
             raise ModelError(
                 f"attach: a {type(optimizer).__name__} has no register_step_post_hook. Give it a "
@@ -181,6 +194,8 @@ class SelectedLoader:
         session = self._session
         if session is None or self._optimizer is None:
             return
+        if self._is_taken_for_skipped:
+            raise self._ran_ahead()
         half = self._handed.half_weighed
         if half is not None:
             raise LoopError(
@@ -253,6 +268,11 @@ class SelectedLoader:
         return self._plan.path
 
     @property
+    def accumulate(self) -> int:
+        """Batches of one optimizer step."""
+        return self._plan.accumulate
+
+    @property
     def model(self) -> nn.Module:
         """The module that is trained, without what is wrapped around it."""
         return self._plan.job.model
@@ -261,6 +281,7 @@ class SelectedLoader:
         if self._session is None:
             if self._summary is not None:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
+            refuse_ranks()
             rehearse(self._plan)
             state, self._state = self._state, None
             self._session, self._has_begun = Session(self._plan, state), False

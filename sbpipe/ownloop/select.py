@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sbpipe.models.stand_in import Losses
-from sbpipe.ownloop.arguments import make_config, make_job, unwrapped
+from sbpipe.ownloop.arguments import batch_size_of, make_config, make_job, unwrapped
 from sbpipe.ownloop.loader import SelectedLoader
 from sbpipe.ownloop.role import serve
 from sbpipe.ownloop.session import Plan
@@ -46,12 +46,12 @@ def select(
     the model's. `settings` are dotted keys as `sbpipe run` has them. The optimizer may come later, by
     `.attach(optimizer)`.
     """
-    own_job = make_job(loader, model, losses)
+    own_job, batch_size = make_job(loader, model, losses), batch_size_of(loader)
     config = make_config(
         settings,
         keep=keep,
         selector=selector,
-        batch_size=loader.batch_size,
+        batch_size=batch_size,
         accumulate=accumulate,
         num_workers=own_job.data.num_workers,
         num_examples=own_job.data.num_examples,
@@ -61,7 +61,7 @@ def select(
     path = Path(run_dir) if run_dir is not None else default_path("own")
     has_own_selector = selector is not None and "://" not in selector
     plan = Plan(own_job, config, path, accumulate, has_own_selector, unwrapped(publish or model, "publish"))
-    selected = SelectedLoader(plan, loader.batch_size)
+    selected = SelectedLoader(plan, batch_size)
     return selected if optimizer is None else selected.attach(optimizer)
 
 
