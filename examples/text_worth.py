@@ -4,8 +4,8 @@ Each is trained in a plain loop with a selector beside it (scores one step late,
 a run repeats), and with random selection for as many updates and for twice as many, the rate decayed inside
 each budget. Prints one line per run, then a table.
 
-    python examples/text/worth.py classifier --seeds 3
-    python examples/text/worth.py language --seeds 3
+    python examples/text_worth.py classifier --seeds 3
+    python examples/text_worth.py language --seeds 3
 """
 
 import argparse
