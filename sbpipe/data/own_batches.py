@@ -100,8 +100,9 @@ class OwnBatches:
 
 
 class PartedBatches:
-    """Train batches as a loop wants them that accumulates gradients: each in so many batches of the "
-    "user's."""
+    """Train batches as a loop wants them that accumulates gradients: each in so many batches of the
+    user's.
+    """
 
     def __init__(self, batches: OwnBatches, num_parts: int) -> None:
         self._batches, self._num_parts = batches, num_parts

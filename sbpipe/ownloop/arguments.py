@@ -32,22 +32,21 @@ _TAKEN = {
 
 
 def own_data(loader: Any) -> OwnData:
-    """The data set, collate function and workers of a DataLoader, or of something with the same "
-    "attributes."""
+    """The data set, collate function and workers of a DataLoader, or of something with the same
+    attributes.
+    """
     dataset = getattr(loader, "dataset", None)
     if dataset is None:
         raise DataError(
             f"select: a {type(loader).__name__} has no data set to select from. Give it the DataLoader that "
-            f"the "
-            "loop drew from until now"
+            "the loop drew from until now"
         )
     if isinstance(dataset, IterableDataset) or not all(
         hasattr(dataset, method) for method in ("__getitem__", "__len__")
     ):
         raise DataError(
             f"select: {type(dataset).__name__} cannot be indexed, and candidates are chosen by their index. "
-            f"Give "
-            "it a map-style data set, with __len__ and __getitem__"
+            "Give it a map-style data set, with __len__ and __getitem__"
         )
     if not len(dataset):
         raise DataError("select: the data set is empty: there is nothing to select from")
@@ -114,8 +113,7 @@ def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
     if not callable(losses):
         raise ModelError(
             f"select: losses is a {type(losses).__name__}. Give it a function losses(model, batch) that "
-            f"returns "
-            "one value per example"
+            "returns one value per example"
         )
     if isinstance(getattr(losses, "__self__", None), nn.Module):
         raise ModelError(
@@ -141,7 +139,7 @@ def make_config(
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise UserError(
             f"select: accumulate = {accumulate!r}: must be a whole number from 1: the batches of one "
-            f"optimizer step"
+            "optimizer step"
         )
     for key in given:
         if key in _TAKEN:

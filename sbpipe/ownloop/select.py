@@ -66,6 +66,7 @@ def select(
 
 
 def job(loader: Any, model: nn.Module, *, losses: Losses) -> OwnJob:
-    """What a selector of another host selects for: returned by the function of `sbpipe selector --job "
-    "mod:func`."""
+    """What a selector of another host selects for: returned by the function of `sbpipe selector --job
+    mod:func`.
+    """
     return make_job(loader, model, losses)

@@ -243,8 +243,7 @@ class OwnScorer:
         if losses.shape != (lot.num_examples,):
             raise ModelError(
                 f"losses: gave shape {list(losses.shape)} for {lot.num_examples} examples. One value per "
-                f"example "
-                "is needed: reduction='none' is the usual fix"
+                "example is needed: reduction='none' is the usual fix"
             )
         return losses  # type: ignore[no-any-return]
 

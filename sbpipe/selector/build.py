@@ -210,8 +210,9 @@ class Builder:
         events_folder: Path | None = None,
         job: OwnJob | None = None,
     ) -> None:
-        """`job` is what it selects for instead of what a trainer's settings name: that of a user's own "
-        "loop."""
+        """`job` is what it selects for instead of what a trainer's settings name: that of a user's own
+        loop.
+        """
         self._selector_id = selector_id
         self._job = job
         self._batches: OwnBatches | None = None

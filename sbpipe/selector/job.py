@@ -102,8 +102,7 @@ def read_job(given: str) -> OwnJob:
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise UserError(
                     f"--job {path}: is not this user's alone, and reading it runs what is in it. Take one "
-                    f"that "
-                    "your own script left, with mode 600"
+                    "that your own script left, with mode 600"
                 )
             for folder in pickle.load(file):
                 if folder not in sys.path:
@@ -118,7 +117,7 @@ def as_job(found: Any, given: str) -> OwnJob:
     if not isinstance(found, OwnJob):
         raise UserError(
             f"--job {given}: is a {type(found).__name__}. Make it a job with sbpipe.job(loader, model, "
-            f"losses=...)"
+            "losses=...)"
         )
     return found
 

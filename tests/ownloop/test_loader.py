@@ -41,7 +41,7 @@ def number_losses(model: Any, batch: Any) -> torch.Tensor:
 def spied(loader: SelectedLoader) -> list[tuple[list[int], list[int]]]:
     """Every train batch from now on: its example ids, and the losses that were taken for them."""
     seen: list[tuple[list[int], list[int]]] = []
-    session = loader._open()
+    session = loader._open().session
     take = session.engine.take_losses
 
     def noted(batch: Any, losses: torch.Tensor, targets: torch.Tensor) -> Any:
@@ -144,8 +144,7 @@ def test_a_batch_that_is_skipped_counts_as_trained(tmp_path: Path) -> None:
         loader.skip()
         loader.weigh(pair_losses(loader.model, next(batches))).backward()
         optimizer.step()
-        assert loader._session is not None
-        assert loader._session.step == 2
+        assert loader.steps == 2
 
 
 def test_a_step_that_a_gradient_scaler_leaves_out_publishes_nothing(tmp_path: Path) -> None:
@@ -159,8 +158,7 @@ def test_a_step_that_a_gradient_scaler_leaves_out_publishes_nothing(tmp_path: Pa
             loader.weigh(pair_losses(loader.model, next(batches))).backward()
             if not is_left_out:
                 optimizer.step()
-        assert loader._session is not None
-        engine = loader._session.engine
+        engine = loader._running("test").session.engine
         assert engine.stream.steps_done == 3
         assert engine.totals()["sync.published"] == 3  # the initial weights, and after two steps
 

@@ -1,5 +1,6 @@
-"""Loops of a user's own for tests: the job of `sbpipe run` in a loop outside it, and small jobs of other "
-"make."""
+"""Loops of a user's own for tests: the job of `sbpipe run` in a loop outside it, and small jobs of other
+make.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

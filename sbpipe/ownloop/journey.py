@@ -1,0 +1,171 @@
+"""Train batches on their way through a user's loop: drawn from the engine, weighed, finished by a step.
+
+One journey lasts as long as one session. It tells the engine what the loop did, and the telemetry where its
+time went. It must not know the optimizer, checkpoints or how a loop is written.
+"""
+
+import time
+from typing import Any
+
+import torch
+
+from sbpipe.config import Config
+from sbpipe.errors import ModelError
+from sbpipe.ownloop.handed import Due, Handed, LoopError
+from sbpipe.ownloop.session import Session
+from sbpipe.trainer.step import Weigh
+from sbpipe.trainer.step_outcome import StepOutcome
+
+_LONG_S, _LONG_STEPS = 1.0, 3.0
+"""Time between two steps that is no training: longer than this, and than so many steps."""
+_TIMED = ("forward", "backward", "between")
+"""Stages of the user's own; what happens in ours is timed where it happens."""
+
+
+class Journey:
+    """The train batches of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.handed = Handed()
+        self._outcome: StepOutcome | None = None
+        self._is_taken_for_skipped = False
+        self._has_begun = False
+        self._stage, self._since = "", 0.0
+
+    @property
+    def _config(self) -> Config:
+        return self.session.config
+
+    # --- a batch ----------------------------------------------------------------------------------
+
+    def begin_pass(self) -> None:
+        """A new pass begins: what the last one left is handed out again."""
+        self.finish_if_skipped()
+        self.handed.take_back()
+
+    def next_part(self) -> Any:
+        """The next batch for the loop."""
+        self._enter("wait")
+        if not self.handed.has_part:
+            self._mind_the_clock()
+            self._draw()
+        part = self.handed.next_part()
+        self._enter("forward")
+        return part
+
+    def _draw(self) -> None:
+        session = self.session
+        with session.spans.span("wait"):
+            prepared = session.engine.next_batch(session.is_over)
+        if prepared is None:
+            raise session.keeper.failure or LoopError("the run is over: the loader was closed")
+        if not self._has_begun:
+            self._has_begun = True
+            session.telemetry.begin()
+        self.handed.add(prepared.batch, prepared.inputs)
+
+    def _mind_the_clock(self) -> None:
+        """Under a clock a batch is scored with the weights after the step before it: refuse to run ahead."""
+        if not self._config.is_clocked or len(self.handed) <= self._config.lag:
+            return
+        if self.handed.weighed is None:
+            raise self._ran_ahead()
+        # A gradient scaler skipped the step; or the step still comes, and is refused then.
+        self.finish_if_skipped()
+        self._is_taken_for_skipped = True
+
+    def _ran_ahead(self) -> LoopError:
+        return LoopError(
+            f"mode = {self._config.mode!r}: the next batch was asked for before the optimizer step of the "
+            "last one, and it is scored with the weights after that step. Use mode = 'pipelined', or "
+            "'fixed-lag' with sync.lag of at least the batches that the loop fetches ahead"
+        )
+
+    # --- its losses -------------------------------------------------------------------------------
+
+    def due(self, losses: Any) -> Due:
+        """The part that these losses belong to; refuses what cannot be its losses."""
+        self._enter("weigh")
+        self.finish_if_skipped()
+        self._is_taken_for_skipped = False
+        due = self.handed.due()
+        if not isinstance(losses, torch.Tensor) or losses.shape != (due.num_examples,):
+            got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise ModelError(
+                f"weigh: got losses of shape {got}, want shape [{due.num_examples}]: one value per example "
+                "of the batch. reduction='none' is the usual fix"
+            )
+        return due
+
+    def weigher(self, due: Due) -> Weigh | None:
+        """What weighs the losses of a part; None = all count alike."""
+        return self.session.engine.weigher(due.flight.part(due.number))
+
+    def take(self, due: Due, losses: torch.Tensor) -> None:
+        """The losses of a part are known; those of a whole train batch go to the engine."""
+        flight = due.flight
+        flight.losses.append(losses.detach())
+        if flight.is_weighed:
+            fresh = flight.losses[0] if len(flight.losses) == 1 else torch.cat(flight.losses)
+            self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
+        self._enter("backward")
+
+    # --- its step ---------------------------------------------------------------------------------
+
+    def stepped(self, rate: float, share: float) -> None:
+        """The optimizer has stepped, at this rate; `share` of the pass is done."""
+        if self._is_taken_for_skipped:
+            raise self._ran_ahead()
+        half = self.handed.half_weighed
+        if half is not None:
+            raise LoopError(
+                f"the optimizer stepped after {len(half.losses)} of {len(half.parts)} batches of a train "
+                "batch. Give sbpipe.select(..., accumulate=N) the N that the loop accumulates gradients over"
+            )
+        if self.handed.weighed is not None:
+            self._enter("optimizer")
+            self._finish(has_moved=True, rate=rate, share=share)
+            self._enter("between")
+
+    def finish_if_skipped(self) -> None:
+        """A gradient scaler steps over a batch whose gradients overflowed: it counts as trained."""
+        if self.handed.weighed is not None:
+            self._finish(has_moved=False)
+
+    def skip(self) -> None:
+        """The loop drops its oldest batch: it counts as trained, and teaches selection nothing."""
+        if not len(self.handed):
+            raise LoopError("skip: no batch is out")
+        self.handed.finish()
+        self._outcome = None
+        self.session.engine.finish_step(self.session.step + 1, has_moved=False)
+
+    def _finish(self, *, has_moved: bool, rate: float = 0.0, share: float | None = None) -> None:
+        session, outcome, self._outcome = self.session, self._outcome, None
+        assert outcome is not None, "its losses were taken"
+        self.handed.finish()
+        session.engine.finish_step(session.step + 1, has_moved=has_moved)
+        if session.engine.most_selectors:
+            session.keeper.was_ready()
+        with session.spans.span("log"):
+            session.telemetry.step(outcome, rate, session.engine.steering.health.last)
+            session.telemetry.progress(share)
+
+    # --- the loop's time --------------------------------------------------------------------------
+
+    def _enter(self, stage: str) -> None:
+        """The loop goes into another stage; the time since the last call was spent in the one before."""
+        now = time.perf_counter()
+        if self._stage in _TIMED:
+            spent_s = now - self._since
+            self.session.spans.add(self._stage, self._since, spent_s)
+            if self._stage == "between":
+                self._leave_out(spent_s)
+        self._stage, self._since = stage, now
+
+    def _leave_out(self, spent_s: float) -> None:
+        """An evaluation or a checkpoint of the user's is no measure of how long a step takes."""
+        engine = self.session.engine
+        if spent_s > max(_LONG_S, _LONG_STEPS * (engine.period_s or 0.0)):
+            engine.leave_out(spent_s)
