@@ -35,6 +35,11 @@ class ArrayContent:
         return self.inputs.shape[1:]
 
     @property
+    def input_dtype(self) -> torch.dtype:
+        """What inputs are."""
+        return torch.float32
+
+    @property
     def is_image(self) -> bool:
         """Whether the inputs are uint8 images."""
         return self.inputs.dtype == np.uint8

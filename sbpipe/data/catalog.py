@@ -13,6 +13,7 @@ from sbpipe.data.noise import with_noise
 from sbpipe.data.npz import read_arrays
 from sbpipe.data.own import read_own
 from sbpipe.data.part import limited
+from sbpipe.data.tree_split import Trees
 
 Reader = Callable[[DataConfig], Contents]
 
@@ -24,9 +25,11 @@ READERS: dict[str, Reader] = {
 }
 
 
-def read(data: DataConfig) -> Contents:
+def read(data: DataConfig) -> Contents | Trees:
     """The contents of the data set that the config names; with a colon it is the user's module:function."""
-    contents = (read_own if is_plugin(data.name) else _reader(data.name))(data)
+    contents = read_own(data) if is_plugin(data.name) else _reader(data.name)(data)
+    if isinstance(contents, Trees):
+        return contents
     # In this order: whether a label is wrong goes by the example's id in the part.
     return with_noise(limited(contents, data), data)
 

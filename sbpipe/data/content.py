@@ -75,6 +75,11 @@ class Content(Protocol):
         ...
 
     @property
+    def input_dtype(self) -> torch.dtype:
+        """What inputs are, where they are no images: whole numbers reach an embedding as they are."""
+        ...
+
+    @property
     def is_image(self) -> bool:
         """Whether inputs are uint8 images, which get a view; all others pass as they are."""
         ...

@@ -69,6 +69,11 @@ class DatasetContent:
         return tuple(self.first.inputs.shape)
 
     @property
+    def input_dtype(self) -> torch.dtype:
+        """What inputs are."""
+        return self.first.inputs.dtype
+
+    @property
     def is_image(self) -> bool:
         """Whether inputs are uint8 images."""
         return self.first.inputs.dtype == torch.uint8

@@ -12,7 +12,9 @@ from sbpipe.data import catalog
 from sbpipe.data.content import ChannelStats, Contents, Source, data_error, fingerprint
 from sbpipe.data.prune import pruned_fingerprint, pruned_ids
 from sbpipe.data.score_file import check_scores, read_scores
+from sbpipe.data.tree_split import Trees, TreeSplit, splits_of
 from sbpipe.data.views import ImageView, PlainView, View, check_view, normalisation
+from sbpipe.errors import DataError
 from sbpipe.records import Floats, Ids
 
 
@@ -79,9 +81,9 @@ class Data(NamedTuple):
     may want `class_names`.
     """
 
-    train: Split
-    score: Split
-    test: Split
+    train: Split | TreeSplit
+    score: Split | TreeSplit
+    test: Split | TreeSplit
     num_classes: int
     input_shape: tuple[int, ...]
     fingerprint: str
@@ -89,6 +91,20 @@ class Data(NamedTuple):
     left: Ids | None = None
     normalisation: ChannelStats | None = None
     class_names: tuple[str, ...] = ()
+    input_dtype: torch.dtype = torch.float32
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether batches are of the user's own make: then inputs have no shape that all share."""
+        return isinstance(self.train, TreeSplit)
+
+    def refuse_trees(self, command: str) -> None:
+        """For commands that cut and shuffle tensors themselves."""
+        if self.has_trees:
+            raise DataError(
+                f"{command}: this data set has a collate function of its own, and {command} needs examples of "
+                "(input, target) in tensors of one shape. Train it with `sbpipe run` or sbpipe.select instead"
+            )
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
         """The scores of these training examples in a file of the whole data set, named by setting `key`."""
@@ -102,6 +118,12 @@ def load_data(
 ) -> Data:
     """Read the data set, check it, and put it on the device; `seed` decides the views."""
     contents = catalog.read(data)
+    if isinstance(contents, Trees):
+        train, test = splits_of(contents, data, seed=seed, device=device, batch_size=batch_size)
+        whole = f"{train.digest()}{test.digest()}"
+        return Data(
+            train, train, test, contents.num_classes, (), whole, whole, class_names=contents.class_names
+        )
     check_contents(contents, data, batch_size)
     whole = fingerprint(contents)
     left = pruned_ids(
@@ -122,6 +144,7 @@ def load_data(
         left,
         None if stats is None else normalisation(view, stats),
         contents.class_names,
+        contents.train.input_dtype if stats is None else torch.float32,
     )
 
 

@@ -51,19 +51,24 @@ def build_model(
     input_shape: tuple[int, ...],
     seed: int,
     input_dtype: torch.dtype = torch.float32,
+    is_tried: bool = True,
 ) -> nn.Module:
-    """The model in training mode, its weights drawn from `seed`, tried on a zero batch."""
+    """The model in training mode, its weights drawn from `seed`.
+
+    It is tried on a batch of zeros, unless only real batches have a form that it can be called with.
+    """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would reseed the accelerators too, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(key(seed, "model"))
         model = _build(config.name, num_classes, input_shape, config.options)
-        probe(
-            model,
-            config.name,
-            input_shape,
-            input_dtype,
-            num_outputs=None if is_plugin(config.name) else num_classes,
-        )
+        if is_tried:
+            probe(
+                model,
+                config.name,
+                input_shape,
+                input_dtype,
+                num_outputs=None if is_plugin(config.name) else num_classes,
+            )
     return model
 
 

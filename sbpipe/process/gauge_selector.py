@@ -158,6 +158,7 @@ class _Scoring:
 
 
 def _model_of(config: Config, data: Data) -> torch.nn.Module:
+    data.refuse_trees("sbpipe plan")
     return build_model(
         config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
     )

@@ -13,12 +13,15 @@ from torch import nn
 from sbpipe.config import OWN, Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data, score_file
 from sbpipe.data.own_batches import OwnBatches
+from sbpipe.data.tree_split import TreeSplit
 from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
 from sbpipe.machine import devices
 from sbpipe.models import build_model, parts_of
+from sbpipe.models.calling import pair_losses
 from sbpipe.models.losses import build_score
 from sbpipe.models.residuals import build_residual
+from sbpipe.models.stand_in import Losses
 from sbpipe.records import Floats, Ids, Manifest, Part
 from sbpipe.runs.directory import SELECTOR_EVENTS
 from sbpipe.runs.events import EventLog, Teller
@@ -87,7 +90,12 @@ def assemble(
     """
     refuse(config.selector.precision, device)
     model = build_model(
-        config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+        config.model,
+        num_classes=data.num_classes,
+        input_shape=data.input_shape,
+        seed=config.seed,
+        input_dtype=data.input_dtype,
+        is_tried=not data.has_trees,
     )
     manifest = build_manifest(model, parts_of(model), config.sync.dtype)
     chosen = config.selection
@@ -95,6 +103,9 @@ def assemble(
     if chosen.traits.needs_irreducible:
         irreducible = data.scores_in(chosen.irreducible, key="selection.irreducible", kind="irreducible")
     judge = _judge_of(config, data.train.num_examples, data.score.targets_of, trained, irreducible)
+    if isinstance(data.score, TreeSplit):
+        own, batches = _own_scorer_of(config, model, pair_losses(config.loss), device), data.score.candidates
+        return _wired(config, batches, own, manifest, judge, source, spans, events), manifest
     scorer = _scorer_of(config, model, device)
     return _wired(config, data.score, scorer, manifest, judge, source, spans, events), manifest
 
@@ -110,11 +121,20 @@ def assemble_own(
     trained: TrainedLosses | None = None,
 ) -> tuple[Selector, Manifest]:
     """The same for the job of a user's own loop; its model becomes the selector's."""
-    own = config.selector
     manifest = job.manifest(config.sync.dtype)
-    scorer = OwnScorer(
-        job.model,
-        job.losses,
+    scorer = _own_scorer_of(config, job.model, job.losses, device)
+    classes = job.data.classes
+    judge = _judge_of(
+        config, job.data.num_examples, lambda ids: None if classes is None else classes[ids], trained
+    )
+    return _wired(config, batches, scorer, manifest, judge, source, spans, events), manifest
+
+
+def _own_scorer_of(config: Config, model: nn.Module, losses: Losses, device: torch.device) -> OwnScorer:
+    own = config.selector
+    return OwnScorer(
+        model,
+        losses,
         precision=config.first_precision,
         device=device,
         compiled=own.compile,
@@ -122,11 +142,6 @@ def assemble_own(
         statistics=own.statistics,
         has_residuals=config.selection.traits.chooses_sets,
     )
-    classes = job.data.classes
-    judge = _judge_of(
-        config, job.data.num_examples, lambda ids: None if classes is None else classes[ids], trained
-    )
-    return _wired(config, batches, scorer, manifest, judge, source, spans, events), manifest
 
 
 def _wired(

@@ -151,12 +151,13 @@ class Engine:
         """Whether `next_batch` would return at once."""
         return not self._feed.is_empty
 
-    def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor) -> StepOutcome:
+    def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: Any) -> StepOutcome:
         """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.
 
         On an accelerator the losses of the step before are looked at: this step's are still being computed.
         """
-        outcome = StepOutcome(batch, losses, targets, self.census.class_counts)
+        told = targets if isinstance(targets, torch.Tensor) else torch.empty(0)
+        outcome = StepOutcome(batch, losses, told, self.census.class_counts)
         self.settle()
         self._late = outcome
         if outcome.is_here:

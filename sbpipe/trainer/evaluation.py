@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sbpipe.data import Split
+from sbpipe.data.tree_split import TreeSplit
 from sbpipe.machine.layout import laid_out, layout_of
+from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.metrics import Metric
 
@@ -34,7 +37,7 @@ class Evaluation:
 def evaluate(
     model: nn.Module,
     loss: PerExampleLoss,
-    test: Split,
+    test: Split | TreeSplit,
     *,
     batch_size: int,
     num_classes: int,
@@ -53,7 +56,7 @@ def evaluate(
             return None
         ids = np.arange(start, min(start + batch_size, test.num_examples))
         inputs, targets = test.batch(ids, 0)
-        outputs = model(laid_out(inputs, layout))
+        outputs = called(model, inputs, layout)
         losses = loss(outputs, targets)
         loss_sum += float(losses.sum())
         metric_sum += float(metric(outputs, targets).sum()) if metric else 0.0
@@ -75,10 +78,12 @@ def evaluate(
     return replace(found, metric=metric_sum / test.num_examples, metric_name=metric.name)
 
 
-def are_classes(outputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> bool:
+def are_classes(outputs: Any, targets: Any, num_classes: int) -> bool:
     """Whether the outputs are one number per class and the targets are classes."""
     return (
-        targets.ndim == 1
+        isinstance(outputs, torch.Tensor)
+        and isinstance(targets, torch.Tensor)
+        and targets.ndim == 1
         and not targets.is_floating_point()
         and outputs.ndim == 2
         and outputs.shape[1] >= num_classes > 0

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from sbpipe.config import Config
+from sbpipe.config.plugins import is_plugin
 from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices
-from sbpipe.machine.layout import laid_out, layout_of
+from sbpipe.machine.layout import layout_of
 from sbpipe.models import build_model, parts_of
+from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
@@ -106,6 +108,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
     data = load_data(
         config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
     )
+    _refuse_for_trees(config, data)
     irreducible = None
     if config.selection.traits.needs_irreducible:
         irreducible = data.scores_in(
@@ -113,7 +116,12 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         )
     try:
         model = build_model(
-            config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+            config.model,
+            num_classes=data.num_classes,
+            input_shape=data.input_shape,
+            seed=config.seed,
+            input_dtype=data.input_dtype,
+            is_tried=not data.has_trees,
         )
         source = "" if is_resumed else config.train.init_from
         notes = (load_first_weights(model, config.model.name, source),) if source else ()
@@ -125,7 +133,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         with torch.inference_mode():
             tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
             inputs, targets = data.test.batch(tested_ids, 0)
-            outputs = model.eval()(laid_out(inputs, layout_of(model)))
+            outputs = called(model.eval(), inputs, layout_of(model))
             if metric is not None:
                 metric(outputs, targets)
     except (RuntimeError, MemoryError) as error:
@@ -140,6 +148,22 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         ) from None
     _check_length(config, data.train.num_examples)
     return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
+
+
+def _refuse_for_trees(config: Config, data: Data) -> None:
+    """Refuse what needs batches that can be cut, of a data set whose batches are its user's own."""
+    if not data.has_trees:
+        return
+    if config.train.accumulate > 1:
+        reason = "a batch that the data set's own collate function made cannot be cut into parts"
+        way_out = "Set it to 1, or use sbpipe.select(..., accumulate=N) in a loop of your own"
+        raise ConfigError("train.accumulate", config.train.accumulate, reason, way_out)
+    if config.mode == "data-parallel":
+        reason = "a batch that the data set's own collate function made cannot be shared out"
+        raise ConfigError("mode", config.mode, reason, "Use another mode")
+    if not is_plugin(config.model.name):
+        reason = "named models take images, and this data set has batches of its own make"
+        raise ConfigError("model.name", config.model.name, reason, "Name your own model: module:function")
 
 
 def _check_length(config: Config, num_examples: int) -> None:

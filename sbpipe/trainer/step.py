@@ -8,7 +8,8 @@ from torch import nn
 
 from sbpipe import randomness
 from sbpipe.config import Config
-from sbpipe.machine.layout import laid_out, layout_of
+from sbpipe.machine.layout import layout_of
+from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.ema import Ema
@@ -50,8 +51,8 @@ class TrainStep:
         self,
         step: int,
         progress: float,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
+        inputs: Any,
+        targets: Any,
         weigh: Weigh | None = None,
     ) -> torch.Tensor:
         """Train on one batch; dropout is seeded by the step, so that a resumed run repeats it."""
@@ -73,9 +74,7 @@ class TrainStep:
                 self.ema.update(self.model, step + 1)
         return losses
 
-    def _whole(
-        self, seed: int, inputs: torch.Tensor, targets: torch.Tensor, weigh: Weigh | None
-    ) -> torch.Tensor:
+    def _whole(self, seed: int, inputs: Any, targets: Any, weigh: Weigh | None) -> torch.Tensor:
         """Leave the gradient of a batch in one pass; its losses."""
         # Loader threads seed the same global generators for their views, under the same lock.
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
@@ -118,9 +117,9 @@ class TrainStep:
         if self._device.type != "cpu":
             torch.get_device_module(self._device).manual_seed_all(seed)
 
-    def _losses(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _losses(self, inputs: Any, targets: Any) -> torch.Tensor:
         with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-            outputs = self.forward(laid_out(inputs, self._layout))
+            outputs = called(self.forward, inputs, self._layout)
         return self._loss(outputs, targets)
 
     @property
@@ -151,17 +150,18 @@ class TrainStep:
         if self.ema is not None:
             self.ema.model.load_state_dict(state["ema"])
 
-    def rehearse(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def rehearse(self, inputs: Any, targets: Any) -> None:
         """A pass forward and back without a trace: a wrong loss or too little memory shows before a run."""
         # What a step holds at one time: the first part of the batch is the largest.
-        first = _parts(len(inputs), self._config.train.accumulate)[0]
-        inputs, targets = inputs[first], targets[first]
+        if self._config.train.accumulate > 1:
+            first = _parts(len(inputs), self._config.train.accumulate)[0]
+            inputs, targets = inputs[first], targets[first]
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         devices = [] if self._device.type == "cpu" else [self._device]
         self.model.train()
         with torch.random.fork_rng(devices, device_type=self._device.type if devices else "cuda"):
             with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):
-                outputs = self.model(laid_out(inputs, self._layout))
+                outputs = called(self.model, inputs, self._layout)
             torch.autograd.backward(check_loss(self._loss, outputs, targets).mean())
         self.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():

@@ -93,6 +93,7 @@ def _work(rater: Rater, config: Config, epochs: float) -> int:
 def _loaded(config: Config, seed: int, device: torch.device) -> Iterator[Data]:
     """The data set with the views of this seed, as long as it is needed."""
     data = load_data(config.data, config.view, seed=seed, device=device, batch_size=config.train.batch_size)
+    data.refuse_trees("sbpipe score")
     try:
         yield data
     finally:

@@ -1,15 +1,17 @@
 """One step shared by several replicas, and the split that loads a share. Knows the group, not the run."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 
 from sbpipe.config import Config
-from sbpipe.data import Batch, Split
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Ids
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.parallel.group import Group
+from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep, Weigh
 
 
@@ -57,11 +59,11 @@ class ParallelStep(TrainStep):
 class SharedSplit:
     """The first replica's training split: tells the others what comes next, and loads its own share."""
 
-    def __init__(self, split: Split, group: Group) -> None:
+    def __init__(self, split: Examples, group: Group) -> None:
         self._split = split
         self._group = group
 
-    def batch(self, example_ids: Ids, epochs: int | Ids) -> Batch:
+    def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Any, torch.Tensor]:
         """This replica's share of these examples."""
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         self._group.order(example_ids, epoch_of_each)

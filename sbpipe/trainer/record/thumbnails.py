@@ -23,6 +23,9 @@ def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
         if not len(example_ids):
             return None, np.empty(0, np.int64), np.empty(0, np.int64)
         inputs, targets = setup.data.score.batch(example_ids, 0)
+        if setup.data.has_trees:
+            unknown = np.full(len(example_ids), -1, np.int64)
+            return None, unknown, unknown
         return thumbnails(inputs.float().cpu().numpy()), *answers(setup.train_step.judged, inputs, targets)
 
     try:
