@@ -102,8 +102,8 @@ class Data(NamedTuple):
         """For commands that cut and shuffle tensors themselves."""
         if self.has_trees:
             raise DataError(
-                f"{command}: this data set has a collate function of its own, and {command} needs examples of "
-                "(input, target) in tensors of one shape. Train it with `sbpipe run` or sbpipe.select instead"
+                f"{command}: this data set has a collate function of its own, and {command} needs examples "
+                "of (input, target) in tensors of one shape. Train it with `sbpipe run` or sbpipe.select instead"
             )
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
