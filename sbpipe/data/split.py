@@ -103,7 +103,7 @@ class Data(NamedTuple):
         if self.has_trees:
             raise DataError(
                 f"{command}: this data set has a collate function of its own, and {command} needs examples "
-                "of (input, target) in tensors of one shape. Train it with `sbpipe run` or sbpipe.select instead"
+                "of (input, target) in tensors of one shape. Train it with `sbpipe run` or sbpipe.select"
             )
 
     def scores_in(self, given: str, *, key: str, kind: str) -> Floats:
