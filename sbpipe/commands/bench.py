@@ -3,12 +3,25 @@
 import argparse
 from pathlib import Path
 
-from sbpipe.bench import BENCHES, faults_bench, growth_bench, main, scoring_bench
+from sbpipe.bench import BENCHES, faults_bench, growth_bench, main, scoring_bench, soak_bench
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
 
 HELP = "measure what the docs claim, side by side on this machine"
+
+OWNERS = {
+    "only": "faults",
+    "quick": "faults",
+    "minutes": "soak",
+    "every": "soak",
+    "assignments": "scoring",
+    "run": "scoring",
+    "no_compile": "scoring",
+    "steps": "growth",
+}
+"""Arguments that belong to one bench alone, by the names that argparse gives them."""
+FLAGS = {"assignments": "--set"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,14 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or faults",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
     of_faults.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="faults whose names hold one of these words"
+        "--only", nargs="+", metavar="WORD", help="faults whose names hold one of these words"
     )
     of_faults.add_argument("--quick", action="store_true", help="a few of them, a minute in all")
+    of_soak = parser.add_argument_group("soak alone (one long training, its processes killed at random)")
+    of_soak.add_argument("--minutes", type=float, metavar="N", help="how long it is disturbed (30)")
+    of_soak.add_argument("--every", type=float, metavar="S", help="seconds from one fault to the next (20)")
     of_scoring = parser.add_argument_group(
         "scoring alone, of your own model and data (a table of precisions and batch sizes)"
     )
@@ -42,23 +58,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and say."""
+    _refuse_strays(args)
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
         return scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
     if args.what == ["growth"] and args.steps:
         return growth_bench(args.steps, as_json=args.json)
-    if args.steps:
-        raise ConfigError(
-            "--steps", str(args.steps), "belongs to the bench of growth", "Write sbpipe bench growth"
-        )
     if args.what == ["faults"]:
-        return faults_bench(args.only, is_quick=args.quick, as_json=args.json)
-    for name, value in (("--only", args.only), ("--quick", args.quick)):
-        if value:
-            raise ConfigError(name, str(value), "belongs to the bench of faults", "Write sbpipe bench faults")
-    for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
-        if value:
-            raise ConfigError(
-                name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring"
-            )
+        return faults_bench(args.only or [], is_quick=args.quick, as_json=args.json)
+    if args.what == ["soak"]:
+        return soak_bench(args.minutes or 30.0, args.every or 20.0, as_json=args.json)
     return main(args.what, as_json=args.json)
+
+
+def _refuse_strays(args: argparse.Namespace) -> None:
+    """Arguments of a bench that was not asked for."""
+    for name, owner in OWNERS.items():
+        value = getattr(args, name)
+        if value and args.what != [owner]:
+            flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+            raise ConfigError(
+                flag, str(value), f"belongs to the bench of {owner}", f"Write sbpipe bench {owner}"
+            )
+        if isinstance(value, float) and not value > 0:
+            raise ConfigError(f"--{name}", value, "must be above 0", "Leave it out for the default")
