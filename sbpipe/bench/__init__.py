@@ -75,6 +75,13 @@ def faults_bench(only: list[str], *, is_quick: bool, as_json: bool) -> int:
     return 1 if any(row.missed for row in rows) else 0
 
 
+def lockstep_bench(runs: int, *, as_json: bool) -> int:
+    """Runs in lockstep that are killed; 1 if one ended with other weights."""
+    from sbpipe.bench.faults.lockstep import measure_lockstep
+
+    return _say(measure_lockstep(runs), as_json=as_json)
+
+
 def soak_bench(minutes: float, every_s: float, *, as_json: bool) -> int:
     """A long training under random kills; 1 if anything was lost, or grew."""
     from sbpipe.bench.faults.soak import planned, rows_of, soak, verdict

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sbpipe.bench import BENCHES, faults_bench, growth_bench, main, scoring_bench, soak_bench
+from sbpipe.bench import BENCHES, faults_bench, growth_bench, lockstep_bench, main, scoring_bench, soak_bench
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
@@ -15,6 +15,7 @@ OWNERS = {
     "quick": "faults",
     "minutes": "soak",
     "every": "soak",
+    "runs": "lockstep",
     "assignments": "scoring",
     "run": "scoring",
     "no_compile": "scoring",
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or one of faults, soak",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of_soak = parser.add_argument_group("soak alone (one long training, its processes killed at random)")
     of_soak.add_argument("--minutes", type=float, metavar="N", help="how long it is disturbed (30)")
     of_soak.add_argument("--every", type=float, metavar="S", help="seconds from one fault to the next (20)")
+    of_lockstep = parser.add_argument_group("lockstep alone (runs with one process killed at a random step)")
+    of_lockstep.add_argument("--runs", type=int, metavar="N", help="how many (20)")
     of_scoring = parser.add_argument_group(
         "scoring alone, of your own model and data (a table of precisions and batch sizes)"
     )
@@ -68,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         return faults_bench(args.only or [], is_quick=args.quick, as_json=args.json)
     if args.what == ["soak"]:
         return soak_bench(args.minutes or 30.0, args.every or 20.0, as_json=args.json)
+    if args.what == ["lockstep"]:
+        return lockstep_bench(args.runs or 20, as_json=args.json)
     return main(args.what, as_json=args.json)
 
 
@@ -80,5 +85,5 @@ def _refuse_strays(args: argparse.Namespace) -> None:
             raise ConfigError(
                 flag, str(value), f"belongs to the bench of {owner}", f"Write sbpipe bench {owner}"
             )
-        if isinstance(value, float) and not value > 0:
+        if name in ("minutes", "every", "runs", "steps") and value is not None and not value > 0:
             raise ConfigError(f"--{name}", value, "must be above 0", "Leave it out for the default")
