@@ -93,5 +93,12 @@ def soak_bench(minutes: float, every_s: float, *, as_json: bool) -> int:
     return code
 
 
+def stranger_bench(minutes: float, *, as_json: bool) -> int:
+    """Another user of the host tries a run; 1 if he gets anything, or slows it down."""
+    from sbpipe.bench.stranger.measure import measure_stranger
+
+    return _say(measure_stranger(minutes), as_json=as_json)
+
+
 def _exit_code(rows: list[Row]) -> int:
     return 0 if all(row.is_met is not False for row in rows) else 1
