@@ -14,8 +14,8 @@ from sbpipe.config import Config, flatten, from_dict, is_local, resolve, to_dict
 from sbpipe.data import Data, Order, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
-from sbpipe.machine import devices
-from sbpipe.models import build_model, parts_of
+from sbpipe.machine import devices, memory
+from sbpipe.models import build_model, parts_of, weigh_model
 from sbpipe.models.losses import build_score
 from sbpipe.models.residuals import build_residual
 from sbpipe.records import Manifest, Part
@@ -84,9 +84,7 @@ def assemble(
     """
     own = config.selector
     refuse(own.precision, device)
-    model = build_model(
-        config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
-    )
+    model = _model_of(config, data)
     manifest = build_manifest(model, parts_of(model), config.sync.dtype)
     scorer = _scorer_of(config, model, device)
     replica = Replica(scorer.model, manifest, scorer.weights_arrived)
@@ -98,6 +96,22 @@ def assemble(
         # Real candidates, those of the first lease: ranges are measured on them.
         forward.rehearse(order.ids(0, 0, min(batch_size, data.score.num_examples)))
     return Selector(order, batch_size, forward, judge, spans, events), manifest
+
+
+def _model_of(config: Config, data: Data) -> nn.Module:
+    """The trainer's model, unless that would take the memory of this host."""
+    num_bytes = weigh_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape)
+    available = memory.available_bytes()
+    # The model, what it is scored with, and a snapshot on its way.
+    if available is not None and 3 * num_bytes > available:
+        raise PeerRejected(
+            f"model.name = {config.model.name!r} with model.options = {dict(config.model.options)!r}, as the "
+            f"trainer has it, takes {num_bytes / 1e9:.1f} GB, three times; {available / 1e9:.1f} GB are left "
+            "here"
+        )
+    return build_model(
+        config.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=config.seed
+    )
 
 
 def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer:

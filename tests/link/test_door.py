@@ -206,6 +206,26 @@ def test_who_speaks_without_a_key_is_never_heard(trainer: TrainerPort) -> None:
     assert set(trainer.dropped) == {"handshake"}
 
 
+def test_connections_that_fall_silent_give_their_descriptors_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Soon, so that the test is short: before and after the handshake.
+    monkeypatch.setattr(limits, "HANDSHAKE_MS", 300)
+    monkeypatch.setattr("sbpipe.link.doorkeeper.STRANGER_S", 0.6)
+    trainer = TrainerPort(TCP, Keyring(TRAINER))
+    port = int(trainer.endpoints.control.rpartition(":")[2])
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as ours:
+        for _ in range(5):
+            ours.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for number in range(2):
+            peer = CurvePeerInBackground(trainer, b"silent %d" % number)
+            ours.enter_context(peer.get().socket)
+        # Seven are this test's own ends, which stay open.
+        wait(lambda: len(os.listdir("/proc/self/fd")) == before + 7, lambda: trainer.receive(0.05))
+        assert trainer.dropped["cut"] >= 2
+        gets_in(trainer).close()
+    trainer.close()
+
+
 # --- the doorkeeper alone, over plain sockets -----------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -442,7 +443,7 @@ def test_an_oversize_frame_cuts_its_sender_off_and_costs_nothing(scene: Scene, p
 
 
 def test_the_greatest_selection_and_the_greatest_chunk_pass(scene: Scene) -> None:
-    trainer, selector = scene.pair()
+    trainer, selector = scene.pair(replace(ANYWHERE, chunk_mib=limits.MAX_CHUNK_BYTES / 2**20))
     scores, kept = (
         np.ones(limits.MAX_CANDIDATES, np.float32),
         np.arange(limits.MAX_CANDIDATES, dtype=np.int32),
