@@ -37,11 +37,10 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block that the
-    snapshots lie in, "" = fetch them.
+    `config` is JSON; `shared_memory` names the block that the snapshots lie in, "" = fetch them. It names no
+    folder: where a selector writes is its own user's choice.
     """
 
-    run_dir: str
     config: str
     shared_memory: str
     heartbeat_s: float

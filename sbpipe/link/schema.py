@@ -324,7 +324,6 @@ SHAPES: dict[int, Shape] = {
     2: Shape(
         messages.Welcome,
         {
-            "run_dir": Text(1024),
             "config": Text(MAX_CONFIG),
             "shared_memory": Text(),
             "heartbeat_s": _PERIOD,

@@ -34,7 +34,7 @@ from sbpipe.runs.directory import RunDir
 
 TRAINER, SELECTOR = new_keys()
 TCP = LinkConfig(bind="tcp://127.0.0.1:0")
-WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
+WELCOME = Welcome("{}", "", 0.5, 4.0)
 NOBODY = 65534
 
 
@@ -82,7 +82,7 @@ print(*port.endpoints, flush=True)
 while True:
     for peer, message in port.receive(0.1):
         if isinstance(message, Hello):
-            port.send(peer, Welcome("run", "{}", "", 0.5, 4.0))
+            port.send(peer, Welcome("{}", "", 0.5, 4.0))
 """
 
 

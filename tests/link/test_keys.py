@@ -136,7 +136,7 @@ def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_ar
     opened += [trainer, selector]
     selector.send(hello("s1"))
     assert trainer.receive(HANG_S) == [("s1", hello("s1"))]
-    trainer.send("s1", Welcome("run", "{}", "", 0.5, 4.0))
+    trainer.send("s1", Welcome("{}", "", 0.5, 4.0))
     assert len(selector.receive(HANG_S)) == 1
     selector.send(Fetch(1, 0, 4))
     assert trainer.receive(HANG_S) == [("s1", Fetch(1, 0, 4))]
@@ -201,7 +201,7 @@ def connected(trainer: TrainerPort, key: Path, name: str) -> SelectorPort:
     while (name, hello(name)) not in came:
         selector.send(hello(name))
         came += [*trainer.receive(0.1), *selector.receive(0.0)]
-    trainer.send(name, Welcome("run", "{}", "", 0.5, 4.0))
+    trainer.send(name, Welcome("{}", "", 0.5, 4.0))
     until(lambda: selector.session == trainer.session, selector)
     return selector
 

@@ -42,7 +42,7 @@ from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
 TRAINER_KEYS, SELECTOR_KEYS = new_keys()
-WELCOME = messages.Welcome("run", "{}", "", 0.5, 4.0)
+WELCOME = messages.Welcome("{}", "", 0.5, 4.0)
 
 
 def hello(name: str) -> messages.Hello:
@@ -424,7 +424,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
-    assert "the peer speaks 0.3, this side 5.0" in answer.reason
+    assert "the peer speaks 0.3, this side 6.0" in answer.reason
 
 
 @pytest.mark.parametrize(

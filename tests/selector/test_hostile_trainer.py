@@ -55,7 +55,7 @@ def fill(inbox: Inbox, message: Lease | Goodbye, count: int = 10**6) -> None:
 
 
 def welcome(**settings: object) -> Welcome:
-    return Welcome("", to_json(resolve(SMALL | settings)), "", 0.5, 4.0)
+    return Welcome(to_json(resolve(SMALL | settings)), "", 0.5, 4.0)
 
 
 def test_leases_without_end_are_refused_in_one_line() -> None:
