@@ -194,11 +194,14 @@ class Engine:
 
     # --- state ------------------------------------------------------------------------------------
 
-    def state(self, step: int) -> dict[str, Any]:
-        """For a checkpoint at a step boundary. TimeoutError where a clock waits for a silent selector."""
+    def state(self, step: int, *, is_last: bool = False) -> dict[str, Any]:
+        """For a checkpoint at a step boundary; `is_last`: no step will follow, so nobody has to answer.
+
+        TimeoutError where a clock waits for a silent selector.
+        """
         is_kept = self.config.is_clocked and self._needs_weights
         return {
-            "stream": self._dispatcher.state(QUIET_DEADLINE_S),
+            "stream": self._dispatcher.state(QUIET_DEADLINE_S, is_last=is_last),
             "steering": self.steering.state(),
             "published": self.publisher.state(step) if is_kept else {},
             "sync": vars(self.sync).copy(),

@@ -459,7 +459,7 @@ def chunks(draw: st.DrawFn) -> messages.Chunk:
 
 any_message: st.SearchStrategy[messages.Message] = st.one_of(
     st.builds(messages.Hello, names, texts, counts, texts, short_texts, texts),
-    st.builds(messages.Welcome, texts, texts, texts, seconds, seconds),
+    st.builds(messages.Welcome, texts, texts, seconds, seconds),
     st.builds(
         messages.Ready, st.dictionaries(texts.filter(bool), texts, max_size=8), st.booleans(), short_texts
     ),

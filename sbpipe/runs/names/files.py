@@ -16,6 +16,7 @@ LOGS = "logs"
 LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
+WEIGHTS = "weights-{}.pt"
 TRACKERS = "trackers"
 
 FILES: dict[str, str] = {
@@ -36,7 +37,7 @@ FILES: dict[str, str] = {
         "never kept"
     ),
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
-    f"{CHECKPOINTS}/": "what a resume needs",
+    f"{CHECKPOINTS}/": "what a resume needs; `weights-N.pt` where a run ended at a step that has none",
     f"{LOGS}/": "what the roles printed",
     LOCK: "held while a trainer works here",
     f"{TRACKERS}/": "how far each tracker has come; `tensorboard/`, `wandb/`, `mlruns/` are their copies",
