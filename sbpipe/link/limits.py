@@ -62,6 +62,8 @@ LINGER_MS = 300
 RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1000
 WARN_AGAIN_S = 30.0
+# From telling selectors a new key to listening under it: the message must have left by then.
+ROTATION_S = 1.0
 
 # Failed handshakes in a row until a selector gives up: a refusal is certain, a connection that was only
 # closed may be a trainer that is just ending.

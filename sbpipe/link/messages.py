@@ -130,6 +130,13 @@ class Goodbye:
 
 
 @dataclass(frozen=True)
+class NewKey:
+    """The trainer takes another key of its own and closes every connection: connect again, to this key."""
+
+    public: str
+
+
+@dataclass(frozen=True)
 class Departed:
     """Never on the wire: what the trainer's port itself says of a peer whose connection is over."""
 
@@ -150,6 +157,7 @@ Message = (
     | Fetch
     | Chunk
     | Gone
+    | NewKey
     | Departed
 )
 
@@ -165,4 +173,5 @@ TO_SELECTOR: tuple[type[Message], ...] = (
     Goodbye,
     Chunk,
     Gone,
+    NewKey,
 )

@@ -14,7 +14,7 @@ from sbpipe.link.binding import Keys, require_keys, require_name
 from sbpipe.link.doorkeeper import FarEnd
 from sbpipe.link.frames import Body, Buffer, pack
 from sbpipe.link.gate import SelectorGate
-from sbpipe.link.messages import NO_SESSION, Hello, Message
+from sbpipe.link.messages import NO_SESSION, Hello, Message, NewKey
 from sbpipe.link.private import require_private
 from sbpipe.link.schema import CODES
 from sbpipe.link.sockets import Option, Socket, SocketPair, own_keys
@@ -105,7 +105,13 @@ class SelectorPort(SocketPair[Message]):
             frames += socket.recv_multipart()
         if self._far_end is not None:
             self._far_end.delivered(int(first.get(zmq.SRCFD)))
-        return self._gate.judge(frames, is_bulk=is_bulk)
+        message = self._gate.judge(frames, is_bulk=is_bulk)
+        if isinstance(message, NewKey):
+            # For the next dialling; this connection lives on until the trainer closes it.
+            for one in (self._control, self._bulk):
+                one.setsockopt(zmq.CURVE_SERVERKEY, message.public.encode())
+            return None
+        return message
 
     def _look_around(self, now: float) -> list[Message]:
         if self._far_end is not None and now >= self._far_end_look_at:
@@ -166,6 +172,6 @@ class SelectorPort(SocketPair[Message]):
             )
         elif self._failures["closed"] >= limits.MAX_CLOSED:
             self.refusal = (
-                f"what listens at {where} is not the trainer of this key. Give --connect RUN_DIR, or the key "
-                "file that was made beside the trainer.key it uses to --keys"
+                f"what listens at {where} is not the trainer of this key, or has another one by now. Give "
+                "--connect RUN_DIR, or the key file that lies beside the trainer.key it uses to --keys"
             )

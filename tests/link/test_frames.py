@@ -50,6 +50,7 @@ EXAMPLES: list[tuple[messages.Message, int]] = [
     (messages.Heartbeat(12), 2),
     (messages.Heartbeat(12, SelectorStats(weights_version=4, scored=128, agreement=0.99)), 2),
     (messages.Announce(5, 44_700_000), 2),
+    (messages.NewKey("k" * 40), 2),
     (messages.Announce(5, 40_000, part=Part.FAST), 2),
     (lease(), 3),
     (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
@@ -228,6 +229,8 @@ BAD: list[tuple[messages.Message, str]] = [
     (messages.Welcome("{}", "", 0.0, 4.0), "heartbeat_s"),
     (messages.Ready({"model": "x" * 129}, False, "fp32"), "fingerprints"),
     (messages.Ready({}, False, "x" * 33), "precision"),
+    (messages.NewKey("k" * 39), "public"),
+    (messages.NewKey("~" * 40), "public"),
     (messages.Goodbye("done"), "end"),  # type: ignore[arg-type]
     (messages.Fetch(1, 0, 0), "num_bytes"),
     (messages.Fetch(1, 0, limits.MAX_CHUNK_BYTES + 1), "num_bytes"),
