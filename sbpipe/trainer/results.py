@@ -100,7 +100,9 @@ class Results:
 
     def _what_is_lost(self) -> str:
         folder = self._path / CHECKPOINTS
-        steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
+        steps: list[int] = []
+        with contextlib.suppress(OSError):  # without a descriptor left nobody can look
+            steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
         before = f"the last one there is of step {steps[-1]}" if steps else "there is none before it"
         parts = [
             f"lost: {'; '.join(self._lost)}",
