@@ -76,5 +76,30 @@ def faults_bench(only: list[str], *, is_quick: bool, as_json: bool) -> int:
     return 1 if any(row.missed for row in rows) else 0
 
 
+def lockstep_bench(runs: int, *, as_json: bool) -> int:
+    """Runs in lockstep that are killed; 1 if one ended with other weights."""
+    from sbpipe.bench.faults.lockstep import measure_lockstep
+
+    return _say(measure_lockstep(runs), as_json=as_json)
+
+
+def soak_bench(minutes: float, every_s: float, *, as_json: bool) -> int:
+    """A long training under random kills; 1 if anything was lost, or grew."""
+    from sbpipe.bench.faults.soak import planned, rows_of, soak, verdict
+
+    soaked = soak(planned(minutes, every_s))
+    rows = rows_of(soaked)
+    code = _say(rows, as_json=as_json)
+    sys.stderr.write(f"{verdict(soaked, rows)}\n")
+    return code
+
+
+def stranger_bench(minutes: float, *, as_json: bool) -> int:
+    """Another user of the host tries a run; 1 if he gets anything, or slows it down."""
+    from sbpipe.bench.stranger.measure import measure_stranger
+
+    return _say(measure_stranger(minutes), as_json=as_json)
+
+
 def _exit_code(rows: list[Row]) -> int:
     return 0 if all(row.is_met is not False for row in rows) else 1

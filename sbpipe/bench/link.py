@@ -70,13 +70,13 @@ def _serve(port: TrainerPort, is_over: threading.Event) -> None:
     while not is_over.is_set():
         for peer, message in port.receive(0.2):
             if isinstance(message, Hello):
-                port.send(peer, Welcome("bench", "{}", "", 1.0, 4.0))
+                port.send(peer, Welcome("{}", "", 1.0, 4.0))
             elif isinstance(message, Fetch):
                 port.send(peer, Chunk(message.version, message.offset, _NUM_PIECES * len(_PIECE), _PIECE))
             elif isinstance(message, Selection):
                 count += 1
                 if count == _NUM_SELECTIONS:
-                    port.send(peer, Welcome("done", "{}", "", 1.0, 4.0))
+                    port.send(peer, Welcome("{}", "", 1.0, 4.0))
 
 
 def _await(port: SelectorPort, kind: type[Message], deadline_s: float = 60.0) -> None:

@@ -201,7 +201,7 @@ def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
         port = listener.port
         listener.announce(Path(folder))
         slots = setup.slots(port.session)
-        engine = Engine(setup.job(), port, slots, EventLog(None, "trainer"), setup.spans, run_dir=folder)
+        engine = Engine(setup.job(), port, slots, EventLog(None, "trainer"), setup.spans)
         command = [sys.executable, "-m", "sbpipe", "selector", "--connect", folder, "--allow", SLOW]
         selector = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # At once, before it has looked how many cores it has: it must not share the trainer's.

@@ -3,12 +3,35 @@
 import argparse
 from pathlib import Path
 
-from sbpipe.bench import BENCHES, faults_bench, growth_bench, main, scoring_bench
+from sbpipe.bench import (
+    BENCHES,
+    faults_bench,
+    growth_bench,
+    lockstep_bench,
+    main,
+    scoring_bench,
+    soak_bench,
+    stranger_bench,
+)
 from sbpipe.commands.settings import add_assignments
 from sbpipe.config import parse_assignment
 from sbpipe.errors import ConfigError
 
 HELP = "measure what the docs claim, side by side on this machine"
+
+OWNERS = {
+    "only": ("faults",),
+    "quick": ("faults",),
+    "minutes": ("soak", "stranger"),
+    "every": ("soak",),
+    "runs": ("lockstep",),
+    "assignments": ("scoring",),
+    "run": ("scoring",),
+    "no_compile": ("scoring",),
+    "steps": ("growth",),
+}
+"""Arguments that belong to some benches alone, by the names that argparse gives them."""
+FLAGS = {"assignments": "--set"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,14 +40,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or faults",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
     of_faults.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="faults whose names hold one of these words"
+        "--only", nargs="+", metavar="WORD", help="faults whose names hold one of these words"
     )
     of_faults.add_argument("--quick", action="store_true", help="a few of them, a minute in all")
+    of_soak = parser.add_argument_group(
+        "soak (one long training, its processes killed at random) and stranger (another user of this host "
+        "tries a run; needs root)"
+    )
+    of_soak.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="how long it is disturbed (30); how long a stranger tries (10), and as long again the control",
+    )
+    of_soak.add_argument(
+        "--every", type=float, metavar="S", help="soak: seconds from one fault to the next (20)"
+    )
+    of_lockstep = parser.add_argument_group("lockstep alone (runs with one process killed at a random step)")
+    of_lockstep.add_argument("--runs", type=int, metavar="N", help="how many (20)")
     of_scoring = parser.add_argument_group(
         "scoring alone, of your own model and data (a table of precisions and batch sizes)"
     )
@@ -42,23 +80,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and say."""
+    _refuse_strays(args)
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
         return scoring_bench(given, args.run, as_json=args.json, compiled=not args.no_compile)
     if args.what == ["growth"] and args.steps:
         return growth_bench(args.steps, as_json=args.json)
-    if args.steps:
-        raise ConfigError(
-            "--steps", str(args.steps), "belongs to the bench of growth", "Write sbpipe bench growth"
-        )
     if args.what == ["faults"]:
-        return faults_bench(args.only, is_quick=args.quick, as_json=args.json)
-    for name, value in (("--only", args.only), ("--quick", args.quick)):
-        if value:
-            raise ConfigError(name, str(value), "belongs to the bench of faults", "Write sbpipe bench faults")
-    for name, value in (("--set", args.assignments), ("--run", args.run), ("--no-compile", args.no_compile)):
-        if value:
-            raise ConfigError(
-                name, str(value), "belongs to the bench of scoring", "Write sbpipe bench scoring"
-            )
+        return faults_bench(args.only or [], is_quick=args.quick, as_json=args.json)
+    if args.what == ["soak"]:
+        return soak_bench(args.minutes or 30.0, args.every or 20.0, as_json=args.json)
+    if args.what == ["stranger"]:
+        return stranger_bench(args.minutes or 10.0, as_json=args.json)
+    if args.what == ["lockstep"]:
+        return lockstep_bench(args.runs or 20, as_json=args.json)
     return main(args.what, as_json=args.json)
+
+
+def _refuse_strays(args: argparse.Namespace) -> None:
+    """Arguments of a bench that was not asked for."""
+    for name, owners in OWNERS.items():
+        value = getattr(args, name)
+        if value and args.what not in [[owner] for owner in owners]:
+            flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+            reason = f"belongs to the bench of {' and of '.join(owners)}"
+            raise ConfigError(flag, str(value), reason, f"Write sbpipe bench {owners[0]}")
+        if name in ("minutes", "every", "runs", "steps") and value is not None and not value > 0:
+            raise ConfigError(f"--{name}", value, "must be above 0", "Leave it out for the default")

@@ -20,6 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "name", metavar="NAME", help="what the key is called"
         )
     actions.add_parser("list", help="the keys that are let in")
+    actions.add_parser(
+        "rotate",
+        help="give the trainer itself a new key; trainers at work use it at once, and tell their selectors",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,6 +41,13 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{args.name} is let in no more; trainers that use {folder} cut its connections within a second"
         )
+    elif args.action == "rotate":
+        renewed = keys.rotate_trainer(folder)
+        print(
+            f"the trainer's key is new; trainers that use {folder} listen under it within seconds, and tell "
+            "selectors that are connected. Copy to the selectors' hosts, for those that are started later:"
+        )
+        print("\n".join(str(path) for path in renewed) or "(no selector's file is in this folder)")
     elif args.action == "list":
         print("\n".join(keys.allowed_names(folder)) or "none")
     else:

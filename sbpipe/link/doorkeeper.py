@@ -13,7 +13,7 @@ import resource
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sbpipe.link.limits import MAX_CONNECTIONS, MAX_FILES, MAX_STRANGERS, MAX_UNFINISHED_BYTES, STRANGER_S
@@ -148,6 +148,36 @@ class Doorkeeper:
         if descriptor in self._delivered:
             connection.settled, connection.is_stranger = connection.received, False
         connection.allowance = max(connection.allowance, self._allowances.get(descriptor, 0))
+
+
+class FarEnd(Doorkeeper):
+    """The same of connections that this process has dialled: only how much comes unfinished counts there.
+
+    `allowances` is by port of the other side.
+    """
+
+    def __init__(self, allowances: Mapping[int, int]) -> None:
+        super().__init__(set(allowances))
+        self._by_port = allowances
+
+    def _complaints(self, now: float) -> dict[int, str]:
+        return {
+            descriptor: f"{connection.received - connection.settled} bytes without a complete message"
+            for descriptor, connection in self._connections.items()
+            if connection.received - connection.settled > self._by_port[_port_of(connection.peer)]
+        }
+
+    def _peer_of(self, copy: socket.socket) -> str:
+        if copy.family not in (socket.AF_INET, socket.AF_INET6):
+            return ""
+        with contextlib.suppress(OSError):
+            host, port = copy.getpeername()[:2]
+            return f"{host}:{port}" if port in self._ports else ""
+        return ""
+
+
+def _port_of(peer: str) -> int:
+    return int(peer.rpartition(":")[2])
 
 
 def _make_room() -> None:

@@ -67,6 +67,11 @@ class TrainerGate:
         """The connection of a peer that has said hello."""
         return self._routes.get(peer)
 
+    @property
+    def names(self) -> list[str]:
+        """The peers that have said hello."""
+        return list(self._routes)
+
     def name_of(self, route: bytes) -> str:
         """The peer of a connection, or ""."""
         caller = self._callers.get(route)

@@ -12,10 +12,12 @@ import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sbpipe.errors import ConfigError
 from sbpipe.link.binding import Keys
+from sbpipe.link.schema import Z85
 
 log = logging.getLogger("sbpipe.link")
 
@@ -26,7 +28,6 @@ FIRST = "selector"
 OWN = "(run directory)"
 """What the key is called that a run makes for selectors which are given its directory."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", re.ASCII)
 _KEY = "link.keys"
 _MAX_FILE_BYTES = 256
 # A clock of the file system may be this coarse: what was read so soon after a change is read once more.
@@ -36,9 +37,19 @@ _COARSE_NS = 2_000_000_000
 class Keyring:
     """The trainer's own pair, and by public key the names of the selectors that are let in."""
 
-    def __init__(self, keys: Keys, folder: Path | None = None, own: str = "") -> None:
-        """Without a folder, the peer of `keys` is let in for good; the public key `own` is so in any case."""
+    def __init__(
+        self,
+        keys: Keys,
+        folder: Path | None = None,
+        own: str = "",
+        renewed: Callable[[], Keys | None] = lambda: None,
+    ) -> None:
+        """Without a folder, the peer of `keys` is let in for good; the public key `own` is so in any case.
+
+        `renewed` gives the trainer's own pair where that has changed.
+        """
         self.keys = keys
+        self._renewed = renewed
         self._own = {own: OWN} if own else {}
         self.allowed = {keys.peer: FIRST} | self._own
         self._folder = None if folder is None else folder / ALLOWED
@@ -46,6 +57,13 @@ class Keyring:
         if self._folder is not None and self._folder.exists():
             self._seen = self._state(self._folder)
             self.allowed = read_allowed(self._folder) | self._own
+
+    def rotate(self) -> bool:
+        """Take over the trainer's own pair if it has changed; whether it has."""
+        keys = self._renewed()
+        if keys is not None:
+            self.keys = keys
+        return keys is not None
 
     def refresh(self) -> bool:
         """Read the folder again if it has changed; whether somebody has lost or got his right."""

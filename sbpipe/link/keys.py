@@ -6,21 +6,25 @@
     allowed/NAME.pub    public keys of the selectors that are let in (see `keyring`)
 
 A .key file is JSON: {"role", "public", "secret", "peer"}, keys in Z85; mode 0600 from the start, never
-overwritten.
+overwritten but to rotate the trainer's own pair.
 """
 
 import json
+import logging
 import os
 import stat
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import ConfigError
 from sbpipe.files import write_atomically
 from sbpipe.link.binding import Keys
-from sbpipe.link.keyring import ALLOWED, FIRST, NAME, SUFFIX, Z85, Keyring
+from sbpipe.link.keyring import ALLOWED, FIRST, NAME, SUFFIX, Keyring
+from sbpipe.link.schema import Z85
 from sbpipe.link.sockets import new_key_pair, public_key_of
+
+log = logging.getLogger("sbpipe.link")
 
 _KEY = "link.keys"
 _TRAINER, _SELECTOR = "trainer", "selector"
@@ -90,6 +94,63 @@ def revoke_selector(folder: Path, name: str) -> None:
     _write(folder, {}, kept)
     (folder / ALLOWED / f"{name}{SUFFIX}").unlink()
     (folder / f"{name}.key").unlink(missing_ok=True)
+
+
+def rotate_trainer(folder: Path) -> list[Path]:
+    """Give the trainer a new pair, which trainers at work take over; the selectors' files that name it."""
+    before = load_keys(folder, _TRAINER)
+    public, secret = new_key_pair()
+    renewed: dict[Path, str] = {}
+    for path in sorted(folder.glob("*.key")):
+        if path.stem != _TRAINER and (keys := load_keys(path, _SELECTOR)).peer == before.public:
+            renewed[path] = _to_json(_SELECTOR, replace(keys, peer=public))
+    try:
+        # The trainer's last: who sees that it changed finds the others changed.
+        trainer = _to_json(_TRAINER, Keys(public, secret, before.peer))
+        for path, text in [*renewed.items(), (folder / f"{_TRAINER}.key", trainer)]:
+            write_atomically(path, text, mode=0o600)
+    except OSError as error:
+        raise ConfigError(
+            _KEY,
+            str(folder),
+            f"keys cannot be written ({error.strerror})",
+            "Check the folder and rotate once more",
+        ) from None
+    return list(renewed)
+
+
+class TrainerKey:
+    """The trainer's own pair in a folder or file, read again when that changes."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._path = place if place.suffix == ".key" else place / f"{_TRAINER}.key"
+        self._seen = self._state()
+        self.keys = load_keys(place, _TRAINER)
+
+    def refresh(self) -> Keys | None:
+        """The new pair, if it is another one than last time."""
+        state = self._state()
+        if state == self._seen:
+            return None
+        self._seen = state
+        try:
+            keys = load_keys(self._place, _TRAINER)
+        except ConfigError as error:
+            log.warning("the trainer goes on with the key it has: %s", error)
+            return None
+        if keys == self.keys:
+            return None
+        self.keys = keys
+        return keys
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        # It is replaced as a whole, so another file has another inode.
+        return status.st_ino, status.st_mtime_ns
 
 
 def allowed_names(folder: Path) -> list[str]:

@@ -23,7 +23,6 @@ MAX_ENTRIES = 64
 SLACK_BYTES = 4096
 CONTROL_FRAME_BYTES = max(4 * MAX_CANDIDATES, 4 * MAX_HISTORY, MAX_WELCOME_BYTES) + SLACK_BYTES
 FETCH_FRAME_BYTES = MAX_HEADER_BYTES + SLACK_BYTES
-CHUNK_FRAME_BYTES = MAX_CHUNK_BYTES + SLACK_BYTES
 
 MIN_KEEP = 1e-9
 
@@ -46,6 +45,11 @@ MAX_PEERS = 4096
 # connection may send without completing a message are bounded: the first number until it is granted a lease,
 # then what the answer to that lease may take.
 MAX_UNFINISHED_BYTES = 256 << 10
+# What a selector takes of a trainer before a message is complete: the longest there is, and some more.
+MAX_UNFINISHED_CONTROL = 3 * CONTROL_FRAME_BYTES
+# Leases that a selector holds unanswered, and their bytes: a trainer grants a few at a time.
+MAX_HELD_LEASES = 256
+MAX_HELD_BYTES = 16 * 4 * 2 * MAX_HISTORY
 MAX_STRANGERS = 64
 MAX_CONNECTIONS = 1024
 MAX_FILES = 65_536
@@ -59,6 +63,8 @@ LINGER_MS = 300
 RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1000
 WARN_AGAIN_S = 30.0
+# From telling selectors a new key to listening under it: the message must have left by then.
+ROTATION_S = 1.0
 
 # Failed handshakes in a row until a selector gives up: a refusal is certain, a connection that was only
 # closed may be a trainer that is just ending.
@@ -74,6 +80,11 @@ FREE_PAIR_TRIES = 50
 def bulk_queue(chunk_mib: float) -> int:
     """Chunks that may wait for one peer: about BULK_QUEUE_MIB of memory."""
     return min(64, max(4, int(BULK_QUEUE_MIB / chunk_mib)))
+
+
+def chunk_frame_bytes(chunk_mib: float) -> int:
+    """The largest frame with a piece of a snapshot, for a selector that asks for pieces of this size."""
+    return int(chunk_mib * 2**20) + MAX_HEADER_BYTES + SLACK_BYTES
 
 
 def answer_bytes(num_candidates: int) -> int:

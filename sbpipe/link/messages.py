@@ -37,11 +37,10 @@ class Hello:
 class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
-    `run_dir` is its path on the trainer's machine; `config` is JSON; `shared_memory` names the block that the
-    snapshots lie in, "" = fetch them.
+    `config` is JSON; `shared_memory` names the block that the snapshots lie in, "" = fetch them. It names no
+    folder: where a selector writes is its own user's choice.
     """
 
-    run_dir: str
     config: str
     shared_memory: str
     heartbeat_s: float
@@ -131,6 +130,13 @@ class Goodbye:
 
 
 @dataclass(frozen=True)
+class NewKey:
+    """The trainer takes another key of its own and closes every connection: connect again, to this key."""
+
+    public: str
+
+
+@dataclass(frozen=True)
 class Departed:
     """Never on the wire: what the trainer's port itself says of a peer whose connection is over."""
 
@@ -151,6 +157,7 @@ Message = (
     | Fetch
     | Chunk
     | Gone
+    | NewKey
     | Departed
 )
 
@@ -166,4 +173,5 @@ TO_SELECTOR: tuple[type[Message], ...] = (
     Goodbye,
     Chunk,
     Gone,
+    NewKey,
 )

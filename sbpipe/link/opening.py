@@ -1,6 +1,7 @@
 """Ports from settings, and what leads selectors to a trainer: key, connection file, notice. Knows no loop."""
 
 import contextlib
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from sbpipe.link.addresses import AUTO, parse
 from sbpipe.link.binding import Keys
 from sbpipe.link.connection import Connection, connection_of, remove_connection, write_connection
 from sbpipe.link.keyring import Keyring
-from sbpipe.link.keys import load_keys, new_keys, selector_of, write_selector_keys
+from sbpipe.link.keys import TrainerKey, load_keys, new_keys, selector_of, write_selector_keys
 from sbpipe.link.notices import Notice, new_socket, remove_socket
 from sbpipe.link.selector_port import SelectorPort
 from sbpipe.link.trainer_port import TrainerPort
 from sbpipe.runs.names.files import SELECTOR_KEY
+
+log = logging.getLogger("sbpipe.link")
 
 
 class Listener:
@@ -32,10 +35,17 @@ class Listener:
         self._selector_keys: Keys | None = None
         keyring = None
         if parse("link.bind", link.bind).scheme == "tcp":
-            trainer = load_keys(Path(link.keys), "trainer") if link.keys else new_keys()[0]
+            own = TrainerKey(Path(link.keys)) if link.keys else None
+            trainer = own.keys if own else new_keys()[0]
             self._selector_keys = selector_of(trainer)
-            keyring = Keyring(trainer, Path(link.keys) if link.keys else None, self._selector_keys.public)
+            keyring = Keyring(
+                trainer,
+                Path(link.keys) if link.keys else None,
+                self._selector_keys.public,
+                own.refresh if own else lambda: None,
+            )
         self.port = TrainerPort(link, keyring)
+        self.port.on_rotation = self._rotated
         self._connection: Connection | None = None
         self._notice: Notice | None = None
         self._run_dir = Path()
@@ -57,6 +67,16 @@ class Listener:
         with contextlib.suppress(ConfigError):
             self._notice = Notice(run_dir)
 
+    def _rotated(self, keys: Keys) -> None:
+        """The trainer has another key: selectors of this user find that out in the run directory."""
+        if self._selector_keys is None or self._connection is None:
+            return
+        self._selector_keys = replace(self._selector_keys, peer=keys.public)
+        try:
+            write_selector_keys(self._run_dir / SELECTOR_KEY, self._selector_keys)
+        except OSError as error:
+            log.warning("the new key is not in %s (%s)", self._run_dir, error.strerror)
+
     def withdraw(self) -> None:
         """Take away what `announce` left; the port is closed by who uses it."""
         if self._notice is not None:
@@ -69,8 +89,12 @@ class Listener:
             remove_socket(self.port.endpoints.control)
 
 
-def open_selector_port(link: LinkConfig, selector_id: str, connection: Connection) -> SelectorPort:
-    """Connect to a trainer, with the keys of `link.keys` or of its run directory."""
+def selector_keys(link: LinkConfig, connection: Connection) -> Keys | None:
+    """The keys by which a selector reaches a trainer: those of `link.keys` or of its run directory."""
     place = link.keys or connection.keys
-    keys = load_keys(Path(place), "selector") if place and connection.control.startswith("tcp://") else None
-    return SelectorPort(connection.endpoints, selector_id, link, keys)
+    return load_keys(Path(place), "selector") if place and connection.control.startswith("tcp://") else None
+
+
+def open_selector_port(link: LinkConfig, selector_id: str, connection: Connection) -> SelectorPort:
+    """Connect to a trainer."""
+    return SelectorPort(connection.endpoints, selector_id, link, selector_keys(link, connection))

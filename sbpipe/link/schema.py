@@ -34,6 +34,8 @@ from sbpipe.link.messages import Message
 from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
+Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", re.ASCII)
+"""A key of CURVE as text."""
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
 
 
@@ -324,7 +326,6 @@ SHAPES: dict[int, Shape] = {
     2: Shape(
         messages.Welcome,
         {
-            "run_dir": Text(1024),
             "config": Text(MAX_CONFIG),
             "shared_memory": Text(),
             "heartbeat_s": _PERIOD,
@@ -385,6 +386,7 @@ SHAPES: dict[int, Shape] = {
         check=_chunk_fault,
     ),
     13: Shape(messages.Gone, {"version": _COUNT, "part": _PART}),
+    14: Shape(messages.NewKey, {"public": Text(40, Z85)}),
 }
 
 CODES: dict[type[Message], int] = {shape.kind: code for code, shape in SHAPES.items()}

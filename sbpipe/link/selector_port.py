@@ -11,10 +11,11 @@ from sbpipe.errors import ConfigError
 from sbpipe.link import limits
 from sbpipe.link.addresses import Endpoints, parse
 from sbpipe.link.binding import Keys, require_keys, require_name
-from sbpipe.link.frames import Body, pack
+from sbpipe.link.doorkeeper import FarEnd
+from sbpipe.link.frames import Body, Buffer, pack
 from sbpipe.link.gate import SelectorGate
 from sbpipe.link.greeting import is_greeted
-from sbpipe.link.messages import NO_SESSION, Hello, Message
+from sbpipe.link.messages import NO_SESSION, Hello, Message, NewKey
 from sbpipe.link.private import require_private
 from sbpipe.link.schema import CODES
 from sbpipe.link.sockets import Option, Socket, SocketPair, own_keys
@@ -30,6 +31,7 @@ class SelectorPort(SocketPair[Message]):
 
     Each time it dials, it does so under a fresh route: to the trainer the one before may still seem alive.
     The bulk connection is opened by the first message for it: a selector that shares memory has none.
+    What a trainer can make it hold is bounded: unread messages, a frame, and a message that never ends.
     """
 
     def __init__(
@@ -42,6 +44,9 @@ class SelectorPort(SocketPair[Message]):
         require_name(selector_id)
         super().__init__(link)
         self.refusal = ""
+        self._excess = ""
+        """What it was cut off for: another handshake does not make up for that."""
+        self._dial_at = math.inf
         self._endpoints = endpoints
         self._gate = SelectorGate(self.dropped)
         self._dialled: dict[Socket, str] = {}
@@ -54,8 +59,14 @@ class SelectorPort(SocketPair[Message]):
         }
         if keys is not None:
             options |= {zmq.CURVE_SERVERKEY: keys.peer.encode()} | own_keys(keys)
-        frame_bytes = (limits.CONTROL_FRAME_BYTES, limits.CHUNK_FRAME_BYTES)
-        self._open(zmq.DEALER, options, frame_bytes, limits.CONTROL_QUEUE)
+        frame_bytes = (limits.CONTROL_FRAME_BYTES, limits.chunk_frame_bytes(link.chunk_mib))
+        self._open(zmq.DEALER, options, frame_bytes, limits.UNREAD_QUEUE)
+        self._far_end: FarEnd | None = None
+        self._far_end_look_at = 0.0
+        if address.scheme == "tcp":
+            ports = [parse("link.connect", endpoint).port for endpoint in endpoints]
+            unfinished = (limits.MAX_UNFINISHED_CONTROL, 2 * frame_bytes[1])
+            self._far_end = FarEnd(dict(zip(ports, unfinished, strict=True)))
         self._monitor(self._control, _EVENTS, self._note)
         self._monitor(self._bulk, zmq.EVENT_DISCONNECTED, self._note)
         self._dial()
@@ -86,16 +97,33 @@ class SelectorPort(SocketPair[Message]):
         return self._write([], body, self.session)
 
     def _take(self, socket: Socket, is_bulk: bool) -> Message | None:
-        # Chunks stay where zmq received them; control is small, and copying costs less than sharing.
-        parts = socket.recv_multipart(zmq.NOBLOCK, copy=not is_bulk)
-        return self._gate.judge(
-            [part if isinstance(part, bytes) else part.buffer for part in parts], is_bulk=is_bulk
-        )
+        first = socket.recv(zmq.NOBLOCK, copy=False)
+        frames: list[Buffer] = [first.bytes]
+        if first.more and is_bulk:
+            # Chunks stay where zmq received them; control is small, and copying costs less than sharing.
+            frames += [part.buffer for part in socket.recv_multipart(copy=False)]
+        elif first.more:
+            frames += socket.recv_multipart()
+        if self._far_end is not None:
+            self._far_end.delivered(int(first.get(zmq.SRCFD)))
+        message = self._gate.judge(frames, is_bulk=is_bulk)
+        if isinstance(message, NewKey):
+            # For the next dialling; this connection lives on until the trainer closes it.
+            for one in (self._control, self._bulk):
+                one.setsockopt(zmq.CURVE_SERVERKEY, message.public.encode())
+            return None
+        return message
 
     def _look_around(self, now: float) -> list[Message]:
-        if now >= self._look_at:
-            self._look_at = math.inf
+        if self._far_end is not None and now >= self._far_end_look_at:
+            self._far_end_look_at = now + limits.LOOK_S
+            for reason in self._far_end.look(now).values():
+                self._excess = f"the trainer at {self._endpoints.control} was cut off: {reason}"
+                self.refusal = self._excess
+        if now >= self._dial_at:
+            self._dial_at = math.inf
             self._dial()
+        self._look_at = min(self._dial_at, self._far_end_look_at if self._far_end else math.inf)
         return []
 
     def _dial(self) -> None:
@@ -122,11 +150,11 @@ class SelectorPort(SocketPair[Message]):
     def _note(self, event: int) -> None:
         """Something happened to a connection."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._is_up, self.refusal = True, ""
+            self._is_up, self.refusal = True, self._excess
             self._failures = dict.fromkeys(self._failures, 0)
         elif event == zmq.EVENT_DISCONNECTED and self._is_up:
             # Not at once: what the trainer said last, a goodbye perhaps, has yet to be read.
-            self._look_at = time.monotonic() + limits.LAST_WORDS_S
+            self._dial_at = self._look_at = time.monotonic() + limits.LAST_WORDS_S
         elif event != zmq.EVENT_DISCONNECTED:
             self.dropped["handshake"] += 1
             is_refused = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -134,7 +162,7 @@ class SelectorPort(SocketPair[Message]):
             self._judge_failures()
             if is_refused:
                 # zmq would leave it at that, and a key may be let in a moment later.
-                self._look_at = time.monotonic() + limits.REFUSED_S
+                self._dial_at = self._look_at = time.monotonic() + limits.REFUSED_S
 
     def _judge_failures(self) -> None:
         where = self._endpoints.control
@@ -148,6 +176,6 @@ class SelectorPort(SocketPair[Message]):
             self._failures["closed"] = 0
         elif self._failures["closed"] >= limits.MAX_CLOSED:
             self.refusal = (
-                f"what listens at {where} is not the trainer of this key. Give --connect RUN_DIR, or the key "
-                "file that was made beside the trainer.key it uses to --keys"
+                f"what listens at {where} is not the trainer of this key, or has another one by now. Give "
+                "--connect RUN_DIR, or the key file that lies beside the trainer.key it uses to --keys"
             )

@@ -11,6 +11,7 @@ import math
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import zmq
@@ -19,12 +20,12 @@ from zmq.utils import z85
 from sbpipe.config import LinkConfig
 from sbpipe.link import limits
 from sbpipe.link.addresses import Address, Endpoints, parse
-from sbpipe.link.binding import bind_error, refuse_ipc_in_use, require_keys
+from sbpipe.link.binding import Keys, bind_error, refuse_ipc_in_use, require_keys
 from sbpipe.link.doorkeeper import Doorkeeper
 from sbpipe.link.frames import Body, Buffer, pack
 from sbpipe.link.gate import TrainerGate, Verdict
 from sbpipe.link.keyring import Keyring
-from sbpipe.link.messages import Departed, Heartbeat, Hello, Message
+from sbpipe.link.messages import Departed, Heartbeat, Hello, Message, NewKey
 from sbpipe.link.private import require_private
 from sbpipe.link.sockets import Option, Socket, SocketPair, own_keys
 from sbpipe.records import Lease
@@ -51,6 +52,10 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         self._descriptors: dict[bytes, tuple[int, str]] = {}
         self._gone: dict[str, str] = {}
         self._warned: dict[str, float] = {}
+        self._to_bind: list[tuple[Socket, str]] = []
+        self._rotate_at = math.inf
+        self.on_rotation: Callable[[Keys], None] = lambda keys: None
+        """Is told of a new pair of the trainer's own, once it is in use."""
         options: dict[int, Option] = {
             # A send to a peer that is gone fails, where zmq would drop it in silence.
             zmq.ROUTER_MANDATORY: 1,
@@ -166,14 +171,25 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         self._look_at = math.inf
         if self._doorkeeper is not None:
             self._look_at = now + limits.LOOK_S
-            if self._keyring is not None and self._keyring.refresh():
-                self._turn_out()
+            if self._keyring is not None:
+                self._follow(self._keyring, now)
             for descriptor, reason in self._doorkeeper.look(now).items():
                 self._was_cut(descriptor, reason)
         gone, self._gone = self._gone, {}
         for peer in gone:
             self._gate.release(peer)
         return [(peer, Departed(reason)) for peer, reason in gone.items()]
+
+    def _follow(self, keyring: Keyring, now: float) -> None:
+        """What has changed in the files of keys."""
+        if keyring.refresh():
+            self._turn_out()
+        if keyring.rotate():
+            self._rotate(keyring.keys, now)
+        if now >= self._rotate_at:
+            self._close_doors(keyring.keys)
+        if self._to_bind:
+            self._open_doors(keyring.keys)
 
     def _turn_out(self) -> None:
         """Cut the connections of keys that were revoked."""
@@ -201,6 +217,37 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         if about not in self._warned and len(self._warned) < limits.MAX_STRANGERS:
             self._warned[about] = now
             log.warning("%s", text)
+
+    # --- another key of its own -------------------------------------------------------------------
+
+    def _rotate(self, keys: Keys, now: float) -> None:
+        """Tell who is connected: zmq closes every connection of an address at which it no longer listens."""
+        for peer in self._gate.names:
+            self.send(peer, NewKey(keys.public))
+        self._rotate_at = now + limits.ROTATION_S
+
+    def _close_doors(self, keys: Keys) -> None:
+        """Take the new pair, and listen no more under the old one."""
+        self._rotate_at = math.inf
+        for socket, endpoint in zip((self._control, self._bulk), self.endpoints, strict=True):
+            for option, value in own_keys(keys).items():
+                socket.setsockopt(option, value)
+            if (socket, endpoint) not in self._to_bind:
+                socket.unbind(endpoint)
+                self._to_bind.append((socket, endpoint))
+
+    def _open_doors(self, keys: Keys) -> None:
+        """Listen again at the same addresses: at a later look, if zmq has not let go of them yet."""
+        for door in list(self._to_bind):
+            socket, endpoint = door
+            try:
+                socket.bind(endpoint)
+                self._to_bind.remove(door)
+            except zmq.ZMQError as error:
+                self._warn("rotation", f"{endpoint} is not open under the new key yet ({error})")
+        if not self._to_bind:
+            self.on_rotation(keys)
+            log.info("the trainer has a new key: who connects from now on needs it")
 
     # --- opening ----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ It must not know data sets, devices, losses or optimizers. One file per family, 
 (`build.py`).
 """
 
-from sbpipe.models.build import build_model
+from sbpipe.models.build import build_model, weigh_model
 from sbpipe.models.parts import parts_of
 
-__all__ = ["build_model", "parts_of"]
+__all__ = ["build_model", "parts_of", "weigh_model"]

@@ -25,6 +25,7 @@ from sbpipe.models.probe import probe
 from sbpipe.models.resnet import resnet18_cifar, small_resnet
 from sbpipe.models.small_cnn import small_cnn
 from sbpipe.models.torchvision_models import build_torchvision, torchvision_names, torchvision_options
+from sbpipe.models.weighing import bytes_made
 from sbpipe.models.wide_resnet import wide_resnet
 from sbpipe.randomness import key
 
@@ -70,6 +71,14 @@ def build_model(
                 num_outputs=None if is_plugin(config.name) else num_classes,
             )
     return model
+
+
+def weigh_model(config: ModelConfig, *, num_classes: int, input_shape: tuple[int, ...]) -> int:
+    """Bytes that its parameters and buffers would take; 0 of a user's own: only making it would tell."""
+    if is_plugin(config.name):
+        return 0
+    with torch.random.fork_rng(devices=[]):
+        return bytes_made(lambda: _build(config.name, num_classes, input_shape, config.options))
 
 
 def _build(name: str, num_classes: int, input_shape: tuple[int, ...], options: Options) -> nn.Module:

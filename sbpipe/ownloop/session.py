@@ -117,9 +117,7 @@ class Session:
             fingerprints=fingerprints,
         )
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
-        self.engine = Engine(
-            job, port, slots, self.events, self.spans, run_dir=str(plan.path), trained=trained
-        )
+        self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         if self._listener is None:
             self.engine.admit(INLINE, devices.describe(self._device))
         self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)

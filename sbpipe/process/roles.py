@@ -96,7 +96,7 @@ def run_trainer(
         )
         events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
         slots = setup.slots(port.session)
-        engine = Engine(setup.job(), port, slots, events, setup.spans, run_dir=str(run_dir.path))
+        engine = Engine(setup.job(), port, slots, events, setup.spans)
         run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
         return run.run(resume=resume)
     finally:
@@ -196,9 +196,7 @@ def _run_here(
     needs_losses = config.selection.traits.needs_trained_losses
     trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
     port = inline_port(setup, slots, events, trained)
-    engine = Engine(
-        setup.job(examples), port, slots, events, setup.spans, run_dir=str(run_dir.path), trained=trained
-    )
+    engine = Engine(setup.job(examples), port, slots, events, setup.spans, trained=trained)
     engine.admit(INLINE, devices.describe(setup.device))
     return TrainerRun(setup, run_dir, engine, events, began=began, doing=doing).run(resume=resume)
 

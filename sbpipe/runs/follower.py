@@ -109,7 +109,8 @@ class Follower:
             if is_tail and self._tail_bytes is not None:
                 self._offset = size - self._tail_bytes
             file.seek(self._offset)
-            data = file.read(CHUNK_BYTES)
+            # No more than there is: a buffer of a whole piece at every look leaves holes in the heap.
+            data = file.read(min(CHUNK_BYTES, max(0, size - self._offset)))
             if is_tail:
                 begin = data.find(b"\n") + 1  # the first line of a tail has lost its beginning
                 self._offset, data = self._offset + begin, data[begin:]

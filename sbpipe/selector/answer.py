@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sbpipe.data import Order
+from sbpipe.errors import PeerRejected
 from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
@@ -76,6 +77,11 @@ class Selector:
 
     def answer(self, lease: Lease) -> Selection:
         """Choose among the lease's candidates: as a whole, or in order until enough are kept."""
+        if lease.stop > self._order.num_examples:
+            raise PeerRejected(
+                f"the trainer granted candidates {lease.start} to {lease.stop} of a data set that has "
+                f"{self._order.num_examples}"
+            )
         self._judge.restore(lease)
         if self._judge.needs_scores:
             self._forward.refresh(lease)

@@ -16,8 +16,8 @@ from sbpipe.data.own_batches import OwnBatches
 from sbpipe.data.tree_split import TreeSplit
 from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
-from sbpipe.machine import devices
-from sbpipe.models import build_model, parts_of
+from sbpipe.machine import devices, memory
+from sbpipe.models import build_model, parts_of, weigh_model
 from sbpipe.models.calling import pair_losses
 from sbpipe.models.losses import build_score
 from sbpipe.models.residuals import build_residual
@@ -89,14 +89,7 @@ def assemble(
     It judges by `trained` instead, the losses of last time, where it is given them.
     """
     refuse(config.selector.precision, device)
-    model = build_model(
-        config.model,
-        num_classes=data.num_classes,
-        input_shape=data.input_shape,
-        seed=config.seed,
-        input_dtype=data.input_dtype,
-        is_tried=not data.has_trees,
-    )
+    model = _model_of(config, data)
     manifest = build_manifest(model, parts_of(model), config.sync.dtype)
     chosen = config.selection
     irreducible = None
@@ -162,6 +155,27 @@ def _wired(
         # Real candidates, those of the first lease: ranges are measured on them.
         forward.rehearse(order.ids(0, 0, min(batch_size, candidates.num_examples)))
     return Selector(order, batch_size, forward, judge, spans, events)
+
+
+def _model_of(config: Config, data: Data) -> nn.Module:
+    """The trainer's model, unless that would take the memory of this host."""
+    num_bytes = weigh_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape)
+    available = memory.available_bytes()
+    # The model, what it is scored with, and a snapshot on its way.
+    if available is not None and 3 * num_bytes > available:
+        raise PeerRejected(
+            f"model.name = {config.model.name!r} with model.options = {dict(config.model.options)!r}, as the "
+            f"trainer has it, takes {num_bytes / 1e9:.1f} GB, three times; {available / 1e9:.1f} GB are left "
+            "here"
+        )
+    return build_model(
+        config.model,
+        num_classes=data.num_classes,
+        input_shape=data.input_shape,
+        seed=config.seed,
+        input_dtype=data.input_dtype,
+        is_tried=not data.has_trees,
+    )
 
 
 def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer:

@@ -9,11 +9,13 @@ from pathlib import Path
 from sbpipe.config import LinkConfig
 from sbpipe.errors import ConfigError, PeerLost
 from sbpipe.link.addresses import AUTO
+from sbpipe.link.binding import Keys
 from sbpipe.link.connection import Connection, NotThereYet, locate
 from sbpipe.link.notices import live_runs
-from sbpipe.link.opening import open_selector_port
+from sbpipe.link.opening import selector_keys
 from sbpipe.link.ports import OnePeerPort
 from sbpipe.link.private import candidates
+from sbpipe.link.selector_port import SelectorPort
 from sbpipe.runs.directory import is_finished
 
 log = logging.getLogger("sbpipe.selector")
@@ -30,6 +32,7 @@ class Finder:
         self._is_supervised = is_supervised
         self._where = link.connect
         self._connection: Connection | None = None
+        self._keys: Keys | None = None
 
     def find(self, is_stopped: threading.Event) -> OnePeerPort | None:
         """The first port; waits for the trainer of a run directory. None if stopped meanwhile."""
@@ -49,7 +52,7 @@ class Finder:
         return None
 
     def moved(self) -> OnePeerPort | None:
-        """A port to where the trainer is now, if that is elsewhere; PeerLost if the run is over."""
+        """A port to where the trainer is now, if that or the key has changed; PeerLost if the run is over."""
         # Between two trainers the file may be missing: the next beat looks again.
         try:
             connection = self._locate()
@@ -58,11 +61,13 @@ class Finder:
             return None
         except ConfigError:
             return None
-        if connection == self._connection:
-            return None
-        log.info("the trainer is now at %s", connection.control)
         with contextlib.suppress(ConfigError):
-            return self._open(connection)
+            if connection != self._connection:
+                log.info("the trainer is now at %s", connection.control)
+                return self._open(connection)
+            if selector_keys(self._link, connection) != self._keys:
+                log.info("the key file has changed: connecting to %s with it", connection.control)
+                return self._open(connection)
         return None
 
     def _locate(self) -> Connection:
@@ -71,8 +76,9 @@ class Finder:
         return locate(self._where)
 
     def _open(self, connection: Connection) -> OnePeerPort:
-        port = open_selector_port(self._link, self._selector_id, connection)
-        self._connection = connection
+        keys = selector_keys(self._link, connection)
+        port = SelectorPort(connection.endpoints, self._selector_id, self._link, keys)
+        self._connection, self._keys = connection, keys
         return port
 
     def _refuse_finished(self) -> None:

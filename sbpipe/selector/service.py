@@ -4,11 +4,9 @@ link thread   hello, heartbeats, leases into the inbox, weights pulled piece by 
 main loop     takes from the inbox: a welcome (build everything, say ready) or a lease (answer it)
 """
 
-import contextlib
 import logging
 import os
 import platform
-import queue
 import re
 import secrets
 import threading
@@ -23,6 +21,7 @@ from sbpipe.link.ports import OnePeerPort
 from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
+from sbpipe.selector.inbox import Inbox
 from sbpipe.selector.puller import Puller
 from sbpipe.version import __version__
 from sbpipe.weights.replica import PulledSource
@@ -64,8 +63,7 @@ class SelectorService:
         self._port, self._hello, self._link = port, hello, link
         self._build, self._moved = build, moved
         self._spans = spans
-        # Errors of the link thread come this way too, to be raised where the process ends.
-        self._inbox: queue.Queue[messages.Welcome | Lease | messages.Goodbye | SbpipeError] = queue.Queue()
+        self._inbox = Inbox()
         self._heartbeat_s = link.heartbeat_s
         self._lost_after_s = link.lost_after_s
         self._built: Built | None = None
@@ -85,9 +83,8 @@ class SelectorService:
         try:
             idle_since = time.perf_counter()
             while not is_stopped.is_set():
-                try:
-                    message = self._inbox.get(timeout=_POLL_S)
-                except queue.Empty:
+                message = self._inbox.get(_POLL_S)
+                if message is None:
                     continue
                 self._spans.add("idle", idle_since, time.perf_counter() - idle_since)
                 if isinstance(message, messages.Goodbye):
@@ -210,7 +207,7 @@ class SelectorService:
             self._said_hello = False
             self._is_lost, self._was_welcomed = False, True
             self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
-            self._drop_leases()
+            self._inbox.drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
             if puller is not None:
@@ -225,16 +222,6 @@ class SelectorService:
         elif isinstance(message, messages.Reject):
             raise PeerRejected(message.reason)
         elif isinstance(message, messages.Goodbye):
-            self._inbox.put(message)
-
-    def _drop_leases(self) -> None:
-        """The trainer takes no answers to leases of an earlier session."""
-        kept: list[messages.Goodbye | SbpipeError] = []
-        with contextlib.suppress(queue.Empty):  # the main loop takes from it too
-            while True:
-                message = self._inbox.get_nowait()
-                kept += [message] if isinstance(message, messages.Goodbye | SbpipeError) else []
-        for message in kept:
             self._inbox.put(message)
 
 

@@ -71,7 +71,7 @@ class Checkpoints:
         self._write(step, state)
         if self.last_error:
             self._retry_at = time.monotonic() + self._retry_s
-            kept = steps_in(self.folder)
+            kept = self._steps_there()
             self._warn(
                 f"checkpoint at step {step} not written ({self.last_error}); training goes on, it is tried "
                 f"again in {self._retry_s:.0f} s, and "
@@ -96,13 +96,19 @@ class Checkpoints:
 
     def _tidy(self, step: int) -> None:
         """Remove what is too old, and what is of a later step: the run was resumed from before it."""
-        steps = steps_in(self.folder)
+        steps = self._steps_there()
         kept = [old for old in steps if old <= step][-self._keep :]
-        leftovers = self.folder.glob(".step-*")  # one writer, so these are what a killed process left
         outdated = [path_of(self.folder, old) for old in steps if old not in kept]
         with contextlib.suppress(OSError):  # they only take room; the next one tries again
+            leftovers = list(self.folder.glob(".step-*"))  # one writer: these are what a killed process left
             for path in (*leftovers, *outdated):
                 path.unlink(missing_ok=True)
+
+    def _steps_there(self) -> list[int]:
+        """Those that can be seen: a process without a descriptor left cannot look into a folder."""
+        with contextlib.suppress(OSError):
+            return steps_in(self.folder)
+        return []
 
     def load_newest(self) -> dict[str, Any] | None:
         """The newest checkpoint whose every byte is as it was written, None if there is none at all."""

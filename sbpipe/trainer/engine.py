@@ -70,10 +70,9 @@ class Engine:
         events: EventLog,
         spans: Spans,
         *,
-        run_dir: str = "",
         trained: TrainedLosses | None = None,
     ) -> None:
-        """`run_dir` is told to selectors; `trained` learns all losses (`infobatch`)."""
+        """`trained` learns all losses (`infobatch`)."""
         config = job.config
         self.config, self._port, self._slots, self._spans = config, port, slots, spans
         self._needs_weights = config.selection.traits.needs_scores
@@ -100,7 +99,7 @@ class Engine:
         self._reception = Reception(
             port=port,
             roster=self.roster,
-            welcome=_welcome(config, slots, run_dir),
+            welcome=_welcome(config, slots),
             fingerprints=job.fingerprints,
             publisher=self.publisher,
             is_clocked=config.is_clocked,
@@ -211,11 +210,14 @@ class Engine:
 
     # --- state ------------------------------------------------------------------------------------
 
-    def state(self, step: int) -> dict[str, Any]:
-        """For a checkpoint at a step boundary. TimeoutError where a clock waits for a silent selector."""
+    def state(self, step: int, *, is_last: bool = False) -> dict[str, Any]:
+        """For a checkpoint at a step boundary; `is_last`: no step will follow, so nobody has to answer.
+
+        TimeoutError where a clock waits for a silent selector.
+        """
         is_kept = self.config.is_clocked and self._needs_weights
         return {
-            "stream": self._dispatcher.state(QUIET_DEADLINE_S),
+            "stream": self._dispatcher.state(QUIET_DEADLINE_S, is_last=is_last),
             "steering": self.steering.state(),
             "published": self.publisher.state(step) if is_kept else {},
             "sync": vars(self.sync).copy(),
@@ -276,9 +278,8 @@ def _roster_of(config: Config) -> Roster:
     return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)
 
 
-def _welcome(config: Config, slots: Slots, run_dir: str) -> Welcome:
+def _welcome(config: Config, slots: Slots) -> Welcome:
     return Welcome(
-        run_dir=run_dir,
         config=to_json(config),
         shared_memory=slots.path.name if slots.path else "",
         heartbeat_s=config.link.heartbeat_s,

@@ -15,7 +15,8 @@ from sbpipe.config import Config
 from sbpipe.errors import ResultsElsewhere, ResultsLost
 from sbpipe.runs.checkpoints import path_of, steps_in
 from sbpipe.runs.directory import RunDir, write_config, write_summary
-from sbpipe.runs.names.files import CHECKPOINTS, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.names.files import CHECKPOINTS, SUMMARY, TRAINER_EVENTS, WEIGHTS
+from sbpipe.trainer import checkpoint_file
 from sbpipe.trainer.checkpoint import Checkpoints
 
 log = logging.getLogger("sbpipe.trainer")
@@ -28,6 +29,8 @@ class Results:
         self._config, self._path, self._checkpoints = config, run_dir.path, checkpoints
         self._moved: list[str] = []
         self._lost: list[str] = []
+        self._is_unanswered = False
+        """Whether what is lost is so because no selector answered, and not for lack of room."""
         self.spare: Path | None = None
         """A run directory of its own, made for what the other one did not take."""
 
@@ -46,9 +49,26 @@ class Results:
         if error:
             self._leave_elsewhere(f"the checkpoint of step {step}", error, write)
 
-    def cannot_leave_checkpoint(self, step: int, reason: str) -> None:
-        """There is none to leave."""
-        self._lost.append(f"the checkpoint of step {step} ({reason})")
+    def leave_weights(self, step: int, state: dict[str, Any], reason: str) -> str:
+        """Leave what was trained, where there is no checkpoint to resume from; says what is where."""
+
+        def write(folder: Path) -> str:
+            try:
+                (folder / CHECKPOINTS).mkdir(exist_ok=True)
+                path = folder / CHECKPOINTS / WEIGHTS.format(step)
+                checkpoint_file.write(path, step, checkpoint_file.frozen(state), lambda: None)
+            except OSError as error:
+                return _said(error)
+            return ""
+
+        error = write(self._path)
+        if error:
+            self._leave_elsewhere(f"the weights of step {step}", error, write)
+        path = (self.spare or self._path) / CHECKPOINTS / WEIGHTS.format(step)
+        kept = f"; its weights are in {path}" if path.exists() else ""
+        self._lost.append(f"the checkpoint of step {step} ({reason}{kept})")
+        self._is_unanswered = True
+        return self._what_is_lost()
 
     def leave_summary(self, summary: dict[str, Any]) -> None:
         """Leave the numbers of the run; a spare folder that was made gets them too."""
@@ -69,16 +89,7 @@ class Results:
     def check(self, summary: dict[str, Any], *, is_finished: bool) -> None:
         """Raise unless everything is in the run directory."""
         if self._lost:
-            folder = self._path / CHECKPOINTS
-            steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
-            before = f"the last one there is of step {steps[-1]}" if steps else "there is none before it"
-            parts = [
-                f"lost: {'; '.join(self._lost)}",
-                *self._where(),
-                f"Of checkpoints in {self._path}, {before}",
-            ]
-            way_out = "Free some space there, or name another folder with --spare, and go on with --resume"
-            raise ResultsLost(f"{'. '.join(parts)}. {way_out}", summary)
+            raise ResultsLost(self._what_is_lost(), summary)
         if self._moved:
             way_out = (
                 "Copy it back once there is room"
@@ -86,6 +97,24 @@ class Results:
                 else f"Go on with: sbpipe run --run-dir {self.spare} --resume"
             )
             raise ResultsElsewhere(f"{'. '.join(self._where())}. {way_out}", summary)
+
+    def _what_is_lost(self) -> str:
+        folder = self._path / CHECKPOINTS
+        steps: list[int] = []
+        with contextlib.suppress(OSError):  # without a descriptor left nobody can look
+            steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
+        before = f"the last one there is of step {steps[-1]}" if steps else "there is none before it"
+        parts = [
+            f"lost: {'; '.join(self._lost)}",
+            *self._where(),
+            f"Of checkpoints in {self._path}, {before}",
+        ]
+        way_out = (
+            "Go on with --resume"
+            if self._is_unanswered
+            else "Free some space there, or name another folder with --spare, and go on with --resume"
+        )
+        return f"{'. '.join(parts)}. {way_out}"
 
     def _where(self) -> list[str]:
         parts = (

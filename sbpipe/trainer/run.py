@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sbpipe.config import digest, warnings_of
-from sbpipe.errors import ConfigError
+from sbpipe.errors import ConfigError, PeerLost
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
@@ -90,6 +90,10 @@ class TrainerRun:
                 summary = self._finish(self._loop.run(first_step))
         except BaseException as error:
             self._events.write("failed", error=str(error) or type(error).__name__)
+            if isinstance(error, PeerLost) and self._engine.stream.steps_done:
+                # What was trained is sound: only nobody is left to select what comes next.
+                step = self._engine.stream.steps_done
+                self._warn(self._results.leave_weights(step, self._setup.train_step.state(), str(error)))
             self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
             raise
         finally:
@@ -164,13 +168,13 @@ class TrainerRun:
 
     # --- the run's state: gathered in `_state`, restored in `_restore` ----------------------------
 
-    def _state(self, step: int) -> dict[str, Any]:
+    def _state(self, step: int, *, is_last: bool) -> dict[str, Any]:
         self._telemetry.flush()
         return {
             **lineage_of(self._setup.config),
             "card": card_of(self._setup.config, self._setup.data),
             **self._setup.train_step.state(),
-            "engine": self._engine.state(step),
+            "engine": self._engine.state(step, is_last=is_last),
             "telemetry": self._telemetry.state(),
             "evaluated_at": self._loop.evaluated_at,
             "totals": self._accounts.totals(),
@@ -193,9 +197,9 @@ class TrainerRun:
             return
         self._checkpoints.save(step, state)
 
-    def _checked_state(self, step: int) -> dict[str, Any]:
+    def _checked_state(self, step: int, *, is_last: bool = False) -> dict[str, Any]:
         """The run's state; weights that are not finite never replace good ones."""
-        state = self._state(step)
+        state = self._state(step, is_last=is_last)
         floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
         if not all(bool(tensor.isfinite().all()) for tensor in floats):
             raise DivergedError("the weights are not finite", step)
@@ -253,9 +257,9 @@ class TrainerRun:
 
     def _leave_checkpoint(self, step: int, ending: RunEnd) -> None:
         try:
-            state = self._checked_state(step)
+            state = self._checked_state(step, is_last=ending is RunEnd.FINISHED)
         except TimeoutError as error:
-            self._results.cannot_leave_checkpoint(step, str(error))
+            self._results.leave_weights(step, self._setup.train_step.state(), str(error))
             return
         self._results.leave_checkpoint(step, state)
         if not self._checkpoints.last_error:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from sbpipe.errors import PeerLost
+from sbpipe.errors import PeerLost, PeerRejected
 from sbpipe.records import Manifest, Part
 from sbpipe.weights.manifest import copy, layouts_of, tensors_in, tensors_of
 from sbpipe.weights.slots import Slots
@@ -119,7 +119,10 @@ class SlotSource:
 
     def _refresh_fast(self, replica: Replica, version: int, exact: bool, give_up: float) -> bool:
         fast = self._slots.fast
-        assert fast is not None, "a lease that names a fast part comes from a trainer that publishes it"
+        if fast is None:
+            raise PeerRejected(
+                f"the trainer named a fast part of version {version}, which it does not publish apart"
+            )
         while True:
             index = fast.find(version, exact=True) if exact else fast.newest
             offered = -1 if index is None else fast.version(index)

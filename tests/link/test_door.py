@@ -34,7 +34,7 @@ from sbpipe.runs.directory import RunDir
 
 TRAINER, SELECTOR = new_keys()
 TCP = LinkConfig(bind="tcp://127.0.0.1:0")
-WELCOME = Welcome("run", "{}", "", 0.5, 4.0)
+WELCOME = Welcome("{}", "", 0.5, 4.0)
 NOBODY = 65534
 
 
@@ -82,7 +82,7 @@ print(*port.endpoints, flush=True)
 while True:
     for peer, message in port.receive(0.1):
         if isinstance(message, Hello):
-            port.send(peer, Welcome("run", "{}", "", 0.5, 4.0))
+            port.send(peer, Welcome("{}", "", 0.5, 4.0))
 """
 
 
@@ -204,6 +204,26 @@ def test_who_speaks_without_a_key_is_never_heard(trainer: TrainerPort) -> None:
             plain.sendall(b"\x01\x03abc\x00\x03def")
         wait(lambda: trainer.dropped["handshake"], lambda: trainer.receive(0.05))
     assert set(trainer.dropped) == {"handshake"}
+
+
+def test_connections_that_fall_silent_give_their_descriptors_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Soon, so that the test is short: before and after the handshake.
+    monkeypatch.setattr(limits, "HANDSHAKE_MS", 300)
+    monkeypatch.setattr("sbpipe.link.doorkeeper.STRANGER_S", 0.6)
+    trainer = TrainerPort(TCP, Keyring(TRAINER))
+    port = int(trainer.endpoints.control.rpartition(":")[2])
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as ours:
+        for _ in range(5):
+            ours.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for number in range(2):
+            peer = CurvePeerInBackground(trainer, b"silent %d" % number)
+            ours.enter_context(peer.get().socket)
+        # Seven are this test's own ends, which stay open.
+        wait(lambda: len(os.listdir("/proc/self/fd")) == before + 7, lambda: trainer.receive(0.05))
+        assert trainer.dropped["cut"] >= 2
+        gets_in(trainer).close()
+    trainer.close()
 
 
 # --- the doorkeeper alone, over plain sockets -----------------------------------------------------

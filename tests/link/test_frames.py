@@ -43,13 +43,14 @@ def lease(**changes: Any) -> Lease:
 
 EXAMPLES: list[tuple[messages.Message, int]] = [
     (messages.Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
-    (messages.Welcome("runs/a", "{}", "psm_1", 0.5, 4.0), 2),
+    (messages.Welcome("{}", "psm_1", 0.5, 4.0), 2),
     (messages.Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"), 2),
     (messages.Reject("data differ: 12 here, 13 there"), 2),
     (messages.Fenced(), 2),
     (messages.Heartbeat(12), 2),
     (messages.Heartbeat(12, SelectorStats(weights_version=4, scored=128, agreement=0.99)), 2),
     (messages.Announce(5, 44_700_000), 2),
+    (messages.NewKey("k" * 40), 2),
     (messages.Announce(5, 40_000, part=Part.FAST), 2),
     (lease(), 3),
     (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
@@ -224,10 +225,12 @@ BAD: list[tuple[messages.Message, str]] = [
     (messages.Hello("a name", "host", 1, "cpu", "fp32", "0"), "selector_id"),
     (messages.Hello("x" * 65, "host", 1, "cpu", "fp32", "0"), "selector_id"),
     (messages.Hello("x", "host\ud800", 1, "cpu", "fp32", "0"), "cannot be packed"),
-    (messages.Welcome("run", "{}", "", float("nan"), 4.0), "heartbeat_s"),
-    (messages.Welcome("run", "{}", "", 0.0, 4.0), "heartbeat_s"),
+    (messages.Welcome("{}", "", float("nan"), 4.0), "heartbeat_s"),
+    (messages.Welcome("{}", "", 0.0, 4.0), "heartbeat_s"),
     (messages.Ready({"model": "x" * 129}, False, "fp32"), "fingerprints"),
     (messages.Ready({}, False, "x" * 33), "precision"),
+    (messages.NewKey("k" * 39), "public"),
+    (messages.NewKey("~" * 40), "public"),
     (messages.Goodbye("done"), "end"),  # type: ignore[arg-type]
     (messages.Fetch(1, 0, 0), "num_bytes"),
     (messages.Fetch(1, 0, limits.MAX_CHUNK_BYTES + 1), "num_bytes"),
@@ -351,7 +354,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 5\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 6\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 
@@ -459,7 +462,7 @@ def chunks(draw: st.DrawFn) -> messages.Chunk:
 
 any_message: st.SearchStrategy[messages.Message] = st.one_of(
     st.builds(messages.Hello, names, texts, counts, texts, short_texts, texts),
-    st.builds(messages.Welcome, texts, texts, texts, seconds, seconds),
+    st.builds(messages.Welcome, texts, texts, seconds, seconds),
     st.builds(
         messages.Ready, st.dictionaries(texts.filter(bool), texts, max_size=8), st.booleans(), short_texts
     ),

@@ -32,4 +32,4 @@ def test_what_failed_once_or_is_known_to_break_decoders_is_turned_away(name: str
 
 def test_a_welcome_cannot_make_a_selector_beat_without_end() -> None:
     with pytest.raises(BadFrame, match=r"Welcome\.heartbeat_s = 1e-09 is not"):
-        pack(Welcome("", "{}", "", 1e-9, 4.0))
+        pack(Welcome("{}", "", 1e-9, 4.0))

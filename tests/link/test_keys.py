@@ -19,13 +19,21 @@ from sbpipe.link.addresses import Endpoints
 from sbpipe.link.binding import Keys
 from sbpipe.link.connection import locate
 from sbpipe.link.keyring import Keyring
-from sbpipe.link.keys import add_selector, allowed_names, load_keys, make_keys, revoke_selector
+from sbpipe.link.keys import (
+    add_selector,
+    allowed_names,
+    load_keys,
+    make_keys,
+    revoke_selector,
+    rotate_trainer,
+)
 from sbpipe.link.limits import MAX_CLOSED
 from sbpipe.link.messages import Chunk, Departed, Fetch, Heartbeat, Hello, Message, Welcome
 from sbpipe.link.opening import Listener, open_selector_port
 from sbpipe.link.selector_port import SelectorPort
 from sbpipe.link.sockets import new_key_pair, public_key_of
 from sbpipe.link.trainer_port import TrainerPort
+from sbpipe.selector.finder import Finder
 
 
 def hello(name: str) -> Hello:
@@ -141,7 +149,7 @@ def test_with_keys_both_pairs_work_and_the_run_directory_tells_where_the_keys_ar
     opened += [trainer, selector]
     selector.send(hello("s1"))
     assert trainer.receive(HANG_S) == [("s1", hello("s1"))]
-    trainer.send("s1", Welcome("run", "{}", "", 0.5, 4.0))
+    trainer.send("s1", Welcome("{}", "", 0.5, 4.0))
     assert len(selector.receive(HANG_S)) == 1
     selector.send(Fetch(1, 0, 4))
     assert trainer.receive(HANG_S) == [("s1", Fetch(1, 0, 4))]
@@ -230,7 +238,7 @@ def connected(trainer: TrainerPort, key: Path, name: str) -> SelectorPort:
     while (name, hello(name)) not in came:
         selector.send(hello(name))
         came += [*trainer.receive(0.1), *selector.receive(0.0)]
-    trainer.send(name, Welcome("run", "{}", "", 0.5, 4.0))
+    trainer.send(name, Welcome("{}", "", 0.5, 4.0))
     until(lambda: selector.session == trainer.session, selector)
     return selector
 
@@ -311,3 +319,68 @@ def test_a_folder_of_permissions_that_goes_bad_lets_nobody_in(folder: Path) -> N
 def test_a_file_that_is_no_public_key_lets_nobody_in(folder: Path) -> None:
     (folder / "allowed" / "bad.pub").write_text("garbage")
     assert list(Keyring(load_keys(folder, "trainer"), folder).allowed.values()) == ["selector"]
+
+
+# --- another key of the trainer -------------------------------------------------------------------
+
+
+def test_the_trainers_own_key_can_be_rotated_while_it_is_at_work(
+    folder: Path, tmp_path: Path, opened: list[TrainerPort | SelectorPort]
+) -> None:
+    link = LinkConfig(bind="tcp://127.0.0.1:0", keys=str(folder))
+    listener = Listener(link)
+    trainer, run = listener.port, tmp_path / "run"
+    run.mkdir()
+    listener.announce(run)
+    before = load_keys(folder, "selector")
+    stays = connected(trainer, folder, "stays")
+    opened += [trainer, stays]
+    assert rotate_trainer(folder) == [folder / "selector.key"]
+    assert load_keys(folder, "selector").peer == load_keys(folder, "trainer").public != before.peer
+    until(lambda: load_keys(run, "selector").peer != before.peer, trainer, stays)
+    # Who was in comes back by itself; who comes with the new file, or by the run directory, gets in.
+    came: list[object] = []
+    while ("stays", hello("stays")) not in came:
+        stays.send(hello("stays"))
+        came += [*trainer.receive(0.1), *stays.receive(0.0)]
+    assert stays.refusal == ""
+    opened += [connected(trainer, folder, "comes"), connected(trainer, run / "selector.key", "finds")]
+    # Who still takes the old key for the trainer's does not.
+    late = SelectorPort(trainer.endpoints, "late", LinkConfig(), before)
+    opened.append(late)
+    assert until(lambda: late.refusal, trainer, late) == []
+    assert "has another one by now" in late.refusal
+    listener.withdraw()
+
+
+def test_a_selector_that_is_cut_off_comes_back_with_the_new_key_file(
+    folder: Path, tmp_path: Path, opened: list[TrainerPort | SelectorPort]
+) -> None:
+    listener = Listener(LinkConfig(bind="tcp://127.0.0.1:0", keys=str(folder)))
+    trainer = listener.port
+    opened.append(trainer)
+    link = LinkConfig(connect=trainer.endpoints.control, keys=str(folder / "selector.key"))
+    finder = Finder(link, "s1")
+    port = finder.find(threading.Event())
+    assert isinstance(port, SelectorPort)
+    opened.append(port)
+    assert finder.moved() is None
+    rotate_trainer(folder)
+    again = finder.moved()
+    assert isinstance(again, SelectorPort)
+    opened.append(again)
+    came: list[object] = []
+    while ("s1", hello("s1")) not in came:
+        again.send(hello("s1"))
+        came += [*trainer.receive(0.1), *again.receive(0.0)]
+    assert finder.moved() is None
+
+
+def test_a_damaged_key_file_leaves_the_trainer_the_key_it_has(
+    folder: Path, opened: list[TrainerPort | SelectorPort], caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Listener(LinkConfig(bind="tcp://127.0.0.1:0", keys=str(folder))).port
+    opened.append(trainer)
+    (folder / "trainer.key").write_text("garbage")
+    until(lambda: "goes on with the key it has" in caplog.text, trainer)
+    opened.append(connected(trainer, folder, "first"))

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ from sbpipe.records import Lease, RunEnd, Selection, SelectorStats
 
 ANYWHERE = LinkConfig(bind="tcp://127.0.0.1:0")
 TRAINER_KEYS, SELECTOR_KEYS = new_keys()
-WELCOME = messages.Welcome("run", "{}", "", 0.5, 4.0)
+WELCOME = messages.Welcome("{}", "", 0.5, 4.0)
 
 
 def hello(name: str) -> messages.Hello:
@@ -423,7 +424,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
-    assert "the peer speaks 0.3, this side 5.0" in answer.reason
+    assert "the peer speaks 0.3, this side 6.0" in answer.reason
 
 
 @pytest.mark.parametrize(
@@ -442,7 +443,7 @@ def test_an_oversize_frame_cuts_its_sender_off_and_costs_nothing(scene: Scene, p
 
 
 def test_the_greatest_selection_and_the_greatest_chunk_pass(scene: Scene) -> None:
-    trainer, selector = scene.pair()
+    trainer, selector = scene.pair(replace(ANYWHERE, chunk_mib=limits.MAX_CHUNK_BYTES / 2**20))
     scores, kept = (
         np.ones(limits.MAX_CANDIDATES, np.float32),
         np.arange(limits.MAX_CANDIDATES, dtype=np.int32),

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ HUB = {"model.name": "torch.hub:load", "model.options": {"repo_or_dir": "evil/re
 MINE = {"model.name": "mine:model", "model.options": {"width": 4}}
 
 
-def welcome(config: Config, run_dir: str = "") -> Welcome:
-    return Welcome(run_dir, to_json(config), "", 0.5, 4.0)
+def welcome(config: Config) -> Welcome:
+    return Welcome(to_json(config), "", 0.5, 4.0)
 
 
 def builder(permission: Permission = Permission(), folder: Path | None = None) -> Builder:  # noqa: B008
@@ -181,8 +182,14 @@ def test_a_welcome_chooses_no_folder_to_write_to(tmp_path: Path) -> None:
     ours.mkdir()
     config = small(selector__events=str(theirs))
     made = builder(folder=ours)
-    made(welcome(config, str(theirs)))
+    made(welcome(config))
     made.close()
+    assert [field.name for field in fields(Welcome)] == [
+        "config",
+        "shared_memory",
+        "heartbeat_s",
+        "lost_after_s",
+    ]
     assert list(theirs.iterdir()) == []
     assert [path.name for path in ours.iterdir()] == ["events-selector-s-1.jsonl"]
 
@@ -190,7 +197,7 @@ def test_a_welcome_chooses_no_folder_to_write_to(tmp_path: Path) -> None:
 def test_a_selector_without_a_folder_says_so(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.INFO, "sbpipe.selector"):
         made = builder()
-        made(welcome(small(), str(tmp_path)))
+        made(welcome(small()))
         made.close()
     assert "events are not kept: --connect RUN_DIR or --set selector.events=DIR" in caplog.text
     assert list(tmp_path.iterdir()) == []
@@ -239,7 +246,7 @@ def test_settings_that_are_none_are_refused_in_one_line(config: str) -> None:
     with pytest.raises(
         PeerRejected, match="the settings that the trainer sent cannot be used here"
     ) as caught:
-        settings_in(Welcome("", config, "", 0.5, 4.0))
+        settings_in(Welcome(config, "", 0.5, 4.0))
     assert str(caught.value).isprintable()
 
 

@@ -28,14 +28,15 @@ def _sodium() -> ctypes.CDLL:
 class CurvePeer:
     """Connected and past the handshake; `route` is the routing id it claims."""
 
+    _prefix = b"CurveZMQMESSAGEC"
+
     def __init__(self, endpoint: str, keys: Keys, route: bytes) -> None:
         self._sodium = _sodium()
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=_LONG_S)
         self._nonce = 0
-        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
         try:
-            self.socket.sendall(greeting)
+            self.socket.sendall(_greeting(is_server=False))
             self._read(64)
             self._shake_hands(keys, route)
         except OSError:
@@ -45,7 +46,7 @@ class CurvePeer:
     def frame(self, payload: bytes, *, more: bool) -> bytes:
         """One encrypted frame of a message, `more` of which follow."""
         nonce = self._next_nonce()
-        box = self._box(bytes([more]) + payload, b"CurveZMQMESSAGEC" + nonce, self._session)
+        box = self._box(bytes([more]) + payload, self._prefix + nonce, self._session)
         body = b"\x07MESSAGE" + nonce + box
         return b"\x02" + struct.pack(">Q", len(body)) + body
 
@@ -112,5 +113,48 @@ class CurvePeer:
         return data
 
 
+def _greeting(*, is_server: bool) -> bytes:
+    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes([is_server]) + bytes(31)
+
+
 def _property(name: bytes, value: bytes) -> bytes:
     return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+
+
+class CurveTrainer(CurvePeer):
+    """The other side: it listens in place of a trainer whose key it holds, and says what it likes.
+
+    `accept` waits for one selector and does the handshake with it.
+    """
+
+    _prefix = b"CurveZMQMESSAGES"
+
+    def __init__(self, keys: Keys) -> None:
+        self._sodium = _sodium()
+        self._keys, self._nonce = keys, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(_LONG_S)
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def accept(self) -> None:
+        """Let one selector in."""
+        self.socket, _ = self._listener.accept()
+        self.socket.settimeout(_LONG_S)
+        self.socket.sendall(_greeting(is_server=True))
+        self._read(64)
+        theirs = self._read_command()[80:112]
+        short_public, short_secret = self._pair()
+        nonce = os.urandom(16)
+        opened = short_public + bytes(96)
+        secret = z85.decode(self._keys.secret)
+        self._command(b"\x07WELCOME" + nonce + self._box(opened, b"WELCOME-" + nonce, (theirs, secret)))
+        self._read_command()
+        self._session = theirs, short_secret
+        facts = _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b"")
+        counted = self._next_nonce()
+        self._command(b"\x05READY" + counted + self._box(facts, b"CurveZMQREADY---" + counted, self._session))
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+        self.socket.close()

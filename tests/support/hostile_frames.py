@@ -51,7 +51,7 @@ def _valid() -> list[Frames]:
     stats = SelectorStats(weights_version=4, scored=128, agreement=0.99)
     whole: list[messages.Message] = [
         messages.Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"),
-        messages.Welcome("runs/a", '{"seed": 1}', "psm_1", 0.5, 4.0),
+        messages.Welcome('{"seed": 1}', "psm_1", 0.5, 4.0),
         messages.Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"),
         messages.Reject("data differ"),
         messages.Fenced(),

@@ -1,6 +1,7 @@
 """Checkpoints: every byte counts, a damaged one gives way to the one before, a failed one is tried again."""
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,21 @@ def test_a_failed_checkpoint_is_due_again_soon_and_less_and_less_often(
 def _due_at(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, now: float) -> bool:
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     return checkpoints.is_due_again
+
+
+def test_without_a_file_descriptor_left_a_checkpoint_fails_and_nothing_else(tmp_path: Path) -> None:
+    told: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", warn=told.append)
+    assert checkpoints.save_now(1, {"model": {}}) == ""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "next").open("w") as next_file:
+        number = next_file.fileno()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
+        checkpoints.save(2, {"model": {}})
+        checkpoints.wait()
+        checkpoints._tidy(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "Too many open files" in told[0]
+    assert checkpoints.save_now(3, {"model": {}}) == ""

@@ -212,7 +212,7 @@ def reception_of(trained: Trained, port: Port, *, is_clocked: bool) -> Reception
     return Reception(
         port=port,
         roster=Roster(lost_after_s=60.0, hung_after_s=60.0),
-        welcome=Welcome("run", "{}", "", 0.5, 4.0),
+        welcome=Welcome("{}", "", 0.5, 4.0),
         fingerprints={},
         publisher=trained.publisher,
         is_clocked=is_clocked,

@@ -7,6 +7,9 @@
     processes.py, surroundings.py, links.py   how each is done
     cases.py     the list of them
     rows.py      from what was seen to a table with bars
+    soak.py      `sbpipe bench soak`: one long training, killed and stopped at random
+    lockstep.py  `sbpipe bench lockstep`: a kill changes no bit of the weights
+    vitals.py    memory and descriptors of processes, compared at the same age
 
 Faults come by signals, limits, files and proxies: nothing in the product knows of them.
 """

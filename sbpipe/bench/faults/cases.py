@@ -7,7 +7,8 @@ from sbpipe.bench.faults import links, processes, surroundings
 from sbpipe.bench.faults.fault import Fault
 from sbpipe.bench.faults.subject import NAN, SWITCHED
 
-GONE = r"lost|starting it again|ended with code"
+GONE = r"(?<!  )lost|starting it again|ended with code"
+"""Not the line of a verdict that says what was lost."""
 DAMAGED = r"digest does not match.*going on from the one before it"
 _TINY_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k t /dev/shm && exec "$@"', "sh")
 
@@ -17,14 +18,14 @@ FAULTS = [
     Fault("selector spins", processes.spinning, "without progress", changes=SWITCHED),
     Fault("selector 20 x slower", processes.slowed),
     Fault(
-        "selector out of memory",
-        processes.limited("selector", resource.RLIMIT_AS, processes.address_space),
-        "",
+        "selector out of memory at its start",
+        processes.limited_at_start("selector", resource.RLIMIT_AS, processes.little_memory),
+        GONE,
     ),
     Fault(
-        "selector out of file descriptors",
-        processes.limited("selector", resource.RLIMIT_NOFILE, processes.num_files),
-        "",
+        "selector out of file descriptors at its start",
+        processes.limited_at_start("selector", resource.RLIMIT_NOFILE, processes.next_file),
+        GONE,
     ),
     Fault("selector killed at its start", processes.killed_at_start("selector"), "starting it again"),
     Fault("selector killed at the end", processes.killed_at_the_end("selector"), ""),
@@ -32,12 +33,19 @@ FAULTS = [
     Fault("trainer killed", processes.killed("trainer"), GONE, is_quick=True),
     Fault("trainer stopped for a while", processes.stopped("trainer"), ""),
     Fault(
-        "trainer out of file descriptors",
-        processes.limited("trainer", resource.RLIMIT_NOFILE, processes.num_files),
-        "",
+        "trainer out of file descriptors for a while",
+        processes.out_of_files_for_a_while,
+        processes.NO_FILES,
     ),
     Fault(
-        "trainer out of memory", processes.limited("trainer", resource.RLIMIT_AS, processes.address_space), ""
+        "trainer out of file descriptors at its start",
+        processes.limited_at_start("trainer", resource.RLIMIT_NOFILE, processes.next_file),
+        GONE,
+    ),
+    Fault(
+        "trainer out of memory at its start",
+        processes.limited_at_start("trainer", resource.RLIMIT_AS, processes.little_memory),
+        GONE,
     ),
     Fault("trainer killed at its start", processes.killed_at_start("trainer"), GONE),
     Fault(

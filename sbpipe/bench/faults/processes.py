@@ -1,6 +1,7 @@
 """Faults of processes: killed, stopped, slowed, spinning, or at the end of what they may have."""
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -12,6 +13,8 @@ from sbpipe.bench.faults.fault import Inflict
 from sbpipe.bench.faults.subject import EVALUATING, NUM_EXAMPLES, SLOW_TESTS, SPIN
 from sbpipe.bench.faults.trial import HANG_S, OUTAGE_S, Command, Hung, Trial
 from sbpipe.runs.names.files import CHECKPOINTS
+
+NO_FILES = "Too many open files"
 
 
 def killed(role: str, number: signal.Signals = signal.SIGKILL) -> Inflict:
@@ -76,22 +79,50 @@ def limited(role: str, which: int, used: Callable[[int], int]) -> Inflict:
 
     def inflict(trial: Trial, run: Command) -> Command:
         trial.begin_fault()
-        pid = trial.pid(role)
-        limit = used(pid)
-        resource.prlimit(pid, which, (limit, limit))
+        _limit(trial.pid(role), which, used)
         return run
 
     return inflict
 
 
-def num_files(pid: int) -> int:
-    """File descriptors of a process, and the one it takes to count them."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir())) + 1
+def out_of_files_for_a_while(trial: Trial, run: Command) -> Command:
+    """No further file descriptor for the trainer, until that was said."""
+    trial.begin_fault()
+    pid = trial.pid("trainer")
+    before = _limit(pid, resource.RLIMIT_NOFILE, next_file)
+    trial.wait_for("a word about it", lambda: trial.noticed_s(NO_FILES, trial.fault_at) is not None)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    return run
 
 
-def address_space(pid: int) -> int:
-    """Bytes of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+def limited_at_start(role: str, which: int, used: Callable[[int], int]) -> Inflict:
+    """The same of a process that has just begun, and has hardly anything yet."""
+
+    def inflict(trial: Trial, run: Command) -> Command:
+        pid = trial.pid(role)
+        trial.fault_at = time.monotonic()
+        _limit(pid, which, used)
+        return run
+
+    return inflict
+
+
+def _limit(pid: int, which: int, used: Callable[[int], int]) -> tuple[int, int]:
+    """What the limit was before."""
+    _, hard = before = resource.prlimit(pid, which)
+    resource.prlimit(pid, which, (used(pid), hard))
+    return before
+
+
+def next_file(pid: int) -> int:
+    """The number that the next file descriptor of a process would have."""
+    taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    return next(number for number in itertools.count() if number not in taken)
+
+
+def little_memory(pid: int) -> int:
+    """Bytes of address space that Python can begin with, and torch cannot be loaded into."""
+    return 512 << 20
 
 
 def killed_at_start(role: str) -> Inflict:

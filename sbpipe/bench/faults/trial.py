@@ -197,13 +197,17 @@ class Trial:
             code = process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             raise Hung(f"the run did not end within {HANG_S:.0f} s:\n{self.words}") from None
-        summary: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            summary = json.loads((self.path / SUMMARY).read_text())
+        summary = self.summary()
         lost, twice = self._coverage(summary)
         return Ending(
             code, summary.get("eval.error"), summary.get("trainer.idle_ratio"), lost, twice, self.words
         )
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers that the run has left; {} if it has left none."""
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads((self.path / SUMMARY).read_text()))
+        return {}
 
     def _coverage(self, summary: Mapping[str, Any]) -> tuple[int | None, int | None]:
         """Candidates that were never considered, and those that were considered too often.

@@ -176,14 +176,16 @@ class Dispatcher:
         """The stream goes on from a checkpoint: so does the keep rate."""
         self._control.restore(self._stream.keep)
 
-    def state(self, deadline_s: float) -> dict[str, Any]:
+    def state(self, deadline_s: float, *, is_last: bool) -> dict[str, Any]:
         """The stream's state at a step boundary; with a fixed lag, once nothing is on its way any more.
 
         A lease that is out was granted for weights of `lag` steps ago, which a resumed run no longer has.
-        Without a lag it is simply granted again. Raises TimeoutError if no selector answers in time.
+        Without a lag it is simply granted again, and after the last step not at all. Raises TimeoutError if
+        no selector answers in time.
         """
+        must_wait = self._config.lag and not is_last
         with self._changed:
-            if self._config.lag and not self._changed.wait_for(
+            if must_wait and not self._changed.wait_for(
                 lambda: self._failure or self._stream.is_quiet, deadline_s
             ):
                 raise TimeoutError(f"a lease was not answered within {deadline_s:.0f} s")

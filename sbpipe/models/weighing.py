@@ -1,0 +1,50 @@
+"""How many bytes a model would take, without making it: for models that somebody else has chosen.
+
+It must not know who chose it, nor how much memory there is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_MAKERS = (torch.empty, torch.zeros, torch.ones)
+"""What layers make their parameters and buffers with."""
+
+
+def bytes_made(build: Callable[[], object]) -> int:
+    """The bytes of all tensors that it makes, none of which is filled."""
+    weighing = _Weighing()
+    with weighing:
+        build()
+    return weighing.num_bytes
+
+
+class _Weighing(TorchFunctionMode):
+    """While it is entered, new tensors have a shape and no memory, and nothing is written to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called in place of every function of torch."""
+        kwargs = kwargs or {}
+        if func in _MAKERS:
+            made = torch.empty(torch.Size(_shape(args, kwargs)), dtype=kwargs.get("dtype"), device="meta")
+            self.num_bytes += made.numel() * made.element_size()
+            return made
+        # Random numbers for tensors without memory would load half of torch's compiler.
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def _shape(args: Any, kwargs: dict[str, Any]) -> Any:
+    """As these functions take it: numbers, or one sequence of them."""
+    first = args[0] if args else kwargs["size"]
+    return args if isinstance(first, int) else first
