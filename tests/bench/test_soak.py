@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from support.runs import sbpipe
 
 from sbpipe.bench.faults.soak import Plan, Soaked, rows_of, soak, verdict
 from sbpipe.bench.faults.trial import Ending
 from sbpipe.bench.faults.vitals import Life, Reading, Vitals, growth_across, growth_within
-from sbpipe.cli import main
 
 GOOD = Ending(code=0, error=0.05, idle=0.0, lost=0, twice=0, words="")
 SOAKED = Soaked(Plan(60.0, 20.0, 2), 61.0, Counter({"trainer killed": 3}), Vitals(), 1, 0, GOOD)
@@ -55,8 +55,11 @@ def test_a_run_that_is_killed_again_and_again_considers_every_candidate_once() -
     assert [row.what for row in rows_of(soaked) if row.is_met is False] == []
 
 
-def test_an_argument_of_another_bench_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "faults", "--minutes", "3"]) == 2
-    assert "--minutes" in capsys.readouterr().err
-    assert main(["bench", "soak", "--minutes", "-3"]) == 2
-    assert "above 0" in capsys.readouterr().err
+def test_an_argument_of_another_bench_is_refused() -> None:
+    for arguments, words in (
+        (("faults", "--minutes", "3"), "--minutes"),
+        (("soak", "--minutes", "-3"), "above 0"),
+    ):
+        done = sbpipe("bench", *arguments)
+        assert done.returncode == 2
+        assert words in done.stderr
