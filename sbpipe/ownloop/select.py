@@ -5,6 +5,7 @@ The door of this room: it checks what it is given and wires; it must not know ho
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ def select(
         num_workers=own_job.data.num_workers,
         num_examples=own_job.data.num_examples,
     )
+    # As many as the loader has, unless the settings say otherwise.
+    data = replace(own_job.data, num_workers=max(1, config.data.workers))
+    own_job = replace(own_job, data=data)
     if os.environ.get(ROLE) == "selector":
         serve(config, own_job, dict(settings or {}))
     path = Path(run_dir) if run_dir is not None else default_path("own")
