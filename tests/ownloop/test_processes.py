@@ -49,6 +49,8 @@ while not os.path.exists("enough"):
         if os.path.exists("fall"):
             os.kill(os.getpid(), 9)
         time.sleep(0.002)
+        while os.path.exists("evaluating"):
+            time.sleep(0.02)
 print("steps", steps)
 """
 
@@ -143,14 +145,30 @@ def test_a_script_without_a_main_guard_selects_and_leaves_nothing_behind(tmp_pat
     assert not (tmp_path / "run" / "job.pkl").exists()
 
 
-def test_a_selector_that_is_killed_comes_back_and_the_loop_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_evaluating", [False, True])
+def test_a_selector_that_is_killed_comes_back_and_the_loop_goes_on(
+    is_evaluating: bool, tmp_path: Path
+) -> None:
     with running(tmp_path, LATE="fill") as loop:
         loop.wait(lambda: loop.ready())
         first, steps = loop.ready()[0], loop.steps
+        if is_evaluating:
+            (tmp_path / "evaluating").touch()
         os.kill(pid_of(first), signal.SIGKILL)
-        loop.wait(lambda: loop.steps > steps + 20)
         loop.wait(lambda: loop.ready()[-1] != first)
+        (tmp_path / "evaluating").unlink(missing_ok=True)
+        loop.wait(lambda: loop.steps > steps + 20)
         assert "starting it again" in loop.finish()
+
+
+def test_a_selector_that_does_not_hear_the_goodbye_is_ended_with_the_loop(tmp_path: Path) -> None:
+    with running(tmp_path, LATE="fill") as loop:
+        loop.wait(lambda: loop.ready())
+        pid, before = pid_of(loop.ready()[0]), own_slots(loop)
+        os.kill(pid, signal.SIGSTOP)
+        loop.finish()
+    assert not is_alive(pid)
+    assert not before & slots()
 
 
 def test_a_loop_that_is_killed_leaves_no_selector(tmp_path: Path) -> None:
