@@ -327,7 +327,8 @@ def test_a_relu6_saturates_in_int8_where_it_does_in_fp32() -> None:
     with torch.no_grad():
         model[0].weight.mul_(20.0)  # type: ignore[operator]
     scorer = scorer_of(model, "int8")
-    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=0.05)
+    # Without VNNI activations have seven bits, and rounding costs twice as much; without the cap it would be 1.
+    assert np.allclose(scorer.score(*candidates()), exact_losses(scorer.model, *candidates()), atol=0.12)
 
 
 def test_fp16_keeps_the_statistics_of_norms_that_nothing_is_folded_into() -> None:
