@@ -165,11 +165,18 @@ def test_a_hostile_score_file_ends_in_a_line_that_names_the_setting(
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_in_the_product_can_unpickle() -> None:
-    for path in Path(sbpipe.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        assert "import pickle" not in text, path
-        assert "np.load(" not in text, f"{path}: read_npz checks sizes"
+OWN_PICKLES = {"data/trees.py", "data/own_batches.py", "selector/job.py"}
+"""What a process's own children send it through their pipe, and job files that are this user's alone."""
+
+
+def test_nothing_in_the_product_can_unpickle_what_others_wrote() -> None:
+    root = Path(sbpipe.__file__).parent
+    for path in root.rglob("*.py"):
+        text, name = path.read_text(), str(path.relative_to(root))
+        assert ("import pickle" in text or "import cloudpickle" in text) == (name in OWN_PICKLES), path
+        # The program that goes with an export reads what its own user gives it.
+        is_checked = "allow_pickle=False" in text if name == "export/load.py" else "np.load(" not in text
+        assert is_checked, f"{path}: read_npz checks sizes"
         assert "allow_pickle=True" not in text, path
-        assert text.count("torch.load(") == text.count("weights_only=True"), path
+        assert text.count("torch.load(") <= text.count("weights_only=True"), path
         assert not any(word in text for word in ("marshal", "shelve", "jsonpickle", "yaml.load")), path

@@ -45,7 +45,11 @@ def predict(model: torch.nn.Module, card: dict[str, Any], inputs: Any) -> torch.
 if __name__ == "__main__":
     loaded, facts = load(Path(__file__).parent)
     form = facts["input"]
-    batch = np.load(sys.argv[1]) if len(sys.argv) > 1 else np.zeros((2, *form["shape"]), form["dtype"])
+    batch = (
+        np.load(sys.argv[1], allow_pickle=False)
+        if len(sys.argv) > 1
+        else np.zeros((2, *form["shape"]), form["dtype"])
+    )
     for answer in predict(loaded, facts, batch):
         name = facts["classes"][int(answer.argmax())] if facts["classes"] else ""
         sys.stdout.write(f"{answer.tolist()} {name}\n")

@@ -15,7 +15,7 @@ from sbpipe.config import Config
 from sbpipe.errors import ResultsElsewhere, ResultsLost
 from sbpipe.runs.checkpoints import path_of, steps_in
 from sbpipe.runs.directory import RunDir, write_config, write_summary
-from sbpipe.runs.names.files import CHECKPOINTS, SUMMARY, TRAINER_EVENTS, WEIGHTS
+from sbpipe.runs.names.files import CHECKPOINTS, LAST_WEIGHTS, SUMMARY, TRAINER_EVENTS
 from sbpipe.trainer import checkpoint_file
 from sbpipe.trainer.checkpoint import Checkpoints
 
@@ -55,7 +55,7 @@ class Results:
         def write(folder: Path) -> str:
             try:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
-                path = folder / CHECKPOINTS / WEIGHTS.format(step)
+                path = folder / CHECKPOINTS / LAST_WEIGHTS.format(step)
                 checkpoint_file.write(path, step, checkpoint_file.frozen(state), lambda: None)
             except OSError as error:
                 return _said(error)
@@ -64,7 +64,7 @@ class Results:
         error = write(self._path)
         if error:
             self._leave_elsewhere(f"the weights of step {step}", error, write)
-        path = (self.spare or self._path) / CHECKPOINTS / WEIGHTS.format(step)
+        path = (self.spare or self._path) / CHECKPOINTS / LAST_WEIGHTS.format(step)
         kept = f"; its weights are in {path}" if path.exists() else ""
         self._lost.append(f"the checkpoint of step {step} ({reason}{kept})")
         self._is_unanswered = True

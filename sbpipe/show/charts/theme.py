@@ -27,6 +27,7 @@ STAGE_COLOURS = {
     "receive": "#b59a1f",
     "view": "#9db8a5",
     "log": "#7a8794",
+    "between": "#c9b7d6",
     "evaluate": "#d8c7a3",
     "checkpoint": "#8d7b68",
     "wait": "#d1495b",
