@@ -51,7 +51,7 @@ class OwnScorer:
         self.device = device
         self._layout = layout_of(self.model)
         self._losses, self._has_residuals = losses, has_residuals
-        self._compiled: Any = torch.compile(self.model) if compiled else None
+        self._run: Any = torch.compile(self.model) if compiled else self.model
         self._exact = StandIn(self.model, self.model)
         self._is_traceable = not compiled
         self._is_pending = False
@@ -118,7 +118,7 @@ class OwnScorer:
             return self._program(laid_out(args[0], self._layout, dtype))
         dtype = DTYPES.get(self.precision, torch.float32)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-            return (self._compiled or self.model)(*args, **kwargs)
+            return self._run(*args, **kwargs)
 
     # --- trials of other precisions ---------------------------------------------------------------
 

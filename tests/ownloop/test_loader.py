@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.own_loops import pair_losses, selected, small_net, take_steps, vectors
+from support.own_loops import LINK, pair_losses, selected, small_net, take_steps, vectors
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
@@ -171,6 +171,24 @@ def test_weights_of_an_average_can_be_what_selectors_score_with(tmp_path: Path) 
         take_steps(loader, optimizer, pair_losses, 3)
     with pytest.raises(ModelError, match="publish has other parameters than model"):
         selected(vectors(), model, tmp_path / "other", publish=nn.Linear(3, 3))[0].__iter__().__next__()
+
+
+def test_a_compiled_model_trains_and_its_own_weights_are_published(tmp_path: Path) -> None:
+    model = small_net()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    settings = {"mode": "inline", **LINK}
+    data = DataLoader(vectors(), 32)
+    loader = sbpipe.select(
+        data, compiled, optimizer, losses=pair_losses, keep=0.25, run_dir=tmp_path / "run", settings=settings
+    )
+    assert loader.model is model
+    with loader:
+        for batch in loader:
+            loader.weigh(pair_losses(compiled, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert loader.close()["fidelity.spearman"] > 0.9
 
 
 # --- state ----------------------------------------------------------------------------------------

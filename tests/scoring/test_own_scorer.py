@@ -1,6 +1,7 @@
 """Scoring by a user's own losses: at every precision, of models that can be traced and of those that "
 "cannot."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,14 @@ def test_new_weights_count_from_the_next_pass(precision: str) -> None:
         model.body[0].weight.mul_(-1.0)
     scorer.weights_arrived()
     assert not np.allclose(scorer.examine(lot, torch.empty(0)).scores, before, atol=1e-3)
+
+
+def test_a_compiled_pass_scores_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    model, lot = Words(), words()
+    exact = scorer_of(model).examine(lot, torch.empty(0)).scores
+    compiled = OwnScorer(model, word_losses, precision="fp32", device=CPU, compiled=True)
+    assert np.allclose(compiled.examine(lot, torch.empty(0)).scores, exact, atol=1e-6)
 
 
 def test_scoring_touches_no_parameter_buffer_or_generator() -> None:
