@@ -159,13 +159,12 @@ class Journey:
         now = time.perf_counter()
         if self._stage in _TIMED:
             spent_s = now - self._since
-            self.session.spans.add(self._stage, self._since, spent_s)
-            if self._stage == "between":
-                self._leave_out(spent_s)
+            is_apart = self._stage == "between" and self._is_long(spent_s)
+            self.session.spans.add("evaluate" if is_apart else self._stage, self._since, spent_s)
+            if is_apart:
+                self.session.engine.leave_out(spent_s)
         self._stage, self._since = stage, now
 
-    def _leave_out(self, spent_s: float) -> None:
+    def _is_long(self, spent_s: float) -> bool:
         """An evaluation or a checkpoint of the user's is no measure of how long a step takes."""
-        engine = self.session.engine
-        if spent_s > max(_LONG_S, _LONG_STEPS * (engine.period_s or 0.0)):
-            engine.leave_out(spent_s)
+        return spent_s > max(_LONG_S, _LONG_STEPS * (self.session.engine.period_s or 0.0))
