@@ -27,10 +27,12 @@ from sbpipe.link.connection import read_connection
 from sbpipe.runs.names.files import FILES, SELECTOR_KEY
 from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY
 
-RATE = 1700.0
+RATE = 1750.0
 """Attempts a second: a million in ten minutes."""
 LEAST_RATE = 0.95
 LONGEST_WINDOW_S = 30.0
+SETTLING = 500
+"""Steps before the first window."""
 _LOOK_S = 0.5
 _ENDLESS = {"train.epochs": 1e6}
 _SHARES = {"socket": 0.2, "tcp": 0.8}
@@ -103,6 +105,8 @@ class _Watch:
     def run(self) -> Seen:
         trial, run = self._trial, self._trial.run()
         trial.begin_fault()
+        # A selector measures itself in its first seconds, and the keep rate settles.
+        trial.wait_steps(SETTLING)
         files_before = self._look()
         with _control(self._how, self._target(), trial.folder) as control:
             stranger = self._start(control)
@@ -211,7 +215,7 @@ def rows_of(seen: Seen) -> list[Row]:
         ("bytes got beyond a greeting", tried.leaked_bytes, "", {"at_most": 0}),
         ("selectors let in", seen.num_selectors, "", {"at_most": 1}),
         ("trainers that it took", seen.num_trainers, "", {"at_most": 1}),
-        ("exit code after Ctrl-C", seen.code, "", {"at_most": 130, "at_least": 130}),
+        ("exit code after Ctrl-C, more or less than 130", abs(seen.code - 130), "", {"at_most": 0}),
         ("memory of the trainer, most", max(one.rss_mb for one in life.readings), "MB", {}),
         ("memory of the trainer, before", life.readings[0].rss_mb, "MB", {}),
         ("files of the trainer, most", max(one.num_files for one in life.readings), "", {}),
