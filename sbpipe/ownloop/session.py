@@ -7,10 +7,11 @@ those are the user's. It must not know how batches are paired with losses.
 
 import copy
 import logging
+import shutil
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,41 +68,48 @@ class Session:
     def __init__(self, plan: Plan, state: dict[str, Any] | None) -> None:
         """`state` is what an earlier session's `state` gave, to go on from there."""
         self._plan, self._began = plan, time.perf_counter()
-        self.config = config = plan.config
+        self.config = plan.config
         self.spans = Spans()
         self.is_over = threading.Event()
         """Set when the loop must not wait for another batch."""
         self._device = next(plan.job.model.parameters()).device
-        self._batches = OwnBatches(plan.job.data, seed=config.seed, device=self._device)
+        self._opened = ExitStack()
+        is_new = not plan.path.exists()
         resume = state is not None and (plan.path / CONFIG).exists()
         claim(plan.path, resume=resume, overwrite=False)
-        self._batches.start()
         try:
             self._open(resume=resume)
             self._begin(state)
         except BaseException:
-            self._batches.close()
+            self._opened.close()
+            # A run that never began leaves nothing behind.
+            if is_new:
+                shutil.rmtree(plan.path, ignore_errors=True)
             raise
 
     def _open(self, *, resume: bool) -> None:
         config, plan = self.config, self._plan
+        batches = self._batches()
+        # While this process has no threads: a fork would copy half of them.
+        batches.start()
         # A copy: the probe tries other weights, and an inline selector takes its model for itself.
         twin = OwnJob(plan.job.data, copy.deepcopy(plan.job.model), plan.job.losses)
         manifest = twin.manifest(config.sync.dtype)
         if OwnJob(plan.job.data, plan.published, plan.job.losses).manifest(config.sync.dtype) != manifest:
             raise ModelError(
                 "select: publish has other parameters than model, and selectors score with its weights. "
-                "Give it "
-                "a copy of the model, such as an average of its weights"
+                "Give it a copy of the model, such as an average of its weights"
             )
-        fingerprints = twin.fingerprints(self._batches, manifest, self._device)
-        self._listener = None if config.is_one_process else Listener(config.link)
+        fingerprints = twin.fingerprints(batches, manifest, self._device)
+        self._listener = None if config.is_one_process else self._listen()
         self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=False)
+        self._opened.callback(self._run_dir.close)
         if not resume:
             self._run_dir.write_config(config)
         selector = INLINE if config.is_one_process else config.selector.device
         self._run_dir.write_environment({"trainer": devices.describe(self._device), "selector": selector})
         self.events = EventLog(plan.path / TRAINER_EVENTS, "trainer")
+        self._opened.callback(self.events.close)
         slots = slots_for(config, manifest, self._listener.port.session if self._listener else b"")
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
@@ -110,7 +118,7 @@ class Session:
             config=config,
             model=plan.published,
             manifest=manifest,
-            examples=PartedBatches(self._batches, plan.accumulate),
+            examples=PartedBatches(batches, plan.accumulate),
             num_examples=plan.job.data.num_examples,
             num_classes=0 if classes is None else int(classes.max()) + 1,
             classes=classes,
@@ -118,6 +126,7 @@ class Session:
         )
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
+        self._opened.callback(self.engine.close)
         if self._listener is None:
             self.engine.admit(INLINE, devices.describe(self._device))
         self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)
@@ -132,14 +141,27 @@ class Session:
             plan.path,
         )
         count = int(plan.has_own_selector and self._listener is not None)
+        if count:
+            self._opened.callback((plan.path / JOB).unlink, missing_ok=True)
+            # On the CPU: the selector's process need not see this one's device.
+            write_job(OwnJob(twin.data, twin.model.cpu(), twin.losses), plan.path / JOB)
         self.keeper = Keeper(config, plan.path, count, self.is_over)
 
+    def _batches(self) -> OwnBatches:
+        """Batches for one of the two roles in this process."""
+        batches = OwnBatches(self._plan.job.data, seed=self.config.seed, device=self._device)
+        self._opened.callback(batches.close)
+        return batches
+
+    def _listen(self) -> Listener:
+        listener = Listener(self.config.link)
+        self._opened.callback(listener.withdraw)
+        return listener
+
     def _inline_port(self, twin: OwnJob, slots: Slots, trained: TrainedLosses | None) -> InlinePort:
-        batches = OwnBatches(twin.data, seed=self.config.seed, device=self._device)
         selector, _ = assemble_own(
-            self.config, twin, batches, SlotSource(slots), self._device, Spans(), self.events, trained
+            self.config, twin, self._batches(), SlotSource(slots), self._device, Spans(), self.events, trained
         )
-        self._inline_batches = batches
 
         def handle(message: Message) -> list[Message]:
             if isinstance(message, Lease):
@@ -152,7 +174,6 @@ class Session:
         plan = self._plan
         if self._listener is not None:
             self._listener.announce(plan.path)
-            write_job(plan.job, plan.path / JOB)
         self._say_start()
         if state is None:
             self.engine.begin()
@@ -165,25 +186,8 @@ class Session:
         self.engine.start()
 
     def _say_start(self) -> None:
-        config, stream = self.config, self.engine.stream
-        self.events.write(
-            "start",
-            mode=config.mode,
-            policy=config.selection.policy,
-            keep=config.selection.keep_rate,
-            interval=config.sync_interval,
-            fast_interval=stream.versions.fast_interval,
-            batch_size=config.train.batch_size,
-            seed=config.seed,
-            digest=digest(config),
-            total_candidates=None,
-            total_steps=None,
-            total_s=None,
-            num_examples=stream.ledger.num_examples,
-            num_classes=self.engine.census.num_classes,
-            devices=config.num_devices,
-        )
-        for warning in warnings_of(config):
+        self.telemetry.say_start(is_endless=True)
+        for warning in warnings_of(self.config):
             log.warning("%s", warning)
             self.events.write("warning", text=warning)
 
@@ -219,11 +223,14 @@ class Session:
         self.keeper.stop()
         summary = self._accounts.summary(end, numbers)
         self.telemetry.progress(1.0 if end is RunEnd.FINISHED else None, now=True)
-        with suppress(OSError):
+        try:
             self._run_dir.write_summary(summary)
             self.engine.census.write(self._plan.path, _show_nothing)
+        except OSError as error:
+            # The weights are the user's own; of the run only its numbers are lost, and they are printed.
+            log.warning("%s did not take the summary of the run: %s", self._plan.path, error.strerror)
         self.events.write("summary", **summary)
-        self._let_go()
+        self._opened.close()
         return summary
 
     def fail(self, reason: str) -> None:
@@ -231,18 +238,7 @@ class Session:
         self.events.write("failed", error=reason)
         self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
         self.keeper.stop()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self.engine.close()
-        if self._listener is not None:
-            self._listener.withdraw()
-        (self._plan.path / JOB).unlink(missing_ok=True)
-        for batches in (self._batches, getattr(self, "_inline_batches", None)):
-            if batches is not None:
-                batches.close()
-        self.events.close()
-        self._run_dir.close()
+        self._opened.close()
 
 
 def _show_nothing(ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:

@@ -9,7 +9,7 @@ import os
 import pickle
 import stat
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,33 @@ def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 def write_job(job: OwnJob, path: Path) -> None:
     """Leave a job for the selectors of this user."""
-    for field in fields(job):
-        _check_picklable(field.name, getattr(job, field.name))
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        # First: what the job was made of is found there, as it is found here.
-        pickle.dump(sys.path, file)
-        cloudpickle.dump(job, file)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            # First: what the job was made of is found there, as it is found here.
+            pickle.dump(sys.path, file)
+            cloudpickle.dump(job, file)
+    # A user's object may refuse in any way it likes; a disk that is full is not its fault.
+    except Exception as error:
+        path.unlink()
+        if isinstance(error, OSError):
+            raise
+        raise DataError(
+            f"select: {_culprit(job)} cannot be sent to the selector's process: {type(error).__name__}: "
+            f"{error}. Keep open files, locks and connections out of it (open them on first use), or start "
+            "the selector from the same script: select(..., selector=None), and SBPIPE_ROLE=selector there"
+        ) from error
+
+
+def _culprit(job: OwnJob) -> str:
+    """The first part of a job that cannot be pickled."""
+    parts = {"losses": job.losses, "the model": job.model, "the collate function": job.data.collate}
+    for name, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:  # noqa: BLE001 - whatever it raises, it is the one
+            return name
+    return "the data set"
 
 
 def read_job(given: str) -> OwnJob:
@@ -120,19 +140,3 @@ def as_job(found: Any, given: str) -> OwnJob:
             "losses=...)"
         )
     return found
-
-
-def _check_picklable(name: str, value: Any) -> None:
-    try:
-        cloudpickle.dumps(value)
-    # A user's object may refuse in any way it likes.
-    except Exception as error:
-        what = {"data": "the data set or the collate function", "model": "the model", "losses": "losses"}[
-            name
-        ]
-        raise DataError(
-            f"select: {what} cannot be sent to the selector's process: {type(error).__name__}: {error}. Keep "
-            "open files, locks and connections out of it (open them on first use), or start the selector "
-            "from "
-            "the same script: SBPIPE_ROLE=selector"
-        ) from error

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sbpipe.config import digest, warnings_of
+from sbpipe.config import warnings_of
 from sbpipe.errors import ConfigError, PeerLost
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
@@ -117,24 +117,8 @@ class TrainerRun:
         self._events.write("note", text=text)
 
     def _say_start(self) -> None:
-        config, stream = self._setup.config, self._engine.stream
-        self._events.write(
-            "start",
-            mode=config.mode,
-            policy=config.selection.policy,
-            keep=config.selection.keep_rate,
-            interval=config.sync_interval,
-            fast_interval=stream.versions.fast_interval,
-            batch_size=config.train.batch_size,
-            seed=config.seed,
-            digest=digest(config),
-            total_candidates=stream.ledger.limit,
-            total_steps=config.train.steps or None,
-            total_s=config.train.seconds or None,
-            num_examples=stream.ledger.num_examples,
-            num_classes=self._setup.data.num_classes,
-            devices=config.num_devices,
-        )
+        config = self._setup.config
+        self._telemetry.say_start()
         for warning in warnings_of(config):
             self._events.write("warning", text=warning)
         for note in self._setup.notes:

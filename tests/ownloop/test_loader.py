@@ -1,6 +1,7 @@
 """A loop of the user's own: what it may do, what is refused from its own line, and what nothing may lose."""
 
 import logging
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,34 @@ def test_data_that_cannot_be_selected_from_is_refused_at_once(data: Any, words: 
 def test_settings_that_are_not_a_loops_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         sbpipe.select(DataLoader(vectors(), 32), small_net(), losses=pair_losses, settings=settings)
+
+
+class Locked(TensorDataset):
+    """Examples behind what no other process can have."""
+
+    def __init__(self) -> None:
+        super().__init__(*vectors().tensors)
+        self.lock = threading.Lock()
+
+
+def test_a_job_that_cannot_be_sent_leaves_nothing_behind_and_trains_without_being_sent(
+    tmp_path: Path,
+) -> None:
+    loader, _ = selected(Locked(), small_net(), tmp_path / "run", mode="pipelined", selector="cpu")
+    with pytest.raises(DataError, match=r"the data set cannot be sent.*selector=None"):
+        next(iter(loader))
+    assert not (tmp_path / "run").exists()
+    # With a selector that brings the job itself, nothing need be sent.
+    loader, optimizer = selected(
+        Locked(),
+        small_net(),
+        tmp_path / "run",
+        mode="pipelined",
+        selector=None,
+        settings={"selection.late": "fill"},
+    )
+    with loader:
+        assert len(take_steps(loader, optimizer, pair_losses, 3)) == 3
 
 
 def test_a_sampler_that_is_not_used_is_told_of(caplog: Any) -> None:

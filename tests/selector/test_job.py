@@ -63,7 +63,7 @@ def test_what_is_no_job_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_taken_along_is_named_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"the data set or the collate function cannot be sent.*lock"):
+    with pytest.raises(DataError, match=r"the data set cannot be sent.*lock"):
         write_job(job_of(Locked()), tmp_path / "job.pkl")
     assert not (tmp_path / "job.pkl").exists()
 

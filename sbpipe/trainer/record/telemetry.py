@@ -5,6 +5,7 @@ It runs in the loop: what it does for a step costs training time. A long run's s
 
 from typing import Any, NamedTuple
 
+from sbpipe.config import digest
 from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
@@ -58,6 +59,27 @@ class Telemetry:
         self._untold_scores: tuple[int, int] | None = None
         self._last_loss: float | None = None
         self._health = Health()
+
+    def say_start(self, *, is_endless: bool = False) -> None:
+        """The event that every run begins with; one that is endless ends when its user's loop does."""
+        config, stream = self._config, self._stream
+        self._events.write(
+            "start",
+            mode=config.mode,
+            policy=config.selection.policy,
+            keep=config.selection.keep_rate,
+            interval=config.sync_interval,
+            fast_interval=stream.versions.fast_interval,
+            batch_size=config.train.batch_size,
+            seed=config.seed,
+            digest=digest(config),
+            total_candidates=stream.ledger.limit,
+            total_steps=None if is_endless else config.train.steps or None,
+            total_s=config.train.seconds or None,
+            num_examples=stream.ledger.num_examples,
+            num_classes=self._census.num_classes,
+            devices=config.num_devices,
+        )
 
     def begin(self) -> None:
         """The first step is about to be taken: ratios count from here."""
