@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
-from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of, placed
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
@@ -59,7 +59,7 @@ class Scorer:
         statistics: str = "auto",
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
-        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
         self.device = device
         self._layout = layout_of(self.model)
         self._loss, self._residual = loss, residual
