@@ -421,7 +421,13 @@ class SelectorConfig:
         1.0, "images are scored at this share of their height and width", low=0.01, high=1.0
     )
     compile: bool = setting(False, "compile the scoring forward pass with torch.compile (not int8)")
-    threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0, high=MOST_THREADS)
+    threads: int = setting(
+        0,
+        "CPU threads of the selector; 0 = half of the cores, or, where auto puts it on the CPU beside a "
+        "trainer on an accelerator, all cores but two and one for each of data.workers, if that is more",
+        low=0,
+        high=MOST_THREADS,
+    )
     allow: list[str] = setting(
         [],
         "what a trainer may have this selector run and read beside what its own settings name: "

@@ -10,6 +10,7 @@ import torch
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
 from sbpipe.machine import devices
+from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.process.gauge_samples import LEAST_STEPS, Costs, for_a_while, spread, synchronise, trimmed
@@ -33,8 +34,9 @@ class SelectorGauge:
     """Answers leases as a selector does, each with new weights, in one precision after another."""
 
     def __init__(self, config: Config) -> None:
-        name = devices.plan(config.train.device, config.selector.device)[1]
-        self._device = devices.resolve("selector.device", name)
+        planned = devices.plan(config.train.device, config.selector.device)
+        self._device = devices.resolve("selector.device", planned[1])
+        keep_to_what_is_left(config, *planned, is_guest=False)
         devices.use(self._device)
         self._config = config
         self._data: Data = load_data(
