@@ -9,6 +9,7 @@ import torch
 
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
+from sbpipe.errors import DeviceError
 from sbpipe.machine import devices
 from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.models import build_model, parts_of
@@ -56,9 +57,14 @@ class SelectorGauge:
         each_s = seconds / (len(names) + 1)
         rows: dict[str, Costs] = {}
         for name in names:
-            scoring = (
-                self._scoring if name == "fp32" else _Scoring(self._config, name, self._data, self._device)
-            )
+            try:
+                scoring = (
+                    self._scoring
+                    if name == "fp32"
+                    else _Scoring(self._config, name, self._data, self._device)
+                )
+            except DeviceError:  # the device has the precision, but not for this model
+                continue
             found = scoring.measure(2 * each_s if name == "fp32" else each_s, rows.get("fp32"))
             if found is not None:
                 rows[name] = found

@@ -91,8 +91,8 @@ def _on_accelerators(facts: Facts) -> Iterator[Advice]:
         elif (use := _use_by_others(device)) is not None:
             yield Advice(
                 f"{device.device} is shared with others ({use}): step times will vary, and with them what "
-                "`auto` chooses by its measurements (selection.keep, selector.precision). Stop them, or choose "
-                "another device with --set train.device=... --set selector.device=..."
+                "`auto` chooses by its measurements (selection.keep, selector.precision). Stop them, or "
+                "choose another device with --set train.device=... --set selector.device=..."
             )
     yield from _on_order(facts)
 
