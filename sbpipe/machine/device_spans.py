@@ -2,8 +2,8 @@
 
 The host only queues work: its clock sees neither how long a stage takes nor when the device has nothing to
 do. So an event is queued where a stage begins and one where it ends, and what lies between them is read when
-both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time. A
-stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
+both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time.
+A stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
 kernel to its last: where the host launches slower than the device computes, the gaps count too. It must not
 know what the stages do.
 """

@@ -22,6 +22,7 @@ from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
+from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
@@ -290,7 +291,9 @@ def run_selector(
     loop, which no trainer can tell.
     """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
-    device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
+    planned = devices.plan(config.train.device, config.selector.device)
+    device = devices.resolve("selector.device", planned[1])
+    keep_to_what_is_left(config, *planned, is_guest=job is not None)
     devices.use(device)
     selector_id = new_selector_id()
     is_stopped = threading.Event()

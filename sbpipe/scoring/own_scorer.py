@@ -21,6 +21,7 @@ from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
 from sbpipe.records import Floats, Lot
 from sbpipe.scoring.agreement import Agreement, agreement_of
+from sbpipe.scoring.captured import check_way
 from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
@@ -43,7 +44,7 @@ class OwnScorer:
         *,
         precision: str,
         device: torch.device,
-        compiled: bool = False,
+        compiled: bool | str = False,
         min_agreement: float = 0.0,
         statistics: str = "auto",
         has_residuals: bool = True,
@@ -52,7 +53,9 @@ class OwnScorer:
         self.device = device
         self._layout = layout_of(self.model)
         self._losses, self._has_residuals = losses, has_residuals
-        self._run: Any = torch.compile(self.model) if compiled else self.model
+        check_way(compiled, device, is_own=True)
+        mode = compiled if isinstance(compiled, str) else None
+        self._run: Any = torch.compile(self.model, mode=mode) if compiled else self.model
         self._exact = StandIn(self.model, self.model)
         self._is_traceable = not compiled
         self._is_pending = False
@@ -83,7 +86,8 @@ class OwnScorer:
         self._is_pending = self.statistics.are_estimated
 
     def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
-        if not self._is_traceable:
+        # On an accelerator only linear layers are in integers, which needs no trace.
+        if not self._is_traceable or (precision == "int8" and self.device.type != "cpu"):
             return self._untraced(precision)
         try:
             if precision == "int8":

@@ -17,14 +17,16 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
-from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of, placed
 from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
+from sbpipe.scoring.captured import check_way
 from sbpipe.scoring.compiling import way_out_of, why_not_compiled
+from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
@@ -55,17 +57,18 @@ class Scorer:
         precision: str,
         device: torch.device,
         scale: float = 1.0,
-        compiled: bool = False,
+        compiled: bool | str = False,
         min_agreement: float = 0.0,
         residual: Residual | None = None,
         statistics: str = "auto",
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
-        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
         self.device = device
         self._layout = layout_of(self.model)
         self._loss, self._residual = loss, residual
         self._scale = scale
+        check_way(compiled, device, is_own=False)
         self._compiles = compiled
         self._folds = True
         self._is_compared = False
@@ -113,11 +116,11 @@ class Scorer:
             if precision == "int8":
                 if not self._folds:
                     raise ValueError("what is traced of its forward pass computes something else")
-                return precision, ByteProgram(self.model)
+                return precision, self._in_bytes()
             return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
         # A user's model may resist being traced, copied or quantised in ways of its own.
         except Exception as error:
-            if precision == "fp32" or is_out_of_memory(error):
+            if precision == "fp32" or isinstance(error, DeviceError) or is_out_of_memory(error):
                 raise
             kind = "quantised" if precision == "int8" else f"cast to {precision}"
             log.warning(
@@ -127,6 +130,17 @@ class Scorer:
                 error,
             )
             return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
+
+    def _in_bytes(self) -> Program:
+        """The model in integers, as far as the device has them; a DeviceError where it has none for it."""
+        if self.device.type == "cpu":
+            return ByteProgram(self.model)
+        try:
+            return DynamicProgram(self.model)
+        except ValueError as error:
+            raise DeviceError(
+                f"selector.precision = 'int8': {error}. Write fp16, or auto for the fastest that ranks alike"
+            ) from None
 
     @staticmethod
     def newest(chunks: Sequence[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:

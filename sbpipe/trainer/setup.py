@@ -13,7 +13,7 @@ from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices, numerics
 from sbpipe.machine.device_spans import Plan, spans_on
-from sbpipe.machine.layout import layout_of
+from sbpipe.machine.layout import layout_of, placed
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, build_loss
@@ -140,7 +140,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         notes = tuple(filter(None, (repeats, untimed, loaded)))
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
-        model = model.to(device)
+        model = placed(model, device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():
