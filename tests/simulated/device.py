@@ -153,7 +153,8 @@ def waits() -> list[Wait]:
 def races() -> list[Race]:
     """Pairs of unordered work on the same memory, memory reused too early, buffers overwritten in flight."""
     return [
-        Race(kind, int(count), _work(*row[:3]), _work(*row[3:])) for kind, count, *row in _rows(_lib.sim_races())
+        Race(kind, int(count), _work(*row[:3]), _work(*row[3:]))
+        for kind, count, *row in _rows(_lib.sim_races())
     ]
 
 
