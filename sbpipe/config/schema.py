@@ -420,8 +420,19 @@ class SelectorConfig:
     scale: float = setting(
         1.0, "images are scored at this share of their height and width", low=0.01, high=1.0
     )
-    compile: bool = setting(False, "compile the scoring forward pass with torch.compile (not int8)")
-    threads: int = setting(0, "CPU threads of the selector; 0 = half of the cores", low=0, high=MOST_THREADS)
+    compile: bool | str = setting(
+        False,
+        "compile the scoring forward pass with torch.compile (not int8); reduce-overhead = in that mode of "
+        "its own, with CUDA graphs; graph = do not compile it, but record it once as a graph of the device",
+        words=("reduce-overhead", "graph"),
+    )
+    threads: int = setting(
+        0,
+        "CPU threads of the selector; 0 = half of the cores, or, where auto puts it on the CPU beside a "
+        "trainer on an accelerator, all cores but two and one for each of data.workers, if that is more",
+        low=0,
+        high=MOST_THREADS,
+    )
     allow: list[str] = setting(
         [],
         "what a trainer may have this selector run and read beside what its own settings name: "
@@ -564,6 +575,11 @@ class Config:
     def is_clocked(self) -> bool:
         """Whether a logical clock, not arrival, decides which weights score which batch."""
         return self.mode != "pipelined"
+
+    @property
+    def must_repeat(self) -> bool:
+        """Whether runs shall repeat bit for bit; data-parallel is there for its speed, and nobody scores."""
+        return self.is_clocked and self.mode != "data-parallel"
 
     @property
     def fills(self) -> bool:

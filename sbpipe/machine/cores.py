@@ -1,12 +1,17 @@
 """Which CPU cores each role computes on. Runs before torch is imported: OpenMP reads its environment once."""
 
 import ctypes
+import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 # Drivers of NVIDIA, AMD, WSL, the kernel's accel class and Ascend: torch is not imported yet to ask.
 _ACCELERATOR_FILES = ("nvidiactl", "kfd", "dxg", "accel", "davinci_manager")
+
+_FOR_TRAINER = 2
+"""Cores of a trainer on an accelerator beside its loaders: one launches its kernels, one prepares batches."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
@@ -23,10 +28,22 @@ def share(role: str, threads: int, available: list[int] | None = None) -> list[i
     return cores[-count:] if role == "selector" else cores[:count]
 
 
+def beside_accelerator(workers: int, available: list[int] | None = None) -> list[int]:
+    """The cores of a selector on the CPU whose trainer computes on an accelerator of the same machine.
+
+    From the back, all that the trainer does not need to feed its device; where there are few, half of them.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if available is None else available
+    return cores[-max(1, len(cores) // 2, len(cores) - _FOR_TRAINER - workers) :]
+
+
 def pin(cores: list[int]) -> None:
     """Compute on these cores only, with one thread each."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(len(cores))
-    os.sched_setaffinity(0, cores)
+    # Each thread there is: by itself the call moves only the one that makes it, and those it starts later.
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def pin_role(
@@ -79,4 +96,17 @@ def keep_memory() -> None:
 
 def may_have_accelerator() -> bool:
     """Whether the machine shows a driver of one; torch, asked later, has the last word."""
-    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES)
+    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES) or _may_have_xpu()
+
+
+def _may_have_xpu(dev: Path = Path("/dev")) -> bool:
+    """Whether there is a graphics device and a torch that computes on Intel's.
+
+    Nearly every machine with a screen has the first: alone it would leave roles on the CPU without cores of
+    their own.
+    """
+    if not any(dev.glob("dri/renderD*")):
+        return False
+    found = importlib.util.find_spec("torch")
+    places = found.submodule_search_locations or [] if found is not None else []
+    return any(any(Path(place).glob("lib/*torch_xpu*")) for place in places)

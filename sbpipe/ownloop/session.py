@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,9 @@ class Session:
             self._opened.callback((plan.path / JOB).unlink, missing_ok=True)
             # On the CPU: the selector's process need not see this one's device.
             write_job(OwnJob(twin.data, twin.model.cpu(), twin.losses), plan.path / JOB)
-        self.keeper = Keeper(config, plan.path, count, self.is_over)
+        # The loop's device is the trainer's: `auto` must not give it to a selector, or leave another idle.
+        told = replace(config, train=replace(config.train, device=str(self._device)))
+        self.keeper = Keeper(told, plan.path, count, self.is_over)
 
     def _batches(self) -> OwnBatches:
         """Batches for one of the two roles in this process."""
@@ -164,6 +166,7 @@ class Session:
         )
 
         def handle(message: Message) -> list[Message]:
+            devices.make_current(self._device)  # in the dispatcher's thread
             if isinstance(message, Lease):
                 return [selector.answer(message)]
             return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []

@@ -9,7 +9,9 @@ import torch
 
 from sbpipe.config import Config
 from sbpipe.data import Data, load_data
+from sbpipe.errors import DeviceError
 from sbpipe.machine import devices
+from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.process.gauge_samples import LEAST_STEPS, Costs, for_a_while, spread, synchronise, trimmed
@@ -33,8 +35,9 @@ class SelectorGauge:
     """Answers leases as a selector does, each with new weights, in one precision after another."""
 
     def __init__(self, config: Config) -> None:
-        name = devices.plan(config.train.device, config.selector.device)[1]
-        self._device = devices.resolve("selector.device", name)
+        planned = devices.plan(config.train.device, config.selector.device)
+        self._device = devices.resolve("selector.device", planned[1])
+        keep_to_what_is_left(config, *planned, is_guest=False)
         devices.use(self._device)
         self._config = config
         self._data: Data = load_data(
@@ -54,9 +57,14 @@ class SelectorGauge:
         each_s = seconds / (len(names) + 1)
         rows: dict[str, Costs] = {}
         for name in names:
-            scoring = (
-                self._scoring if name == "fp32" else _Scoring(self._config, name, self._data, self._device)
-            )
+            try:
+                scoring = (
+                    self._scoring
+                    if name == "fp32"
+                    else _Scoring(self._config, name, self._data, self._device)
+                )
+            except DeviceError:  # the device has the precision, but not for this model
+                continue
             found = scoring.measure(2 * each_s if name == "fp32" else each_s, rows.get("fp32"))
             if found is not None:
                 rows[name] = found

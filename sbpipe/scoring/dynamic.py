@@ -1,16 +1,20 @@
-"""Linear layers in integers inside a model that cannot be traced: transformers, mostly. Knows no loss.
+"""Linear layers in integers inside a model that is called as it is: transformers, mostly. Knows no loss.
 
-The model runs as it is, on a copy of its modules that shares all parameters and buffers; its large linear
-layers are replaced by ones that round their weights once per snapshot and their inputs at every call.
+The model runs on a copy of its modules that shares all parameters and buffers; its large linear layers are
+replaced by ones that round their weights once per snapshot and their inputs at every call. On a CPU all else
+computes in single precision, on an accelerator in half of it where autocast says so: integers would gain
+nothing there beside single precision.
 """
 
 import copy
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from sbpipe.scoring import products
 from sbpipe.scoring.int8 import Int8Linear, Quantise, Range, is_available
+from sbpipe.scoring.products import ProductLinear
 from sbpipe.scoring.programs import Watched
 
 _LEAST = 64 * 64
@@ -18,7 +22,7 @@ _LEAST = 64 * 64
 
 
 class DynamicLinear(nn.Module):
-    """A linear layer whose input is rounded to its own span at every call."""
+    """A linear layer on a CPU whose input is rounded to its own span at every call."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -40,24 +44,27 @@ class DynamicLinear(nn.Module):
         return done.view(*values.shape[:-1], self._num_outputs)
 
 
+Layer: TypeAlias = DynamicLinear | ProductLinear
+
+
 class DynamicProgram:
     """A model called as its user calls it; raises ValueError where it has nothing to gain."""
 
     def __init__(self, model: nn.Module) -> None:
-        if not is_available():
-            raise ValueError("this CPU, or this build of PyTorch, has no integer kernels")
+        self._model = model
+        self._device = next(iter(model.parameters()), torch.empty(0)).device
+        reason = _why_not(model, self._device)
+        if reason is not None:
+            raise ValueError(reason)
         self._watched = Watched(model)
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         self._run: nn.Module = copy.deepcopy(model, shared)
-        self._layers: list[DynamicLinear] = []
+        self._layers: list[Layer] = []
         for parent in list(self._run.modules()):
             for name, child in list(parent.named_children()):
-                # A subclass may be called otherwise than by its forward pass.
-                if type(child) is nn.Linear and child.weight.numel() >= _LEAST:
-                    self._layers.append(DynamicLinear(child))
+                if is_large(child, self._device):
+                    self._layers.append(_layer_of(child, self._device))
                     setattr(parent, name, self._layers[-1])
-        if not self._layers:
-            raise ValueError("it has no large linear layer")
         self.notes: list[str] = []
 
     def refresh(self) -> bool:
@@ -66,6 +73,43 @@ class DynamicProgram:
             layer.refresh()
         return self._watched.is_finite()
 
+    def calibrate(self, inputs: Tensor) -> Tensor | None:
+        """There is nothing to learn."""
+        outputs: Tensor = self._model(inputs)
+        return outputs
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs."""
-        return self._run(*args, **kwargs)
+        with torch.autocast(self._device.type, torch.float16, enabled=self._device.type != "cpu"):
+            return self._run(*args, **kwargs)
+
+
+def is_large(module: nn.Module, device: torch.device) -> TypeGuard[nn.Linear]:
+    """Whether a module is a linear layer that is worth it, and that the device's kernel takes."""
+    # A subclass may be called otherwise than by its forward pass.
+    if type(module) is not nn.Linear or module.weight.numel() < _LEAST:
+        return False
+    return device.type == "cpu" or products.fits(module)
+
+
+def _layer_of(linear: nn.Linear, device: torch.device) -> Layer:
+    return DynamicLinear(linear) if device.type == "cpu" else ProductLinear(linear)
+
+
+def _why_not(model: nn.Module, device: torch.device) -> str | None:
+    """Why a model gains nothing from integers on a device; None if it may."""
+    large = sum(module.weight.numel() for module in model.modules() if is_large(module, device))
+    if device.type == "cpu":
+        if not is_available():
+            return "this CPU, or this build of PyTorch, has no integer kernels"
+        return None if large else "it has no large linear layer"
+    if (reason := products.why_not(device)) is not None:
+        return reason
+    convolved = sum(
+        module.weight.numel() for module in model.modules() if isinstance(module, nn.modules.conv._ConvNd)
+    )
+    if large > convolved:
+        return None
+    if convolved:
+        return f"PyTorch has no integer convolutions for {device.type}, and they hold most of its weights"
+    return f"it has no linear layer of {_LEAST:,} weights or more whose sides are multiples of 8"

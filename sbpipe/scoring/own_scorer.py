@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from sbpipe.errors import ModelError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
 from sbpipe.records import Floats, Lot
 from sbpipe.scoring.agreement import Agreement, agreement_of
+from sbpipe.scoring.captured import check_way
 from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
@@ -42,7 +44,7 @@ class OwnScorer:
         *,
         precision: str,
         device: torch.device,
-        compiled: bool = False,
+        compiled: bool | str = False,
         min_agreement: float = 0.0,
         statistics: str = "auto",
         has_residuals: bool = True,
@@ -51,7 +53,9 @@ class OwnScorer:
         self.device = device
         self._layout = layout_of(self.model)
         self._losses, self._has_residuals = losses, has_residuals
-        self._run: Any = torch.compile(self.model) if compiled else self.model
+        check_way(compiled, device, is_own=True)
+        mode = compiled if isinstance(compiled, str) else None
+        self._run: Any = torch.compile(self.model, mode=mode) if compiled else self.model
         self._exact = StandIn(self.model, self.model)
         self._is_traceable = not compiled
         self._is_pending = False
@@ -82,7 +86,8 @@ class OwnScorer:
         self._is_pending = self.statistics.are_estimated
 
     def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
-        if not self._is_traceable:
+        # On an accelerator only linear layers are in integers, which needs no trace.
+        if not self._is_traceable or (precision == "int8" and self.device.type != "cpu"):
             return self._untraced(precision)
         try:
             if precision == "int8":
@@ -144,7 +149,7 @@ class OwnScorer:
     @property
     def is_exact(self) -> bool:
         """Whether a score is the loss itself, so that there is nothing to check."""
-        return self.precision == "fp32"
+        return self.precision == "fp32" and not rounds_float32(self.device)
 
     # --- weights ----------------------------------------------------------------------------------
 
@@ -170,10 +175,11 @@ class OwnScorer:
 
     def prepare(self, lot: Lot, targets: Tensor) -> None:
         """Try it on real candidates: what cannot work shows now."""
-        exact = self._evaluated(self._exact, lot)
-        if self._program is not None and not self._is_compared:
-            self._is_compared = True
-            self._compare(lot, exact)
+        with full_float32(self.device):
+            exact = self._evaluated(self._exact, lot)
+            if self._program is not None and not self._is_compared:
+                self._is_compared = True
+                self._compare(lot, exact)
         self.examine(lot, targets)
 
     def _compare(self, lot: Lot, exact: Floats) -> None:
@@ -211,7 +217,9 @@ class OwnScorer:
         if self.statistics.are_estimated:
             self.statistics.num_estimated += lot.num_examples
         if is_checked:
-            self._note(scored.scores, self._evaluated(self._exact, lot))
+            with full_float32(self.device):
+                exact = self._evaluated(self._exact, lot)
+            self._note(scored.scores, exact)
         return scored
 
     def _pass(self, lot: Lot) -> Scored:

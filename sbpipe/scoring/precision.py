@@ -4,16 +4,16 @@ import torch
 
 from sbpipe.errors import DeviceError
 from sbpipe.machine.layout import DTYPES
-from sbpipe.scoring import int8
+from sbpipe.scoring import int8, products
 
 PRECISIONS = (*DTYPES, "int8")
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot score in a precision; None if it can."""
+    """Why a device cannot score in a precision; None if it can, of models that are made for it."""
     if precision == "int8":
         if device.type != "cpu":
-            return f"PyTorch has no integer convolutions for {device.type}"
+            return products.why_not(device)
         if not int8.is_available():
             return (
                 "this build of PyTorch has no integer kernels for this CPU (they come with oneDNN, on x86 "

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from sbpipe.machine.layout import DTYPES
+from sbpipe.machine.layout import DTYPES, layout_of
+from sbpipe.scoring.captured import fast
 from sbpipe.scoring.fused import FusedConv
 from sbpipe.scoring.graph import fused, traced
 from sbpipe.scoring.lowering import lower, record
@@ -46,7 +47,7 @@ class FloatProgram:
     """
 
     def __init__(
-        self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool = False
+        self, model: nn.Module, precision: str, *, folded: bool = True, compiled: bool | str = False
     ) -> None:
         self._model = model
         self._watched = Watched(model)
@@ -58,12 +59,15 @@ class FloatProgram:
             # A copy, since casting works in place and new weights are written into the model in single
             # precision.
             run = _cast(copy.deepcopy(run), dtype)
+            if next(iter(model.parameters()), torch.empty(0)).device.type != "cpu":
+                # Convolutions that nothing is folded into: half precision is fast in this layout alone.
+                run = run.to(memory_format=layout_of(model))
         self._fused: list[FusedConv] = []
         if isinstance(run, fx.GraphModule):
             # From the model and not from the copy: folded in single precision, then rounded once.
-            self._fused = fused(run, model, dtype, keeps_sign=compiled)
+            self._fused = fused(run, model, dtype, keeps_sign=bool(compiled))
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
-        self._run: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
+        self._run: Callable[[Tensor], Tensor] = fast(run, compiled)
 
     def refresh(self) -> bool:
         """Fold and cast; a new norm alone changes all that it is folded into."""

@@ -4,6 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from sbpipe.config import Config, resolve
+from sbpipe.machine import cores
+from sbpipe.machine.beside import cores_left
+
 _FAULTS = """
 import resource
 import numpy as np
@@ -31,3 +37,57 @@ def test_freed_memory_stays_with_the_process_unless_the_environment_says_otherwi
     plain, kept = faults(""), faults("cores.keep_memory()")
     assert kept < plain / 10
     assert faults("cores.keep_memory()", MALLOC_MMAP_THRESHOLD_="1000000") > plain / 2
+
+
+@pytest.mark.parametrize(
+    ("number", "workers", "kept"),
+    [(1, 2, 1), (2, 2, 1), (4, 2, 2), (8, 0, 6), (16, 2, 12), (16, 12, 8)],
+)
+def test_a_selector_beside_an_accelerator_leaves_the_cores_that_feed_it(
+    number: int, workers: int, kept: int
+) -> None:
+    available = list(range(number))
+    assert cores.beside_accelerator(workers, available) == available[number - kept :]
+
+
+def one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that shows the driver of one, so that `auto` is decided late."""
+    monkeypatch.setattr(cores, "may_have_accelerator", lambda: True)
+
+
+def test_only_a_selector_that_auto_puts_on_the_cpu_beside_an_accelerator_is_given_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_accelerator(monkeypatch)
+    left = cores.beside_accelerator(Config().data.workers)
+    assert cores_left(Config(), "cuda:0", "cpu") == left
+    assert cores_left(Config(), "cuda:0", "cuda:1") is None
+    assert cores_left(Config(), "cpu", "cpu") is None  # a driver without its device: both as before
+    for given in ({"selector.device": "cpu"}, {"selector.threads": 1}):
+        assert cores_left(resolve(given), "cuda:0", "cpu") is None  # pinned before torch was imported
+
+
+_KEEPS = """
+import logging, os, threading
+import torch
+from sbpipe.config import Config
+from sbpipe.machine import cores, devices
+from sbpipe.machine.beside import keep_to_what_is_left
+cores.may_have_accelerator = lambda: True
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+stop = threading.Event()
+thread = threading.Thread(target=stop.wait)
+thread.start()
+wanted = cores.beside_accelerator(Config().data.workers)
+keep_to_what_is_left(Config(), "cuda:0", "cpu", is_guest=True)
+devices.use(torch.device("cpu"))
+print(all(sorted(os.sched_getaffinity(tid)) == wanted for tid in (0, thread.native_id)))
+print(torch.get_num_threads() == len(wanted), os.nice(0))
+stop.set()
+"""
+
+
+def test_such_a_selector_is_pinned_with_all_its_threads_after_torch_was_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", _KEEPS], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True", "19"]
+    assert "the trainer has cuda:0, the only accelerator, so candidates are scored on the CPU" in done.stderr

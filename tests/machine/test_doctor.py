@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from support.runs import HANG_S
 
+from sbpipe.config import Config
 from sbpipe.link.private import VARIABLE
-from sbpipe.machine import cores, devices, doctor
+from sbpipe.machine import cores, devices, doctor, smi
 from sbpipe.machine.doctor import cgroups, choice, host, survey
 from sbpipe.machine.doctor.advice import GIB, MIB, advise
 from sbpipe.machine.doctor.facts import (
@@ -117,6 +118,52 @@ def test_a_full_accelerator_is_warned_of() -> None:
         Accelerator("cuda:1", "A100", 40 * GIB, 39 * GIB),
     )
     assert warning(replace(HEALTHY, accelerators=devices)).startswith("cuda:0 has only 100 MiB free")
+
+
+def test_an_accelerator_that_others_use_is_warned_of_and_a_desktop_on_it_is_not() -> None:
+    idle = Accelerator("cuda:0", "RTX 3090", 24 * GIB, 23 * GIB + 600 * MIB, "8.6", True, True, 2)
+    assert advise(replace(HEALTHY, accelerators=(idle,))) == []
+    busy = replace(idle, busy_percent=71)
+    assert "cuda:0 is shared with others (71 % busy, 424 MiB of 24.0 GiB taken)" in warning(
+        replace(HEALTHY, accelerators=(busy,))
+    )
+    full = replace(idle, free_bytes=12 * GIB, busy_percent=None)
+    assert "12.0 GiB of 24.0 GiB taken" in warning(replace(HEALTHY, accelerators=(full,)))
+
+
+def test_a_trainer_that_would_take_the_older_of_two_accelerators_is_told_of_the_newer() -> None:
+    old, new = Accelerator("cuda:0", "T4", capability="7.5"), Accelerator("cuda:1", "H100", capability="9.0")
+    trainer = Role("cuda:0", CORES, 8, is_pinned=False)
+    text = warning(replace(HEALTHY, accelerators=(old, new), trainer=trainer))
+    assert text.endswith("--set train.device=cuda:1 --set selector.device=cuda:0")
+    in_order = (replace(new, device="cuda:0"), replace(old, device="cuda:1"))
+    assert advise(replace(HEALTHY, accelerators=in_order, trainer=trainer)) == []
+    assert advise(replace(HEALTHY, accelerators=(Accelerator("xpu:0", "A770"), new), trainer=trainer)) == []
+
+
+def test_the_page_says_what_an_accelerator_can_and_why_a_selector_is_on_the_cpu_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cores, "may_have_accelerator", lambda: True)
+    turing = Accelerator("cuda:0", "T4", 15 * GIB, 15 * GIB, "7.5", False, False, 0, False)
+    facts = replace(
+        HEALTHY,
+        accelerators=(turing,),
+        trainer=replace(UNPINNED, device="cuda:0"),
+        selector=choice.selector(Config(), "cuda:0", "cpu"),
+    )
+    page = to_page(facts, advise(facts), width=132)
+    assert "T4, 15.0 GiB free of 15.0 GiB, compute capability 7.5, no TF32, no bf16, 0 % busy" in page
+    assert "cuda:0, the only accelerator, is the trainer's; the other cores feed it" in page
+
+
+def test_what_nvidia_tells_is_read_by_the_place_on_the_bus_and_gaps_are_gaps() -> None:
+    told = smi.read(
+        "00000000:3B:00.0, 550.54, 12, Disabled, Default\n00010000:AF:00.0, 550.54, [N/A], [N/A], X\n"
+    )
+    assert told[smi.place(0, 0x3B, 0)]["utilization.gpu"] == "12"
+    assert told[smi.place(0x10000, 0xAF, 0)] == {"driver_version": "550.54", "compute_mode": "X"}
+    assert smi.read("nvidia-smi has failed") == {}
 
 
 def test_broken_torch_stops_a_run_and_broken_torchvision_does_not() -> None:

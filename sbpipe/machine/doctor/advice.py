@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbpipe.machine.doctor.facts import Cpu, Facts, SharedMemory
+from sbpipe.machine.doctor.facts import Accelerator, Cpu, Facts, SharedMemory
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 DOCKER_SHM_BYTES = 64 * MIB
 # Each role takes about 1 GiB with the default data and model.
 ROLES_NEED_BYTES = 2 * GIB
 LOW_DEVICE_BYTES = GIB
+OTHERS_BYTES, BUSY_PERCENT = GIB, 10
 LOW_DISK_BYTES = GIB
 
 
@@ -87,6 +88,44 @@ def _on_accelerators(facts: Facts) -> Iterator[Advice]:
                 f"{device.device} has only {size(device.free_bytes)} free: something else uses it. "
                 "Stop that, or choose others with --set train.device=... --set selector.device=..."
             )
+        elif (use := _use_by_others(device)) is not None:
+            yield Advice(
+                f"{device.device} is shared with others ({use}): step times will vary, and with them what "
+                "`auto` chooses by its measurements (selection.keep, selector.precision). Stop them, or "
+                "choose another device with --set train.device=... --set selector.device=..."
+            )
+    yield from _on_order(facts)
+
+
+def _use_by_others(device: Accelerator) -> str | None:
+    """What others take of a device before we take any of it; None where it is next to nothing."""
+    busy = device.busy_percent or 0
+    if device.total_bytes is None or device.free_bytes is None:
+        return f"{busy} % busy" if busy >= BUSY_PERCENT else None
+    taken = device.total_bytes - device.free_bytes
+    # A desktop, and the driver itself, hold some hundred MiB.
+    if busy < BUSY_PERCENT and (taken < OTHERS_BYTES or taken < device.total_bytes / 10):
+        return None
+    return f"{busy} % busy, {size(taken)} of {size(device.total_bytes)} taken"
+
+
+def _on_order(facts: Facts) -> Iterator[Advice]:
+    """The trainer takes the first device, which need not be the best."""
+    first, *rest = facts.accelerators or (None,)
+    if first is None or facts.trainer is None or facts.trainer.device != first.device:
+        return
+    for other in rest:
+        if _generation(other) > _generation(first) > (0, 0):
+            yield Advice(
+                f"the trainer would take {first.device} ({first.name}), though {other.device} ({other.name}) "
+                "is of a newer kind. If that one is faster: "
+                f"--set train.device={other.device} --set selector.device={first.device}"
+            )
+            return
+
+
+def _generation(device: Accelerator) -> tuple[int, ...]:
+    return tuple(int(part) for part in (device.capability or "0.0").split("."))
 
 
 def _on_roles(facts: Facts) -> Iterator[Advice]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from sbpipe.machine import cores, devices
+from sbpipe.config import Config
+from sbpipe.machine import cores, devices, smi
+from sbpipe.machine.beside import cores_left
 from sbpipe.machine.doctor.facts import Accelerator, Role, SharedMemory
 from sbpipe.weights.leftovers import SHARED_MEMORY
 from sbpipe.weights.slots import Slots
@@ -28,7 +30,27 @@ def _accelerator(device: torch.device) -> Accelerator:
         free, total = ask(device) if ask else (None, None)
     except RuntimeError:  # a kind that cannot tell, or a device that another process holds alone
         free, total = None, None
-    return Accelerator(str(device), name, total, free)
+    return Accelerator(str(device), name, total, free, **(_of_nvidia(device) if _is_nvidia(device) else {}))
+
+
+def _is_nvidia(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def _of_nvidia(device: torch.device) -> dict[str, Any]:
+    """What only NVIDIA's devices have, or tell."""
+    own: Any = torch.cuda.get_device_properties(device)
+    told = smi.ask().get(smi.place(own.pci_domain_id, own.pci_bus_id, own.pci_device_id), {})
+    busy = told.get("utilization.gpu", "")
+    # Ampere brought both.
+    is_recent = own.major >= 8
+    return {
+        "capability": f"{own.major}.{own.minor}",
+        "has_bf16": is_recent,
+        "has_tf32": is_recent,
+        "busy_percent": int(busy) if busy.isdecimal() else None,
+        "is_partition": "MIG" in own.name,
+    }
 
 
 def shared_memory() -> SharedMemory:
@@ -51,6 +73,15 @@ def shared_memory() -> SharedMemory:
 def largest_snapshot(free_bytes: int) -> int:
     """The largest snapshot whose slots fit beside their header: see `Slots.create`."""
     return max(0, (free_bytes - _PAGE) // _NUM_SLOTS // _PAGE * _PAGE)
+
+
+def selector(config: Config, trainer: str, device: str) -> Role:
+    """Where the selector would compute, planned for these devices."""
+    left = cores_left(config, trainer, device)
+    if left is None:
+        return role("selector", device, config.selector.device, config.selector.threads)
+    note = f"{trainer}, the only accelerator, is the trainer's; the other cores feed it"
+    return Role(device, tuple(left), len(left), is_pinned=True, note=note)
 
 
 def role(name: str, device: str, given_device: str, threads: int) -> Role:

@@ -15,12 +15,21 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator that torch sees; memory None where it cannot be asked for."""
+    """One accelerator that torch sees; None is what cannot be asked for."""
 
     device: str
     name: str
     total_bytes: int | None = None
     free_bytes: int | None = None
+    capability: str | None = None
+    """NVIDIA's compute capability."""
+    has_bf16: bool | None = None
+    """Whether it has instructions for bf16, and does not imitate it."""
+    has_tf32: bool | None = None
+    busy_percent: int | None = None
+    """The share of the last second or so in which somebody computed on it."""
+    is_partition: bool | None = None
+    """Whether it is a part of a device (MIG)."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,13 @@ class RunsFolder:
 
 @dataclass(frozen=True)
 class Role:
-    """Where a role would compute; one that is not pinned may use all cores."""
+    """Where a role would compute; one that is not pinned may use all cores. `note` is why, if it is odd."""
 
     device: str
     cores: tuple[int, ...]
     threads: int
     is_pinned: bool
+    note: str = ""
 
 
 @dataclass(frozen=True)

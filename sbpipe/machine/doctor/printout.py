@@ -79,8 +79,17 @@ def _machine(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _accelerator(device: Accelerator) -> str:
     if device.total_bytes is None or device.free_bytes is None:
-        return f"{device.device} {device.name}, memory unknown"
-    return f"{device.device} {device.name}, {size(device.free_bytes)} free of {size(device.total_bytes)}"
+        memory = "memory unknown"
+    else:
+        memory = f"{size(device.free_bytes)} free of {size(device.total_bytes)}"
+    known = [
+        f"compute capability {device.capability}" if device.capability else "",
+        {True: "TF32", False: "no TF32", None: ""}[device.has_tf32],
+        {True: "bf16", False: "no bf16", None: ""}[device.has_bf16],
+        "a partition (MIG)" if device.is_partition else "",
+        "" if device.busy_percent is None else f"{device.busy_percent} % busy",
+    ]
+    return ", ".join([f"{device.device} {device.name}", memory, *filter(None, known)])
 
 
 def _memory(memory: HostMemory) -> str:
@@ -98,7 +107,8 @@ def _shared_memory(shared: SharedMemory) -> str:
 def _role(role: Role) -> str:
     where = ("core " if len(role.cores) == 1 else "cores ") + ranges(role.cores)
     threads = plural(role.threads, "thread")
-    return f"{role.device}, {where}, {threads}{'' if role.is_pinned else ' (not pinned)'}"
+    note = f": {role.note}" if role.note else ""
+    return f"{role.device}, {where}, {threads}{'' if role.is_pinned else ' (not pinned)'}{note}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -55,15 +55,15 @@ def _look_inside(config: Config) -> dict[str, Any]:
     from sbpipe.machine import devices
     from sbpipe.machine.doctor import choice
 
-    train, selector = config.train, config.selector
+    train = config.train
     facts: dict[str, Any] = {"torch_cuda": torch.version.cuda, "shared_memory": choice.shared_memory()}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             facts["accelerators"] = choice.accelerators()
-            planned = devices.plan(train.device, selector.device)
+            planned = devices.plan(train.device, config.selector.device)
             facts["trainer"] = choice.role("trainer", planned[0], train.device, train.threads)
-            facts["selector"] = choice.role("selector", planned[1], selector.device, selector.threads)
+            facts["selector"] = choice.selector(config, *planned)
         except (OSError, RuntimeError) as error:
             facts["device_problem"] = _first_line(error)
     texts = [str(item.message).splitlines()[0] for item in caught if issubclass(item.category, UserWarning)]
