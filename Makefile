@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Two simulated accelerators, in a run of their own: where they are, `auto` takes them (tests/simulated/README.md).
+SIMULATED := PYTHONPATH=tests/simulated/plugin
 
 .PHONY: demo test test-fast lint browser sbom audit clean
 
@@ -12,6 +14,7 @@ demo: $(VENV)/installed
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(SIMULATED) $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulated tests/machine/test_gpu.py tests/weights
 
 # For the inner loop: what starts no process and no browser and trains no longer than a moment.
 test-fast: $(VENV)/installed

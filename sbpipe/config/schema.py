@@ -577,6 +577,11 @@ class Config:
         return self.mode != "pipelined"
 
     @property
+    def must_repeat(self) -> bool:
+        """Whether runs shall repeat bit for bit; data-parallel is there for its speed, and nobody scores."""
+        return self.is_clocked and self.mode != "data-parallel"
+
+    @property
     def fills(self) -> bool:
         """Whether a batch that is late is filled: under a logical clock nothing is ever late."""
         return self.selection.late == "fill" and not self.is_clocked

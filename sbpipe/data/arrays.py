@@ -107,7 +107,6 @@ class ArraySource:
     def __init__(self, inputs: torch.Tensor, labels: NDArray[np.int64]) -> None:
         self._inputs = inputs
         self._labels = labels
-        self._targets = torch.from_numpy(labels).to(inputs.device)
 
     @property
     def num_examples(self) -> int:
@@ -115,9 +114,8 @@ class ArraySource:
         return len(self._inputs)
 
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
-        """All inputs, and where among them these ids are: the view gathers."""
-        targets = self._targets.index_select(0, torch.from_numpy(example_ids).to(self._targets.device))
-        return Fetched(self._inputs, example_ids, targets)
+        """All inputs, and where among them these ids are: the view gathers. Targets are still on the host."""
+        return Fetched(self._inputs, example_ids, torch.from_numpy(self._labels[example_ids]))
 
     def labels_of(self, example_ids: Ids) -> Ids:
         """The classes of these ids."""

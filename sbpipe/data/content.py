@@ -30,7 +30,8 @@ class ChannelStats(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Some examples before their view: they lie at `rows` of `inputs`; `targets` are in the order asked for.
+    """Some examples before their view: they lie at `rows` of `inputs`; `targets` are in the order asked for,
+    on the host or on the device.
 
     Images in `inputs` are uint8, axes NCHW, with the margin that the source was placed with.
     """

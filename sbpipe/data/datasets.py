@@ -15,6 +15,7 @@ from sbpipe.data.content import ChannelStats, Fetched, Relabel, check_labels, re
 from sbpipe.data.keyed import Example, Items, KeyedDataset
 from sbpipe.data.workers import Workers
 from sbpipe.errors import DataError
+from sbpipe.machine.copies import Uploads
 from sbpipe.records import Ids
 
 # The customary statistics of photographs (ImageNet), for data too large to be measured; other images get the
@@ -140,7 +141,7 @@ class LoaderSource:
     def __init__(self, content: DatasetContent, device: torch.device, *, margin: int, seed: int) -> None:
         keyed = KeyedDataset(content.dataset, seed=seed, name=content.name, like=content.first)
         self._content = content
-        self._device = device
+        self._uploads = Uploads(device)
         self._margin = margin
         self._workers = Workers(keyed.items, content.num_workers, name=content.name)
         self._lock = threading.Lock()
@@ -154,10 +155,10 @@ class LoaderSource:
         """Load the examples of these ids, each as it is in its epoch."""
         items = self._load(example_ids, epochs)
         targets = self._content.targets(items.targets, example_ids)
-        inputs = items.inputs.to(self._device)
+        (inputs,) = self._uploads.apart([items.inputs])
         if self._margin:
             inputs = torch.nn.functional.pad(inputs, (self._margin,) * 4)
-        return Fetched(inputs, np.arange(example_ids.size), targets.to(self._device))
+        return Fetched(inputs, np.arange(example_ids.size), targets)
 
     def labels_of(self, example_ids: Ids) -> Ids | None:
         """The classes of these ids, where the data set lists them."""

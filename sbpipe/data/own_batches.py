@@ -21,6 +21,7 @@ from sbpipe.data.keyed import seed_generators
 from sbpipe.data.trees import joined, moved
 from sbpipe.data.workers import Wanted, Workers
 from sbpipe.errors import DataError
+from sbpipe.machine.copies import Uploads
 from sbpipe.records import Ids, Lot
 
 Collate: TypeAlias = Callable[[list[Any]], Any]
@@ -63,7 +64,7 @@ class OwnBatches:
     """Batches of any ids on a device. Threads may not share it."""
 
     def __init__(self, data: OwnData, *, seed: int, device: torch.device) -> None:
-        self._data, self._device = data, device
+        self._data, self._uploads = data, Uploads(device)
         self._workers = Workers(_KeyedLoad(data, seed), max(1, data.num_workers), name="training")
 
     @property
@@ -79,7 +80,7 @@ class OwnBatches:
     def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Lot, torch.Tensor]:
         """The batch of these examples as they look in their epochs; of targets nothing is known."""
         tree = self._tree(example_ids, np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape))
-        return Lot(moved(tree, self._device), len(example_ids)), torch.empty(0)
+        return Lot(moved(tree, self._uploads), len(example_ids)), torch.empty(0)
 
     def close(self) -> None:
         """Stop the worker processes."""

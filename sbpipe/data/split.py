@@ -59,7 +59,7 @@ class Split:
         example_ids = self._in_whole(example_ids)
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         fetched = self._source.fetch(example_ids, epoch_of_each)
-        return Batch(self._view(fetched, example_ids, epoch_of_each), fetched.targets)
+        return Batch(*self._view(fetched, example_ids, epoch_of_each))
 
     def targets_of(self, example_ids: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The classes of these examples, or None where only loading them would tell."""
@@ -197,5 +197,5 @@ def _place_others(
         warnings.warn(
             f"view.{', view.'.join(unused)}: no effect, because the inputs are not uint8 images", stacklevel=3
         )
-    train = Split(contents.train.place(device, margin=0, seed=seed), PlainView(), left)
-    return train, train, Split(contents.test.place(device, margin=0, seed=seed), PlainView())
+    train = Split(contents.train.place(device, margin=0, seed=seed), PlainView(device), left)
+    return train, train, Split(contents.test.place(device, margin=0, seed=seed), PlainView(device))

@@ -7,10 +7,12 @@ processes of one program read each other's. It must not know what a batch means,
 import dataclasses
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+from sbpipe.machine.copies import Uploads
 
 
 class Packed(NamedTuple):
@@ -54,24 +56,52 @@ class _Unpacker(pickle.Unpickler):
         return self._tensors[place]
 
 
-def moved(tree: Any, device: torch.device) -> Any:
+def moved(tree: Any, uploads: Uploads) -> Any:
     """The same tree with its tensors on a device; what is no container and no tensor stays as it is."""
-    if isinstance(tree, torch.Tensor):
-        # A pinned copy moves beside the computation, an ordinary one would stop it.
-        is_far = device.type != "cpu" and tree.device.type == "cpu"
-        return tree.pin_memory().to(device, non_blocking=True) if is_far else tree.to(device)
+    if uploads.device.type == "cpu":
+        return _with_tensors(tree, lambda tensor: tensor.to(uploads.device), uploads.device)
+    here = list[torch.Tensor]()
+    _find(tree, here)
+    # In the order in which they were found.
+    arrived = iter(uploads.apart(here))
+    return _with_tensors(tree, lambda _: next(arrived), uploads.device)
+
+
+def _parts_of(tree: Any) -> list[Any] | None:
+    """What a container holds, in order; None for what is no container of ours."""
     if isinstance(tree, dict):
-        return _same_kind(tree, {key: moved(value, device) for key, value in tree.items()})
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(moved(value, device) for value in tree))
+        return list(tree.values())
     if isinstance(tree, (list, tuple)):
-        return type(tree)(moved(value, device) for value in tree)
-    if hasattr(tree, "to") and not isinstance(tree, type):
-        return tree.to(device)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init}
-        return dataclasses.replace(tree, **{name: moved(value, device) for name, value in fields.items()})
-    return tree
+        return list(tree)
+    # Whoever can be moved whole moves itself.
+    if hasattr(tree, "to") or isinstance(tree, type) or not dataclasses.is_dataclass(tree):
+        return None
+    return [getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init]
+
+
+def _find(tree: Any, found: list[torch.Tensor]) -> None:
+    if isinstance(tree, torch.Tensor):
+        found.append(tree)
+    else:
+        for part in _parts_of(tree) or ():
+            _find(part, found)
+
+
+def _with_tensors(tree: Any, of: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return of(tree)
+    parts = _parts_of(tree)
+    if parts is None:
+        return tree.to(device) if hasattr(tree, "to") and not isinstance(tree, type) else tree
+    parts = [_with_tensors(part, of, device) for part in parts]
+    if isinstance(tree, dict):
+        return _same_kind(tree, dict(zip(tree, parts, strict=True)))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*parts)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(parts)
+    names = [field.name for field in dataclasses.fields(tree) if field.init]
+    return dataclasses.replace(tree, **dict(zip(names, parts, strict=True)))
 
 
 def joined(trees: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ one multiplication and one addition per pixel, each rounded once. This file must
 from, nor what is done with them.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,23 +16,33 @@ from sbpipe import randomness
 from sbpipe.config import ViewConfig
 from sbpipe.data.content import ChannelStats, Fetched
 from sbpipe.errors import ConfigError
+from sbpipe.machine.copies import Uploads
 from sbpipe.records import Ids
+
+_NONE: Ids = np.empty(0, np.int64)
+
+Viewed: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and targets on the device."""
 
 
 class View(Protocol):
     """What a split's inputs look like to the network."""
 
-    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
-        """The views of these examples, each in its epoch, in the order asked for."""
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> Viewed:
+        """The views of these examples, each in its epoch, in the order asked for; their targets."""
         ...
 
 
 class PlainView:
     """The view of inputs that are not uint8 images: as they are."""
 
-    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
+    def __init__(self, device: torch.device) -> None:
+        self._uploads = Uploads(device)
+
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> Viewed:
         """The inputs, in the order asked for."""
-        return fetched.inputs.index_select(0, _on(fetched.inputs.device, fetched.rows))
+        rows, targets = self._uploads.together([torch.from_numpy(fetched.rows), fetched.targets])
+        return fetched.inputs.index_select(0, rows), targets
 
 
 class ImageView:
@@ -55,7 +65,8 @@ class ImageView:
         seed: int,
         is_clean: bool,
     ) -> None:
-        self.seed, self.margin, self.device = seed, margin, device
+        self.seed, self.margin = seed, margin
+        self._uploads = Uploads(device)
         self.crops, self.flips, self.cuts = (
             wanted and not is_clean for wanted in (config.crop > 0, config.flip, config.cutout > 0)
         )
@@ -76,45 +87,65 @@ class ImageView:
             _on(device, _spans(side, config.cutout)) for side in (self.height, self.width)
         )
 
-    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> torch.Tensor:
-        """The views of these examples, each in its epoch, in the order asked for."""
-        draws = _Draws(self.seed, example_ids, epochs)
-        images = self._windows(fetched, draws)
+    def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> Viewed:
+        """The views of these examples, each in its epoch, in the order asked for; their targets."""
+        drawn = self._drawn(fetched.rows, _Draws(self.seed, example_ids, epochs))
+        *sent, targets = self._uploads.together([*map(torch.from_numpy, drawn), fetched.targets])
+        corners, flipped, cut_y, cut_x = sent
+        images = self._windows(fetched.inputs, corners)
         if self.flips:
-            rows = np.arange(example_ids.size) + example_ids.size * draws.below("view.flip", 2)
-            images = torch.cat([images, images.flip(3)]).index_select(0, _on(self.device, rows))
+            images = torch.cat([images, images.flip(3)]).index_select(0, flipped)
         # Two roundings on purpose: a fused multiply-add would give other bits where a device has one.
         pixels = images.to(torch.float32).mul_(self._scale).add_(self._shift)
-        return self._cut(pixels, draws) if self.cuts else pixels
+        return self._cut(pixels, cut_y, cut_x) if self.cuts else pixels, targets
 
-    def _windows(self, fetched: Fetched, draws: "_Draws") -> torch.Tensor:
+    def _drawn(self, rows: Ids, draws: "_Draws") -> "_Drawn":
+        """All that is decided on the host, so that it goes to the device in one copy."""
+        corners = self._corners(rows, draws)
+        count = len(corners)
+        return _Drawn(
+            corners,
+            np.arange(count) + count * draws.below("view.flip", 2) if self.flips else _NONE,
+            draws.below("view.cutout.y", self.height) if self.cuts else _NONE,
+            draws.below("view.cutout.x", self.width) if self.cuts else _NONE,
+        )
+
+    def _corners(self, rows: Ids, draws: "_Draws") -> Ids:
+        """Where the windows begin; without a margin, which images they are."""
         if not self.margin:
-            return fetched.inputs.index_select(0, _on(self.device, fetched.rows))
-        corners = fetched.rows * (self.channels * self.num_full_pixels)
-        if self.crops:
-            num_places = 2 * self.margin + 1
-            corners += draws.below("view.crop.y", num_places) * self.full_width + draws.below(
-                "view.crop.x", num_places
-            )
-        else:
-            corners += self.margin * self.full_width + self.margin
+            return rows
+        corners = rows * (self.channels * self.num_full_pixels)
+        if not self.crops:
+            return corners + (self.margin * self.full_width + self.margin)
+        num_places = 2 * self.margin + 1
+        return corners + (
+            draws.below("view.crop.y", num_places) * self.full_width + draws.below("view.crop.x", num_places)
+        )
+
+    def _windows(self, inputs: torch.Tensor, corners: torch.Tensor) -> torch.Tensor:
+        if not self.margin:
+            return inputs.index_select(0, corners)
         # A window is copied line by line; every line that one could begin with is a row of a strided view,
         # which costs nothing.
-        every_line = fetched.inputs.as_strided((fetched.inputs.numel() - self.width + 1, self.width), (1, 1))
-        lines = every_line.index_select(
-            0, (_on(self.device, corners)[:, None] + self._lines_of_image).flatten()
-        )
+        every_line = inputs.as_strided((inputs.numel() - self.width + 1, self.width), (1, 1))
+        lines = every_line.index_select(0, (corners[:, None] + self._lines_of_image).flatten())
         return lines.view(-1, self.channels, self.height, self.width)
 
-    def _cut(self, pixels: torch.Tensor, draws: "_Draws") -> torch.Tensor:
-        rows = self._cut_rows.index_select(0, _on(self.device, draws.below("view.cutout.y", self.height)))
-        columns = self._cut_columns.index_select(
-            0, _on(self.device, draws.below("view.cutout.x", self.width))
-        )
+    def _cut(self, pixels: torch.Tensor, cut_y: torch.Tensor, cut_x: torch.Tensor) -> torch.Tensor:
+        rows, columns = self._cut_rows.index_select(0, cut_y), self._cut_columns.index_select(0, cut_x)
         square = (rows[:, :, None] * columns[:, None, :])[:, None]
         # Normalised, a channel's mean is 0; otherwise it is added.
         pixels.mul_(1 - square)
         return pixels if self._mean is None else pixels.add_(square * self._mean)
+
+
+class _Drawn(NamedTuple):
+    """What was drawn for some examples; empty where the view does not ask for it."""
+
+    corners: Ids
+    flipped: Ids
+    cut_y: Ids
+    cut_x: Ids
 
 
 class _Draws:

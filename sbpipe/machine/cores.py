@@ -1,6 +1,7 @@
 """Which CPU cores each role computes on. Runs before torch is imported: OpenMP reads its environment once."""
 
 import ctypes
+import importlib.util
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -95,4 +96,17 @@ def keep_memory() -> None:
 
 def may_have_accelerator() -> bool:
     """Whether the machine shows a driver of one; torch, asked later, has the last word."""
-    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES)
+    return any((Path("/dev") / name).exists() for name in _ACCELERATOR_FILES) or _may_have_xpu()
+
+
+def _may_have_xpu(dev: Path = Path("/dev")) -> bool:
+    """Whether there is a graphics device and a torch that computes on Intel's.
+
+    Nearly every machine with a screen has the first: alone it would leave roles on the CPU without cores of
+    their own.
+    """
+    if not any(dev.glob("dri/renderD*")):
+        return False
+    found = importlib.util.find_spec("torch")
+    places = found.submodule_search_locations or [] if found is not None else []
+    return any(any(Path(place).glob("lib/*torch_xpu*")) for place in places)

@@ -56,8 +56,24 @@ def resolve(key: str, name: str) -> torch.device:
     if device.type != "cpu" and device.index is None:
         device = torch.device(device.type, 0)
     if str(torch.device(device.type) if device.type == "cpu" else device) not in there:
-        raise DeviceError(f"{key} = {name!r}: no such device here. This machine has {', '.join(there)}")
+        raise DeviceError(
+            f"{key} = {name!r}: no such device here. This machine has {', '.join(there)}{_mig_note(there)}"
+        )
     return torch.device("cpu") if device.type == "cpu" else device
+
+
+def _mig_note(there: list[str]) -> str:
+    """Of a GPU that is cut into instances a process sees one: what to do for a second."""
+    cuda = [name for name in there if name.startswith("cuda")]
+    is_cut = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "") or any(
+        " MIG " in torch.cuda.get_device_name(name) for name in cuda
+    )
+    if not is_cut:
+        return ""
+    return (
+        ". CUDA shows a process one MIG instance: start `sbpipe trainer` and `sbpipe selector` by "
+        "themselves, each with the CUDA_VISIBLE_DEVICES of its own instance, and name cuda:0 for both"
+    )
 
 
 def describe(device: torch.device) -> str:
@@ -69,10 +85,17 @@ def describe(device: torch.device) -> str:
     return str(device)
 
 
+def make_current(device: torch.device) -> None:
+    """Make the device current in this thread: every thread begins on the first accelerator, and pinned memory
+    or a stream asked for there would start a context on it.
+    """
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index or 0)
+
+
 def use(device: torch.device) -> None:
     """Make the device current and let this process's CPU work keep to the threads it was given."""
-    if device.type != "cpu":
-        torch.accelerator.set_device_index(device.index)
+    make_current(device)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads):
         torch.set_num_threads(int(threads))

@@ -20,6 +20,16 @@ def layout_of(model: nn.Module) -> torch.memory_format:
     return torch.channels_last if is_safe else torch.contiguous_format
 
 
+def placed(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model on a device; on an accelerator its weights lie as its images do, so none is turned around
+    in each pass. On the CPU they stay: kernels pack them anyway.
+    """
+    model = model.to(device)
+    if device.type != "cpu" and layout_of(model) == torch.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
+
+
 def laid_out(
     inputs: torch.Tensor, layout: torch.memory_format, dtype: torch.dtype | None = None
 ) -> torch.Tensor:

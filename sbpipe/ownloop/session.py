@@ -166,6 +166,7 @@ class Session:
         )
 
         def handle(message: Message) -> list[Message]:
+            devices.make_current(self._device)  # in the dispatcher's thread
             if isinstance(message, Lease):
                 return [selector.answer(message)]
             return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []

@@ -5,11 +5,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -29,6 +30,7 @@ from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.runs.spans import Spans
+from sbpipe.scoring.precision import refuse
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
 from sbpipe.selector.finder import Finder
@@ -54,6 +56,9 @@ INLINE = "inline"
 
 Doing = Callable[[str], None]
 """Is told again and again what a trainer does, so that whoever waits for its end sees that it goes on."""
+
+
+_Opened = TypeVar("_Opened", bound="_Closable")
 
 
 def _tell_nobody(what: str) -> None:
@@ -86,19 +91,20 @@ def run_trainer(
             overwrite=overwrite,
             on_open=on_open,
         )
-        listener.announce(run_dir.path)
-        elsewhere = "tcp://HOST:PORT --keys NAME.key, or --connect " if config.link.keys else ""
-        log.info(
-            "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s%s",
-            port.endpoints.control,
-            config.link.wait_s,
-            elsewhere,
-            run_dir.path,
-        )
-        events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-        slots = setup.slots(port.session)
-        engine = Engine(setup.job(), port, slots, events, setup.spans)
-        run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
+        with _closed_on_error(setup, run_dir) as opened:
+            listener.announce(run_dir.path)
+            elsewhere = "tcp://HOST:PORT --keys NAME.key, or --connect " if config.link.keys else ""
+            log.info(
+                "listening at %s; waiting up to %.0f s for: sbpipe selector --connect %s%s",
+                port.endpoints.control,
+                config.link.wait_s,
+                elsewhere,
+                run_dir.path,
+            )
+            events = opened(EventLog(run_dir.path / TRAINER_EVENTS, "trainer"))
+            slots = opened(setup.slots(port.session))
+            engine = Engine(setup.job(), port, slots, events, setup.spans)
+            run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
         return run.run(resume=resume)
     finally:
         listener.withdraw()
@@ -116,6 +122,9 @@ def run_inline(
     """Both roles in this process, over the in-process port; returns the summary."""
     began = time.perf_counter()
     claim(path, resume=resume, overwrite=overwrite)
+    # What this device cannot score in shows before anything is loaded or opened.
+    trainer, _ = devices.plan(config.train.device, config.selector.device)
+    refuse(config.selector.precision, devices.resolve("train.device", trainer))
     setup = prepare(config, is_resumed=resume and has_checkpoint(path))
     run_dir = _open_run_dir(
         config,
@@ -192,14 +201,35 @@ def _run_here(
     examples: Examples | None = None,
     doing: Doing,
 ) -> dict[str, Any]:
-    events = EventLog(run_dir.path / TRAINER_EVENTS, "trainer")
-    slots = setup.slots()
-    needs_losses = config.selection.traits.needs_trained_losses
-    trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
-    port = inline_port(setup, slots, events, trained)
-    engine = Engine(setup.job(examples), port, slots, events, setup.spans, trained=trained)
-    engine.admit(INLINE, devices.describe(setup.device))
-    return TrainerRun(setup, run_dir, engine, events, began=began, doing=doing).run(resume=resume)
+    with _closed_on_error(setup, run_dir) as opened:
+        events = opened(EventLog(run_dir.path / TRAINER_EVENTS, "trainer"))
+        slots = opened(setup.slots())
+        needs_losses = config.selection.traits.needs_trained_losses
+        trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
+        port = inline_port(setup, slots, events, trained)
+        engine = Engine(setup.job(examples), port, slots, events, setup.spans, trained=trained)
+        engine.admit(INLINE, devices.describe(setup.device))
+        run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
+    return run.run(resume=resume)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def _closed_on_error(setup: Setup, run_dir: RunDir) -> Iterator[Callable[[_Opened], _Opened]]:
+    """Close the run directory, the loaders and what else was opened, unless a run comes to own them."""
+    with ExitStack() as stack:
+        for known in (run_dir, setup.data.train, setup.data.score, setup.data.test):
+            stack.callback(known.close)
+
+        def opened(what: _Opened) -> _Opened:
+            stack.callback(what.close)
+            return what
+
+        yield opened
+        stack.pop_all()
 
 
 def inline_port(
@@ -211,6 +241,7 @@ def inline_port(
     )
 
     def handle(message: Message) -> list[Message]:
+        devices.make_current(setup.device)  # the caller's thread is the dispatcher's, which knows no device
         if isinstance(message, Lease):
             return [selector.answer(message)]
         return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sbpipe.errors import ModelError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
 from sbpipe.records import Floats, Lot
 from sbpipe.scoring.agreement import Agreement, agreement_of
@@ -148,7 +149,7 @@ class OwnScorer:
     @property
     def is_exact(self) -> bool:
         """Whether a score is the loss itself, so that there is nothing to check."""
-        return self.precision == "fp32"
+        return self.precision == "fp32" and not rounds_float32(self.device)
 
     # --- weights ----------------------------------------------------------------------------------
 
@@ -174,10 +175,11 @@ class OwnScorer:
 
     def prepare(self, lot: Lot, targets: Tensor) -> None:
         """Try it on real candidates: what cannot work shows now."""
-        exact = self._evaluated(self._exact, lot)
-        if self._program is not None and not self._is_compared:
-            self._is_compared = True
-            self._compare(lot, exact)
+        with full_float32(self.device):
+            exact = self._evaluated(self._exact, lot)
+            if self._program is not None and not self._is_compared:
+                self._is_compared = True
+                self._compare(lot, exact)
         self.examine(lot, targets)
 
     def _compare(self, lot: Lot, exact: Floats) -> None:
@@ -215,7 +217,9 @@ class OwnScorer:
         if self.statistics.are_estimated:
             self.statistics.num_estimated += lot.num_examples
         if is_checked:
-            self._note(scored.scores, self._evaluated(self._exact, lot))
+            with full_float32(self.device):
+                exact = self._evaluated(self._exact, lot)
+            self._note(scored.scores, exact)
         return scored
 
     def _pass(self, lot: Lot) -> Scored:

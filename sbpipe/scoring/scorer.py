@@ -17,13 +17,15 @@ from torch import Tensor, nn
 
 from sbpipe.errors import DataError, DeviceError, ModelError
 from sbpipe.machine.devices import is_out_of_memory
-from sbpipe.machine.layout import DTYPES, laid_out, layout_of
+from sbpipe.machine.layout import DTYPES, laid_out, layout_of, placed
+from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
 from sbpipe.scoring.captured import check_way
+from sbpipe.scoring.compiling import way_out_of, why_not_compiled
 from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics
 from sbpipe.scoring.places import places_of
@@ -61,7 +63,7 @@ class Scorer:
         statistics: str = "auto",
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
-        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
         self.device = device
         self._layout = layout_of(self.model)
         self._loss, self._residual = loss, residual
@@ -149,7 +151,7 @@ class Scorer:
     @property
     def is_exact(self) -> bool:
         """Whether a score is the loss itself, so that there is nothing to check."""
-        return self.precision == "fp32" and self._scale == 1.0
+        return self.precision == "fp32" and self._scale == 1.0 and not rounds_float32(self.device)
 
     def weights_arrived(self) -> None:
         """The model was written into."""
@@ -217,20 +219,18 @@ class Scorer:
 
     def _compare(self, inputs: Tensor) -> None:
         """Compare with the model itself: a trace may miss what depends on more than its input."""
-        wanted = self.model(self._laid_out(inputs)).float()
-        if self._folds and not self._is_compared:
-            self._is_compared = True
-            exact = self._program
-            if self.precision != "fp32" or self._compiles:
-                exact = FloatProgram(self.model, "fp32")
-                exact.refresh()
-            if not self._is_near(exact, inputs, wanted, _SAME):
-                self._folds = False
-                log.warning(
-                    "traced, the model computes something else than it does itself: it is scored untraced, "
-                    "which is slower"
-                )
-                self.use(self.precision)
+        # Folding changes which numbers are rounded: in TF32 that alone may differ by 1e-2.
+        with full_float32(self.device):
+            wanted = self.model(self._laid_out(inputs)).float()
+            is_other = self._folds and not self._is_compared and not self._computes(inputs, wanted)
+        self._is_compared = self._is_compared or self._folds
+        if is_other:
+            self._folds = False
+            log.warning(
+                "traced, the model computes something else than it does itself: it is scored untraced, "
+                "which is slower"
+            )
+            self.use(self.precision)
         if self.precision == "int8" and self._program.calibrate(self._laid_out(inputs)) is None:
             raise ModelError(
                 "selector.precision = 'int8': the first candidates give values that are not finite, so their "
@@ -245,6 +245,14 @@ class Scorer:
                 self.precision,
             )
             self.use("fp32")
+
+    def _computes(self, inputs: Tensor, wanted: Tensor) -> bool:
+        """Whether what was traced and folded gives the model's outputs in fp32."""
+        exact = self._program
+        if self.precision != "fp32" or self._compiles:
+            exact = FloatProgram(self.model, "fp32")
+            exact.refresh()
+        return self._is_near(exact, inputs, wanted, _SAME)
 
     def _is_near(
         self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float
@@ -264,10 +272,10 @@ class Scorer:
             self._outputs(inputs)
         # The compiler, and the compiler that it calls, fail in ways of their own.
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            way_out = "A C++ compiler must be installed; or write selector.compile = false"
+            way_out = f"{way_out_of(error)}write selector.compile = false"
             raise DeviceError(
-                f"selector.compile = true: the model cannot be compiled ({reason}). {way_out}"
+                f"selector.compile = true: the model cannot be compiled ({why_not_compiled(error)}). "
+                f"{way_out[0].upper()}{way_out[1:]}"
             ) from error
 
     # --- every pass -------------------------------------------------------------------------------
@@ -350,7 +358,8 @@ class Scorer:
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
         """The losses in fp32, learning the ranges of int8 on the way; None if values were not finite."""
-        outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
+        with full_float32(self.device):
+            outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
         return None if outputs is None else self._losses(outputs, targets)
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Floats:

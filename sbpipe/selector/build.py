@@ -16,7 +16,7 @@ from sbpipe.data.own_batches import OwnBatches
 from sbpipe.data.tree_split import TreeSplit
 from sbpipe.errors import ConfigError, DeviceError, PeerRejected
 from sbpipe.link.messages import Ready, Welcome
-from sbpipe.machine import devices, memory
+from sbpipe.machine import devices, memory, numerics
 from sbpipe.models import build_model, parts_of, weigh_model
 from sbpipe.models.calling import pair_losses
 from sbpipe.models.losses import build_score
@@ -261,6 +261,9 @@ class Builder:
         self._permission.check(config)
         self._check_job(config)
         self._open_events()
+        repeats = numerics.make_repeatable(self._device) if config.must_repeat else ""
+        if repeats:
+            log.info("%s", repeats)
         slots = self._attach(welcome, config)
         pulled = PulledSource()
         source: WeightsSource = pulled if slots is None else SlotSource(slots)

@@ -58,6 +58,12 @@ class Job:
     fingerprints: dict[str, str]
     irreducible: Floats | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = next(iter(self.model.state_dict().values())).device
+        return device
+
 
 class Engine:
     """Hands out train batches, takes their fresh losses, publishes weights, gives and takes its state."""
@@ -106,7 +112,7 @@ class Engine:
             events=events,
         )
         self._dispatcher = Dispatcher(config, self.stream, port, self._reception, events, spans)
-        self._feed = Feed(self._dispatcher, job.examples, spans)
+        self._feed = Feed(self._dispatcher, job.examples, spans, job.device)
         self.census = Census(self.stream.table, job.classes, job.num_classes)
         self.steering = Steering(config, job.classes, events, trained)
         self._late: StepOutcome | None = None
@@ -215,6 +221,7 @@ class Engine:
 
         TimeoutError where a clock waits for a silent selector.
         """
+        self.settle()
         is_kept = self.config.is_clocked and self._needs_weights
         return {
             "stream": self._dispatcher.state(QUIET_DEADLINE_S, is_last=is_last),

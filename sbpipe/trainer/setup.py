@@ -11,8 +11,8 @@ from sbpipe.config import Config
 from sbpipe.config.plugins import is_plugin
 from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
-from sbpipe.machine import devices
-from sbpipe.machine.layout import layout_of
+from sbpipe.machine import devices, numerics
+from sbpipe.machine.layout import layout_of, placed
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, build_loss
@@ -104,6 +104,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         for name in config.selector.devices:
             devices.resolve("selector.device", name)
     devices.use(device)
+    repeats = numerics.make_repeatable(device) if config.must_repeat else ""
     spans = Spans()
     data = load_data(
         config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
@@ -124,10 +125,11 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
             is_tried=not data.has_trees,
         )
         source = "" if is_resumed else config.train.init_from
-        notes = (load_first_weights(model, config.model.name, source),) if source else ()
+        loaded = load_first_weights(model, config.model.name, source) if source else ""
+        notes = tuple(filter(None, (repeats, loaded)))
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
-        model = model.to(device)
+        model = placed(model, device)
         train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
         train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
         with torch.inference_mode():

@@ -100,7 +100,17 @@ class LiveTensors:
 @torch.no_grad()
 def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
     """Copy tensor by tensor, casting where types differ, in as few kernels as the device allows."""
-    torch._foreach_copy_(into, source)
+    if into[0].device.type == "cpu":
+        torch._foreach_copy_(into, source)
+        return
+    # One kernel takes many tensors only if all pairs lie alike: weights that are channels-last go one by one.
+    pairs = list(zip(into, source, strict=True))
+    alike = [(to, of) for to, of in pairs if to.stride() == of.stride()]
+    if alike:
+        torch._foreach_copy_([to for to, _ in alike], [of for _, of in alike])
+    for to, of in pairs:
+        if to.stride() != of.stride():
+            to.copy_(of)
 
 
 def digest(model: nn.Module) -> str:

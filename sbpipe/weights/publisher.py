@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from sbpipe.errors import DeviceError
+from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
 from sbpipe.weights.slots import Slots
+from sbpipe.weights.stage import DEADLINE_S, FlatCopy, Stage
 
 Offered = Callable[[Part, int, bool], None]
 """Told which part, which version, and whether the loop has gone on since it was asked for."""
@@ -66,6 +69,8 @@ class Publisher:
         for part, publisher in self._parts.items():
             if part in intervals and step % intervals[part] == 0:
                 publisher.publish(step, must=part in self._must)
+            else:
+                publisher.check()
 
     def release(self, peer: str) -> None:
         """Let go of what a peer held."""
@@ -130,7 +135,10 @@ class PartPublisher:
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
-        self._stage = _Stage(manifest, device) if device.type != "cpu" else None
+        self._stage = Stage(manifest, device) if overlaps(device) else None
+        # Without streams a copy blocks, and one is better than one for each tensor.
+        is_plain = device.type == "cpu" or self._stage is not None
+        self._flat = None if is_plain else FlatCopy(manifest, device)
         self.num_published = 0
         self.num_skipped = 0
 
@@ -142,7 +150,7 @@ class PartPublisher:
         """
         with self._spans.span(self._span):
             # The stage has one buffer: a snapshot still in it would be overwritten half sent.
-            if self._stage is not None and not self._stage.wait(0.0 if not must else None):
+            if not self._has_arrived(must=must):
                 self.num_skipped += 1
                 return False
             with self._lock:
@@ -150,16 +158,35 @@ class PartPublisher:
             if index is None:
                 self.num_skipped += 1
                 return False
-            live = self._live.read()
-            if self._stage is None:
-                copy(self._views[index], live)
-                self._commit(index, version)
-            else:
-                self._stage.send(live, self._slots.slot(index), lambda: self._commit(index, version))
-                if must:
-                    self._stage.wait(None)
+            self._send(index, version)
+            if must:
+                self._has_arrived(must=True)
             self.num_published += 1
             return True
+
+    def _has_arrived(self, *, must: bool) -> bool:
+        """Whether the last snapshot is in its slot; waits for it if it `must` be."""
+        if self._stage is None or self._stage.wait(DEADLINE_S if must else 0.0):
+            return True
+        if must:
+            raise DeviceError(f"a snapshot of the weights did not leave the device within {DEADLINE_S:.0f} s")
+        return False
+
+    def _send(self, index: int, version: int) -> None:
+        live, slot = self._live.read(), self._slots.slot(index)
+        if self._stage is not None:
+            self._stage.send(live, slot, lambda: self._commit(index, version))
+            return
+        if self._flat is not None:
+            slot.copy_(self._flat.taken(live))
+        else:
+            copy(self._views[index], live)
+        self._commit(index, version)
+
+    def check(self) -> None:
+        """Raise what went wrong with the last snapshot after the loop went on."""
+        if self._stage is not None:
+            self._stage.wait(0.0)
 
     def _commit(self, index: int, version: int) -> None:
         self._slots.commit(index, version)
@@ -208,41 +235,4 @@ class PartPublisher:
     def close(self) -> None:
         """Let a snapshot that is on its way arrive."""
         if self._stage is not None:
-            self._stage.wait(None)
-
-
-class _Stage:
-    """The way from an accelerator to a slot: device copy, side stream, pinned memory, thread."""
-
-    def __init__(self, manifest: Manifest, device: torch.device) -> None:
-        self._flat = torch.empty(manifest.num_bytes, dtype=torch.uint8, device=device)
-        self._views = tensors_in(self._flat, manifest)
-        # The slots are not pinned, and a copy from a device into such memory would block the loop.
-        self._pinned = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=True)
-        self._device = device
-        self._stream = torch.Stream(device)
-        self._thread: threading.Thread | None = None
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether the last snapshot has arrived."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return self._thread is None or not self._thread.is_alive()
-
-    def send(self, live: list[torch.Tensor], slot: torch.Tensor, arrived: Callable[[], None]) -> None:
-        """Start a snapshot on its way; returns when the device copy is queued."""
-        # On the training stream: the next optimizer step is queued behind it and cannot change it.
-        copy(self._views, live)
-        ready = torch.accelerator.current_stream(self._device).record_event()
-        self._stream.wait_event(ready)
-        with self._stream:
-            self._pinned.copy_(self._flat, non_blocking=True)
-            done = self._stream.record_event()
-
-        def finish() -> None:
-            done.synchronize()
-            slot.copy_(self._pinned)
-            arrived()
-
-        self._thread = threading.Thread(target=finish, name="publish", daemon=True)
-        self._thread.start()
+            self._stage.close()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sbpipe.errors import PeerLost, PeerRejected
+from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.weights.manifest import copy, layouts_of, tensors_in, tensors_of
 from sbpipe.weights.slots import Slots
@@ -37,6 +38,8 @@ class Replica:
         self._tensors = tensors_of(model, manifest)
         self._versions = dict.fromkeys(Part, -1)
         self._loads: list[tuple[str, float, float]] = []
+        device = self._tensors[0].device
+        self._stage = None if device.type == "cpu" else _Stage(manifest, device)
 
     @property
     def version(self) -> int:
@@ -49,18 +52,35 @@ class Replica:
         return self._versions[Part.FAST]
 
     def load(self, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
-        """Overwrite a part; the caller calls `became` once it knows that the bytes were not torn."""
+        """Take the bytes of a part; the caller calls `became` once it knows that they were not torn.
+
+        On the CPU they go straight into the model, elsewhere into a stage on the host.
+        """
         # Of no version until the copy is known to be whole: a torn one must not pass for the old weights.
-        self.became(-1, part)
+        self._is_of(-1, part)
         begin = time.perf_counter()
+        if self._stage is None:
+            self._overwrite(flat, part)
+        else:
+            self._stage.take(flat)
+        self._loads.append((_STAGES[part], begin, time.perf_counter() - begin))
+
+    def became(self, version: int, part: Part = Part.WHOLE) -> None:
+        """The bytes that were loaded last are whole, and of this version."""
+        if self._stage is not None:
+            begin = time.perf_counter()
+            self._overwrite(self._stage.sent(self._layouts[part].num_bytes), part)
+            stage, began, duration_s = self._loads.pop()
+            self._loads.append((stage, began, duration_s + time.perf_counter() - begin))
+        self._is_of(version, part)
+
+    def _overwrite(self, flat: torch.Tensor, part: Part) -> None:
         layout = self._layouts[part]
         # The fast tensors are the first of the layout.
         copy(self._tensors[: len(layout.tensors)], tensors_in(flat, layout))
         self._on_load()
-        self._loads.append((_STAGES[part], begin, time.perf_counter() - begin))
 
-    def became(self, version: int, part: Part = Part.WHOLE) -> None:
-        """A part is of this version now."""
+    def _is_of(self, version: int, part: Part) -> None:
         self._versions[Part.FAST] = version
         if part is Part.WHOLE:
             self._versions[Part.WHOLE] = version
@@ -69,6 +89,35 @@ class Replica:
         """The loads since the last call: stage, when it began, how long it took."""
         loads, self._loads = self._loads, []
         return loads
+
+
+class _Stage:
+    """The way of a snapshot to an accelerator: host memory that nobody else writes, one upload.
+
+    A slot may be written into while the device reads, and nobody on the host would see it; so the bytes leave
+    the slot before its sequence is looked at again.
+    """
+
+    def __init__(self, manifest: Manifest, device: torch.device) -> None:
+        self._device = device
+        self._has_streams = overlaps(device)
+        self._host = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=self._has_streams)
+        self._flat = torch.empty(manifest.num_bytes, dtype=torch.uint8, device=device)
+        self._sent: torch.Event | None = None
+
+    def take(self, flat: torch.Tensor) -> None:
+        """Copy bytes in."""
+        # The last upload has long run when the scores that it led to are known: this waits for nothing then.
+        if self._sent is not None and not self._sent.query():
+            self._sent.synchronize()
+        self._host[: flat.numel()].copy_(flat)
+
+    def sent(self, num_bytes: int) -> torch.Tensor:
+        """The bytes on the device, for whatever is queued from now on."""
+        flat = self._flat[:num_bytes].copy_(self._host[:num_bytes], non_blocking=self._has_streams)
+        if self._has_streams:
+            self._sent = torch.accelerator.current_stream(self._device).record_event()
+        return flat
 
 
 class WeightsSource(Protocol):

@@ -205,7 +205,7 @@ def test_ids_beyond_the_precision_of_float32_have_views_of_their_own() -> None:
     )
     example_ids = 2**40 + np.arange(64)
     fetched = Fetched(content.place(CPU, margin=4, seed=0)._inputs, np.zeros(64, np.int64), torch.zeros(64))
-    views = view(fetched, example_ids, np.zeros(64, np.int64))
+    views, _ = view(fetched, example_ids, np.zeros(64, np.int64))
     assert len({pixels.numpy().tobytes() for pixels in views}) > 60
 
 

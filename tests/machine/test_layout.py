@@ -9,7 +9,7 @@ from support.runs import sbpipe, settings
 from torch import nn
 
 from sbpipe.config import ModelConfig
-from sbpipe.machine.layout import laid_out, layout_of
+from sbpipe.machine.layout import laid_out, layout_of, placed
 from sbpipe.models import build_model
 
 CHANNELS_LAST, CHANNELS_FIRST = torch.channels_last, torch.contiguous_format
@@ -33,6 +33,15 @@ def test_a_part_of_a_batch_is_laid_out_too_and_other_inputs_pass() -> None:
     assert torch.equal(laid_out(images, CHANNELS_LAST), images)
     vectors = torch.randn(3, 4)
     assert laid_out(vectors, CHANNELS_LAST) is vectors
+
+
+def test_weights_lie_as_images_do_on_an_accelerator_and_stay_on_the_cpu() -> None:
+    overrunning = nn.Sequential(nn.Conv2d(3, 4, 1, stride=2), nn.Conv2d(4, 4, 3))
+    for model, layout in ((nn.Sequential(nn.Conv2d(3, 4, 3)), CHANNELS_LAST), (overrunning, CHANNELS_FIRST)):
+        here = model[-1].weight
+        assert placed(model, torch.device("cpu"))[-1].weight is here  # type: ignore[index]
+        assert here.is_contiguous()
+        assert placed(model, torch.device("meta"))[-1].weight.is_contiguous(memory_format=layout)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, default_collate
 from sbpipe.data.own_batches import OwnBatches, OwnData, PartedBatches
 from sbpipe.data.trees import joined, moved, packed, unpacked
 from sbpipe.errors import DataError
+from sbpipe.machine.copies import Uploads
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "inputs targets")
@@ -117,7 +118,7 @@ def test_a_tree_of_any_containers_survives_a_pipe_and_a_move() -> None:
         "half": torch.rand(3).bfloat16(),
         3: None,
     }
-    again = moved(unpacked(*packed(tree)), CPU)
+    again = moved(unpacked(*packed(tree)), Uploads(CPU))
     assert equal(tree, again)
     assert again["boxes"][1].label == "none"
     assert isinstance(again["pair"], Pair)

@@ -1,6 +1,7 @@
 """InfoBatch: who is dropped, what the others weigh, and that nobody is scored."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sbpipe.records import TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses, build_policy, coins
 from sbpipe.trainer.steering.steering import Steering
+from sbpipe.trainer.step_outcome import StepOutcome
 
 KNOWN = np.concatenate([np.full(60, 0.1), np.full(40, 1.0)]).astype(np.float32)
 
@@ -75,3 +77,37 @@ def test_another_process_cannot_choose_so() -> None:
         resolve({"selection.policy": "infobatch"})
     with pytest.raises(ConfigError, match="has weights of its own"):
         resolve({"selection.policy": "infobatch", "mode": "inline", "selection.unbiased": 3.0})
+
+
+class FarOutcome(StepOutcome):
+    """Losses that are still on their way from a device."""
+
+    def __init__(self, step: int, losses: list[float]) -> None:
+        ids = np.arange(len(losses))
+        halves = (ids + 0.5).astype(np.float32)
+        batch = TrainBatch(step, ids, ids, halves, halves, ids, ids, 0, ids + 0.7, ids > 0)
+        super().__init__(batch, torch.tensor(losses), torch.empty(0), lambda *_: [])
+        self.is_here = False
+
+
+def steering_of(trained: TrainedLosses, **given: Any) -> Steering:
+    config = resolve({"selection.policy": "infobatch", "mode": "inline", **given})
+    return Steering(config, None, EventLog(None, "trainer"), trained)  # type: ignore[arg-type]
+
+
+def test_under_a_clock_losses_on_a_device_are_known_to_the_next_selection() -> None:
+    trained = TrainedLosses(3)
+    steering_of(trained).observe(FarOutcome(0, [0.5, 1.0, 1.5]))
+    assert trained.state().tolist() == [0.5, 1.0, 1.5]
+
+
+def test_a_checkpoint_holds_the_losses_of_the_last_step_though_they_are_read_late() -> None:
+    config = resolve({"selection.policy": "steady"})
+    whole, resumed = (Steering(config, None, EventLog(None, "trainer")) for _ in range(2))  # type: ignore[arg-type]
+    whole.observe(FarOutcome(0, [0.5, 1.0, 1.5]))
+    state = whole.state()
+    resumed.restore(state)
+    for steering in (whole, resumed):
+        steering.observe(FarOutcome(1, [0.2, 0.4, 0.1]))
+    assert str(whole.state()) == str(resumed.state())
+    assert str(whole.state()) != str(state), "the last step is in it"

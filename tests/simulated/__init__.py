@@ -1,4 +1,4 @@
-"""Two accelerators that are not there, `sim:0` and `sim:1`, for what goes wrong on real ones: see README.md."""
+"""Two accelerators that are not there, `sim:0` and `sim:1`: what goes wrong on real ones shows here."""
 
 from simulated.device import (
     REPORT,

@@ -20,20 +20,25 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
+def is_possible() -> bool:
+    """Whether the devices are compiled, or can be."""
+    return _path().exists() or compiler() is not None
+
+
 def library() -> Path | None:
     """The compiled devices; None where they are not compiled yet and there is no compiler."""
-    path = CACHE / f"sim-{_key()}.so"
+    path = _path()
     if path.exists():
         return path
     with_compiler = compiler()
     return None if with_compiler is None else _compiled(with_compiler, path)
 
 
-def _key() -> str:
+def _path() -> Path:
     digest = hashlib.sha256(f"{torch.__version__} {sys.platform} {FLAGS}".encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
+    return CACHE / f"sim-{digest.hexdigest()[:16]}.so"
 
 
 def _compiled(with_compiler: str, path: Path) -> Path:

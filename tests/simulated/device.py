@@ -51,7 +51,7 @@ class Race(NamedTuple):
 
 def is_available() -> bool:
     """Whether the devices are compiled, or can be."""
-    return build.library() is not None
+    return build.is_possible()
 
 
 def is_loaded() -> bool:
@@ -135,7 +135,7 @@ def trace(is_on: bool) -> None:
 
 
 def reset() -> None:
-    """Forget waits and races; clocks of busy and elapsed time begin again."""
+    """Forget waits and races, take all work so far as done, begin to count busy and elapsed time again."""
     _lib.sim_reset()
 
 
@@ -153,7 +153,8 @@ def waits() -> list[Wait]:
 def races() -> list[Race]:
     """Pairs of unordered work on the same memory, memory reused too early, buffers overwritten in flight."""
     return [
-        Race(kind, int(count), _work(*row[:3]), _work(*row[3:])) for kind, count, *row in _rows(_lib.sim_races())
+        Race(kind, int(count), _work(*row[:3]), _work(*row[3:]))
+        for kind, count, *row in _rows(_lib.sim_races())
     ]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from sbpipe.config import ModelConfig, OptimConfig
 from sbpipe.errors import ConfigError, ModelError
 from sbpipe.models import build_model
-from sbpipe.trainer.optimizer import FUSED_ON_CPU, UNUSABLE, build_optimizer
+from sbpipe.trainer.optimizer import FUSED, UNUSABLE, build_optimizer, has_kernel
 
 USABLE = [
     name
@@ -82,7 +82,7 @@ def test_frozen_parameters_are_left_out() -> None:
         build_optimizer(OptimConfig(), model.requires_grad_(False))
 
 
-@pytest.mark.parametrize("name", FUSED_ON_CPU)
+@pytest.mark.parametrize("name", FUSED)
 def test_steps_are_fused_on_the_cpu_unless_the_user_decides(name: str) -> None:
     assert group_of(nn.Linear(4, 2), name=name)["fused"] is True
     assert group_of(nn.Linear(4, 2), name=name, options={"foreach": True})["fused"] is not True
@@ -122,3 +122,14 @@ def test_fused_sgd_ends_at_the_same_weights_as_plain_sgd(memory_format: torch.me
 def test_a_setting_that_cannot_be_used_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_optimizer(OptimConfig(**settings), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_an_optimizer_is_fused_where_torch_has_the_kernel_and_not_elsewhere(name: str) -> None:
+    for kind in ("cpu", "cuda", "xpu"):
+        key = torch._C._dispatch_key_for_device(kind)
+        has_one = torch._C._dispatch_has_kernel_for_dispatch_key(FUSED[name], key)
+        assert has_kernel(FUSED[name], torch.device(kind)) is has_one
+    here, nowhere = (nn.Linear(2, 2, device=device) for device in ("cpu", "meta"))
+    assert build_optimizer(OptimConfig(name=name), here).defaults["fused"]
+    assert not build_optimizer(OptimConfig(name=name), nowhere).defaults["fused"]

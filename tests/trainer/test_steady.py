@@ -15,7 +15,7 @@ from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import build_policy
 from sbpipe.selection.class_history import ClassHistory
-from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
+from sbpipe.trainer.steering.fresh import FreshWeights, _share_below, _share_below_in_numpy, effective_share
 from sbpipe.trainer.steering.guard import CALM, WILD, Guard
 from sbpipe.trainer.steering.health import ENOUGH, FOLLOWS, LEARNING, PATIENCE, SWAYS, TOO_MUCH, is_swinging
 from sbpipe.trainer.steering.ramp import START, Ramp
@@ -489,3 +489,27 @@ def test_a_steering_that_was_restored_goes_on_alike() -> None:
         assert torch.equal(step(one, number, losses), step(other, number, losses))
         assert one.strength == other.strength > 0.0
     assert one.health.summary() == other.health.summary()
+
+
+def test_shares_on_a_device_that_adds_in_any_order_are_those_of_the_cpu_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def in_blocks(values: torch.Tensor, dim: int) -> torch.Tensor:
+        # As an accelerator adds: blocks, then what came before each; of floats another sum than one by one.
+        blocks = values.view(64, -1)
+        ahead = torch.stack([torch.zeros_like(blocks[0, 0]), *blocks.sum(1)[:-1]])
+        for k in range(1, len(ahead)):
+            ahead[k] = ahead[k] + ahead[k - 1]
+        inner = [blocks[:, 0]]
+        for column in blocks.unbind(1)[1:]:
+            inner.append(inner[-1] + column)
+        return (torch.stack(inner, 1) + ahead[:, None]).flatten()
+
+    generator = np.random.default_rng(0)
+    known = generator.normal(size=4096).astype(np.float32)
+    stands_for = (1.0 / generator.uniform(0.01, 1.0, 4096).astype(np.float32)).astype(np.float32)
+    losses = known[:128].copy()
+    wanted = _share_below_in_numpy(losses, known, stands_for)
+    monkeypatch.setattr(torch, "cumsum", in_blocks)
+    found = _share_below(*map(torch.from_numpy, (losses, known, stands_for)))
+    assert (found.numpy() == wanted).all()

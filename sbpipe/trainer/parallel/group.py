@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sbpipe.errors import PeerLost
+from sbpipe.errors import DeviceError, PeerLost
 from sbpipe.machine.place import Place
 from sbpipe.records import Ids
 
@@ -32,7 +32,7 @@ class Group:
         self._device = device
         self._batch_size = batch_size
         dist.init_process_group(
-            dist.get_default_backend_for_device(device),
+            _backend_of(device),
             init_method=f"file://{place.meeting}",
             rank=place.rank,
             world_size=place.world,
@@ -88,6 +88,23 @@ class Group:
             dist.broadcast(values, src=0, group=group)
         except RuntimeError as error:
             raise _lost(error) from error
+
+
+def _backend_of(device: torch.device) -> str:
+    """What carries gradients between devices of a kind."""
+    try:
+        backend: str = dist.get_default_backend_for_device(device)
+    except ValueError:
+        backend = ""
+    if not backend or not dist.is_backend_available(backend):
+        found = (
+            f"this build of PyTorch has no {backend}" if backend else "PyTorch has nothing that carries them"
+        )
+        raise DeviceError(
+            f"mode = 'data-parallel' on {device}: replicas average their gradients, and {found} for "
+            f"{device.type} devices. Set train.device = 'cpu', or another mode"
+        )
+    return backend
 
 
 def _side_group() -> dist.ProcessGroup:

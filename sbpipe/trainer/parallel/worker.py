@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from sbpipe.data import Batch
+from sbpipe.machine import devices
 from sbpipe.trainer.checkpoint import Checkpoints
 from sbpipe.trainer.parallel.group import Group
 from sbpipe.trainer.parallel.step import ParallelStep
@@ -37,6 +38,7 @@ def work(setup: Setup, group: Group, checkpoints: Path | None) -> None:
 
 def _load(setup: Setup, group: Group, ahead: "queue.Queue[Batch | BaseException]") -> None:
     try:
+        devices.make_current(setup.device)
         while True:
             example_ids, epochs = group.next_order()
             ahead.put(setup.data.train.batch(group.own(example_ids), group.own(epochs)))

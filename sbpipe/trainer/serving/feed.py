@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from sbpipe.machine import devices
 from sbpipe.records import Ids, TrainBatch
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.dispatch import Dispatcher
@@ -37,8 +38,11 @@ class Examples(Protocol):
 class Feed:
     """A thread that turns train batches into inputs, one ahead of the loop."""
 
-    def __init__(self, dispatcher: Dispatcher, examples: Examples, spans: Spans) -> None:
-        self._dispatcher = dispatcher
+    def __init__(
+        self, dispatcher: Dispatcher, examples: Examples, spans: Spans, device: torch.device
+    ) -> None:
+        """Examples are put on the trainer's device."""
+        self._dispatcher, self._device = dispatcher, device
         self._examples = examples
         self._spans = spans
         # One ahead of the loop: a second would be one step staler when it is trained.
@@ -84,6 +88,7 @@ class Feed:
 
     def _run(self) -> None:
         try:
+            devices.make_current(self._device)
             while (batch := self._dispatcher.next_batch()) is not None:
                 begin = time.perf_counter()
                 with self._spans.span("view"):

@@ -16,6 +16,9 @@ import torch
 
 from sbpipe.records import Floats, Rates
 
+_UNITS, _MOST_UNITS = 2.0**23, 2.0**46
+"""What a candidate counts in whole numbers; at the most so much, so that the sum of a window fits."""
+
 SLOWNESS = 0.95
 """Share of the running mean that stays at each step: about the last twenty batches count."""
 
@@ -127,9 +130,14 @@ def _bounded(
 
 
 def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor) -> torch.Tensor:
-    """The share of the candidates that the known losses stand for strictly below each loss."""
+    """The share of the candidates that the known losses stand for strictly below each loss.
+
+    Each 1 / q is a multiple of 2^-23. Summed as whole numbers they are exact in any order: an accelerator
+    adds floats in another one every time.
+    """
     ordered, order = torch.sort(known)
-    mass = torch.cumsum(stands_for[order], 0)
+    units = (stands_for[order] * _UNITS).clamp(max=_MOST_UNITS).long()
+    mass = torch.cumsum(units, 0).float()
     below = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
     return below[torch.searchsorted(ordered, losses)]
 

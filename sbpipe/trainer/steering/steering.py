@@ -2,7 +2,8 @@
 
 It puts ramp, fresh weights and guard of a steered policy together, and keeps the loop's health for every
 policy. It knows neither leases nor sockets nor the model. On an accelerator it reads losses one step late, so
-that it never waits for the device, unless a logical clock must not depend on that.
+that it never waits for the device, unless a logical clock must not depend on that. A checkpoint holds nothing
+half seen: what is still to be read is read for it.
 """
 
 import math
@@ -57,7 +58,8 @@ class Steering:
         self._guard = Guard() if self._is_steered and selection.guard else None
         self._fresh = FreshWeights(window=window) if by_loss and selection.reweight else None
         self._trust = Trust(_largest_share(classes)) if selection.traits.needs_scores else None
-        self._is_immediate = self._is_steered and config.is_clocked
+        # Where the next selection depends on these losses: under a clock, always on those of the same step.
+        self._is_immediate = config.is_clocked and (self._is_steered or trained is not None)
         self._pending: _Taken | None = None
         self._weights: torch.Tensor | None = None
         self._groups = ScoreGroups()
@@ -112,8 +114,16 @@ class Steering:
         taken: _Taken | None = _Taken(outcome, weights, predicted)
         if not (outcome.is_here or self._is_immediate):
             taken, self._pending = self._pending, taken
-        if taken is None:
-            return
+        if taken is not None:
+            self._take(taken)
+
+    def settle(self) -> None:
+        """Take in the step that is still to be read; waits for the device."""
+        taken, self._pending = self._pending, None
+        if taken is not None:
+            self._take(taken)
+
+    def _take(self, taken: _Taken) -> None:
         outcome, weights, predicted = taken
         batch = outcome.batch
         for told in predicted:
@@ -145,6 +155,7 @@ class Steering:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
+        self.settle()
         return {
             "ramp": self._ramp.state() if self._ramp else None,
             "guard": self._guard.state() if self._guard else None,

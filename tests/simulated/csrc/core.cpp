@@ -628,6 +628,7 @@ void sim_trace(int is_on) { state().traces = is_on != 0; }
 
 void sim_reset() {
   std::lock_guard<std::mutex> guard(state().lock);
+  for (const Stream& stream : state().streams) observe(stream.clock);  // what was before races with nothing after
   state().waits.clear();
   state().races.clear();
   for (Device& device : state().devices) {

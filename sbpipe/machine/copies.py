@@ -1,0 +1,195 @@
+"""Copies between the host and a device that no thread waits for, many tensors in one of them.
+
+They go through page-locked buffers, each of which is used again only when the device has done with it. On the
+CPU nothing is copied at all; on a device without streams copies block. It must not know what is copied.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+# Bytes viewed as numbers must begin at a multiple of their size.
+_ALIGNMENT = 64
+_SMALLEST = 4096
+_MOST_FREE = 8
+
+
+@lru_cache(maxsize=16)
+def overlaps(device: torch.device) -> bool:
+    """Whether copies to and from a device can run beside the host: it has streams, events, pinned memory."""
+    if device.type == "cpu":
+        return False
+    try:
+        torch.empty(1, dtype=torch.uint8, pin_memory=True)
+        torch.Stream(device)
+        torch.accelerator.current_stream(device).record_event().query()
+    # Each backend says in its own way that it has none.
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+class Pinned:
+    """Page-locked buffers; one that a copy still reads or writes is not handed out again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Tensor] = []
+        self._busy: deque[tuple[Tensor, torch.Event]] = deque()
+
+    def take(self, num_bytes: int) -> Tensor:
+        """A buffer of at least so many bytes; a new one rather than a wait for an old one."""
+        with self._lock:
+            while self._busy and self._busy[0][1].query():
+                self._free.append(self._busy.popleft()[0])
+            fit = next((k for k, buffer in enumerate(self._free) if buffer.numel() >= num_bytes), None)
+            if fit is not None:
+                return self._free.pop(fit)
+            # What is too small now would seldom be of use again.
+            self._free = self._free[:_MOST_FREE]
+        size = max(_SMALLEST, 1 << (num_bytes - 1).bit_length() if num_bytes else 0)
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def give(self, buffer: Tensor, done: torch.Event) -> None:
+        """Have a buffer back, to be used again when this event has come."""
+        with self._lock:
+            self._busy.append((buffer, done))
+
+
+class Uploads:
+    """From the host to one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pinned = Pinned() if overlaps(device) else None
+
+    def together(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """All of them in one copy; on the device they share one piece of memory."""
+        if self._pinned is None:
+            return self._plainly(tensors)
+        here = [tensor for tensor in tensors if _is_plain(tensor)]
+        buffer, views, end = self._packed(self._pinned, here)
+        flat = buffer[:end].to(self.device, non_blocking=True)
+        arrived = iter([_like(view, flat[view.storage_offset() * view.element_size() :]) for view in views])
+        self._sent(self._pinned, buffer)
+        return [next(arrived) if _is_plain(tensor) else tensor.to(self.device) for tensor in tensors]
+
+    def apart(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Each in memory of its own on the device: who keeps one of them does not keep the others."""
+        if self._pinned is None:
+            return self._plainly(tensors)
+        here = [tensor for tensor in tensors if _is_plain(tensor)]
+        buffer, views, _ = self._packed(self._pinned, here)
+        arrived = iter([view.to(self.device, non_blocking=True) for view in views])
+        self._sent(self._pinned, buffer)
+        return [next(arrived) if _is_plain(tensor) else tensor.to(self.device) for tensor in tensors]
+
+    def _plainly(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        is_here = self.device.type == "cpu"
+        return list(tensors) if is_here else [tensor.to(self.device) for tensor in tensors]
+
+    @staticmethod
+    def _packed(pinned: Pinned, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], int]:
+        """A buffer that holds the tensors, its views in their places, and where the last one ends."""
+        places, end = [], 0
+        for tensor in tensors:
+            places.append(end)
+            end += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
+        buffer = pinned.take(end)
+        views = [
+            _like(tensor, buffer[place:]).copy_(tensor) for tensor, place in zip(tensors, places, strict=True)
+        ]
+        return buffer, views, end
+
+    def _sent(self, pinned: Pinned, buffer: Tensor) -> None:
+        pinned.give(buffer, torch.accelerator.current_stream(self.device).record_event())
+
+
+class Downloads:
+    """From one device to the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = Pinned() if overlaps(device) else None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> "Arrival":
+        """Start all of them on their way, in one copy; those that are on the host already stay."""
+        if self._pinned is None:
+            return Arrival([tensor.detach() for tensor in tensors])
+        far = [tensor.detach() for tensor in tensors if tensor.device.type != "cpu"]
+        flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in far]) if far else None
+        if flat is None:
+            return Arrival(list(tensors))
+        buffer = self._pinned.take(flat.numel())
+        buffer[: flat.numel()].copy_(flat, non_blocking=True)
+        done = torch.accelerator.current_stream(self._device).record_event()
+        return _Flying([tensor.detach() for tensor in tensors], self._pinned, buffer, done)
+
+
+class Arrival:
+    """Tensors on their way to the host. Waiting for them waits for nothing that was queued later."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+
+    def wait(self) -> list[Tensor]:
+        """The tensors, on the CPU."""
+        return [tensor.cpu() for tensor in self._tensors]
+
+
+class _Flying(Arrival):
+    """Tensors whose bytes go through one buffer."""
+
+    def __init__(self, tensors: list[Tensor], pinned: Pinned, buffer: Tensor, done: torch.Event) -> None:
+        # Of those that are far only the form is kept: their memory on the device is free for others.
+        super().__init__(
+            [t if t.device.type == "cpu" else torch.empty_like(t, device="meta") for t in tensors]
+        )
+        self._pinned, self._buffer, self._done = pinned, buffer, done
+        self._is_here = False
+
+    def wait(self) -> list[Tensor]:
+        if not self._is_here:
+            self._done.synchronize()
+            self._tensors, self._is_here = list(self._unpacked()), True
+            self._pinned.give(self._buffer, self._done)
+        return self._tensors
+
+    def _unpacked(self) -> Sequence[Tensor]:
+        found, begin = [], 0
+        for form in self._tensors:
+            if form.device.type == "cpu":
+                found.append(form)
+                continue
+            end = begin + form.numel() * form.element_size()
+            # A copy: the buffer is used again, and its parts need not lie as their types want.
+            found.append(self._buffer[begin:end].clone().view(form.dtype).view(form.shape))
+            begin = end
+        return found
+
+    def __del__(self) -> None:
+        if not self._is_here:
+            self._pinned.give(self._buffer, self._done)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its numbers can be packed: on the host, dense, and of no class with a way of its own."""
+    return (
+        type(tensor) is Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+    )
+
+
+def _like(tensor: Tensor, flat: Tensor) -> Tensor:
+    """The first bytes as a tensor of this form; images that lie channels-last do so here too."""
+    view = flat[: tensor.numel() * tensor.element_size()].view(tensor.dtype)
+    is_channels_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    if is_channels_last and not tensor.is_contiguous():
+        return view.as_strided(tensor.shape, tensor.stride(), view.storage_offset())
+    return view.view(tensor.shape)

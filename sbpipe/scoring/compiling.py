@@ -1,0 +1,26 @@
+"""What torch.compile failed at, in a line, and what helps. It must not know models or scorers."""
+
+_MISSING = ("no working c++ compiler", "invalidcxxcompiler", "failed to find c compiler", "command not found")
+_COMPILERS = ("c++", "g++", "gcc", "clang", "c compiler")
+
+
+def why_not_compiled(error: BaseException) -> str:
+    """The innermost reason: torch wraps it into errors whose first line says only which backend raised."""
+    cause = _innermost(error)
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__
+
+
+def way_out_of(error: BaseException) -> str:
+    """What else helps than not to compile: "" where nothing is known."""
+    text = f"{type(_innermost(error)).__name__}: {_innermost(error)}".lower()
+    is_missing = any(sign in text for sign in _MISSING) or isinstance(_innermost(error), FileNotFoundError)
+    if is_missing and any(name in text for name in _COMPILERS):
+        return "A C++ compiler must be installed; or "
+    return "Triton must be installed; or " if "tritonmissing" in text else ""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = inner
+    return error
