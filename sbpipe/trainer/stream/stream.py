@@ -54,10 +54,14 @@ class Stream:
         )
         self.ledger = Ledger(num_examples, limit)
         self.stretches = Stretches(config, limit)
-        self.order = Order(num_examples, config.seed)
+        self.order = Order.of(config, num_examples)
         judged_by = classes if config.selection.history_by == "class" else None
         self.table = ScoreTable(
-            num_examples, config.selection.history, irreducible=irreducible, classes=judged_by
+            num_examples,
+            config.selection.history,
+            irreducible=irreducible,
+            classes=judged_by,
+            most_rows=config.selection.table,
         )
         self._assembler = Assembler(self.batch_size)
         self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
