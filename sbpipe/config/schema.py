@@ -100,6 +100,16 @@ class DataConfig:
         224, "image_folder: side of the square that images are resized to", low=8, high=4096
     )
     workers: int = setting(2, "loader processes for data that is not held in memory", low=0, high=256)
+    block: int = setting(
+        0,
+        "examples per shard of a data set that is read fastest shard by shard: the order shuffles shards, "
+        "then the examples of a few shards at a time (data.window); 0 = every example by itself",
+        low=0,
+        high=MOST_EXAMPLES,
+    )
+    window: int = setting(
+        16, "data.block: shards whose examples are mixed, and which are read at a time", low=1, high=2**16
+    )
     prune: str = setting(
         "", "score file, made by `sbpipe score`, of the examples to leave out of training", reaches="files"
     )
@@ -258,6 +268,14 @@ class SelectionConfig:
         high=1.0,
     )
     history: int = setting(1024, "number of last scores the cdf is taken over", low=1, high=2**20)
+    table: int = setting(
+        2**22,
+        "rows of the trainer's score table, 20 to 28 bytes each, also in checkpoints; of a data set of more "
+        "examples it holds about so many of the last candidates: fills and stale-scores know nothing of the "
+        "others, and class counts are left out",
+        low=1024,
+        high=MOST_EXAMPLES,
+    )
     warmup: int = setting(
         0,
         "candidates trained on unselected at the start; -1 = until the history is full",

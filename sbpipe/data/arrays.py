@@ -121,6 +121,11 @@ class ArraySource:
         """The classes of these ids."""
         return self._labels[example_ids]
 
+    @property
+    def labels(self) -> Ids:
+        """The classes of all examples."""
+        return self._labels
+
     def close(self) -> None:
         """Nothing works in the background."""
 

@@ -57,6 +57,11 @@ class Source(Protocol):
         """The classes of these ids, or None when only loading the examples would tell."""
         ...
 
+    @property
+    def labels(self) -> Ids | None:
+        """The classes of all examples, where they are known without loading."""
+        ...
+
     def close(self) -> None:
         """Stop what works in the background; fetching starts it again."""
         ...

@@ -153,16 +153,25 @@ class LoaderSource:
 
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
         """Load the examples of these ids, each as it is in its epoch."""
-        items = self._load(example_ids, epochs)
-        targets = self._content.targets(items.targets, example_ids)
+        # By their ids: neighbours of a data set in shards lie in one of them, and each is opened once.
+        by_id = np.argsort(example_ids, kind="stable")
+        items = self._load(example_ids[by_id], epochs[by_id])
+        rows = np.empty_like(by_id)
+        rows[by_id] = np.arange(by_id.size)
+        targets = self._content.targets(items.targets[torch.from_numpy(rows)], example_ids)
         (inputs,) = self._uploads.apart([items.inputs])
         if self._margin:
             inputs = torch.nn.functional.pad(inputs, (self._margin,) * 4)
-        return Fetched(inputs, np.arange(example_ids.size), targets)
+        return Fetched(inputs, rows, targets)
 
     def labels_of(self, example_ids: Ids) -> Ids | None:
         """The classes of these ids, where the data set lists them."""
         return None if self._content.labels is None else self._content.labels[example_ids]
+
+    @property
+    def labels(self) -> Ids | None:
+        """The classes of all examples, where the data set lists them."""
+        return self._content.labels
 
     def close(self) -> None:
         """Stop the worker processes; fetching again starts new ones."""

@@ -10,6 +10,12 @@ import numpy as np
 from sbpipe import randomness
 from sbpipe.config import DataConfig
 from sbpipe.data.content import Content, Contents, data_error
+from sbpipe.data.order import Order
+
+_LISTED = 2**26
+"""Examples up to which each gets a draw of its own: half a gigabyte of them. A part of more is the beginning
+of a shuffled order, which is never written out.
+"""
 
 
 def limited(contents: Contents, data: DataConfig) -> Contents:
@@ -42,5 +48,7 @@ def held_out(contents: Contents, data: DataConfig) -> Contents:
 def _part(content: Content, limit: int, key: int) -> Content:
     if not limit or limit >= content.num_examples:
         return content
+    if content.num_examples > _LISTED:
+        return content.part(np.sort(Order(content.num_examples, key).ids(0, 0, limit)))
     draws = randomness.uniform(np.arange(content.num_examples), key)
     return content.part(np.sort(np.argsort(draws, kind="stable")[:limit]))

@@ -65,6 +65,12 @@ class Split:
         """The classes of these examples, or None where only loading them would tell."""
         return self._source.labels_of(self._in_whole(example_ids))
 
+    @property
+    def classes(self) -> NDArray[np.int64] | None:
+        """The classes of all examples, where they are known without loading: no list of ids is made."""
+        labels = self._source.labels
+        return labels if labels is None or self._left is None else labels[self._left]
+
     def close(self) -> None:
         """Stop the loader's worker processes, if there are any."""
         self._source.close()

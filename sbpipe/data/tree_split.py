@@ -68,6 +68,11 @@ class TreeSplit:
         classes = self._data.classes
         return None if classes is None else classes[example_ids]
 
+    @property
+    def classes(self) -> Ids | None:
+        """The classes of all examples, where the data set lists them."""
+        return self._data.classes
+
     def close(self) -> None:
         """Stop the worker processes."""
         self.candidates.close()

@@ -16,6 +16,7 @@ from sbpipe.config import OWN, Config, known_keys, resolve
 from sbpipe.data.own_batches import OwnData
 from sbpipe.errors import ConfigError, DataError, ModelError, UserError
 from sbpipe.selector.job import OwnJob
+from sbpipe.trainer.stream.scores import refuse_forgetting
 
 log = logging.getLogger("sbpipe")
 
@@ -23,7 +24,7 @@ _ENDLESS = 10**9
 """Steps: the user's loop decides when it ends."""
 _NOT_OURS = ("data.", "view.", "model.", "loss.", "optim.", "schedule.", "eval.", "checkpoint.")
 """Settings of `sbpipe run` that a user's own loop has its own words for."""
-_ALLOWED = ("data.workers",)
+_ALLOWED = ("data.workers", "data.block", "data.window")
 _TAKEN = {
     "train.batch_size": "the loader's batch_size",
     "train.epochs": "the loop",
@@ -175,4 +176,5 @@ def make_config(
             f"select: {num_examples} examples do not fill one optimizer step of {config.train.batch_size} "
             f"(batch_size {batch_size}, accumulate {accumulate}). Lower one of them"
         )
+    refuse_forgetting(config, num_examples)
     return config

@@ -149,7 +149,7 @@ def _wired(
 ) -> Selector:
     replica = Replica(scorer.model, manifest, scorer.weights_arrived)
     forward = ForwardPass(candidates, scorer, replica, source, spans, events, _tuning_of(config, scorer))
-    order = Order(candidates.num_examples, config.seed)
+    order = Order.of(config, candidates.num_examples)
     batch_size = config.score_batch_size
     if judge.needs_scores:
         # Real candidates, those of the first lease: ranges are measured on them.

@@ -26,6 +26,7 @@ from sbpipe.trainer.first_weights import load_first_weights
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
+from sbpipe.trainer.stream.scores import refuse_forgetting
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.manifest import build_manifest, fast_part
 from sbpipe.weights.slots import Slots
@@ -74,7 +75,7 @@ class Setup:
             examples=examples or train,
             num_examples=train.num_examples,
             num_classes=self.data.num_classes,
-            classes=train.targets_of(np.arange(train.num_examples)),
+            classes=train.classes,
             fingerprints=self.fingerprints,
             irreducible=self.irreducible,
         )
@@ -160,6 +161,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
             f"{config.model.name!r}. Lower train.batch_size, set train.amp, or choose a smaller model"
         ) from None
     _check_length(config, data.train.num_examples)
+    refuse_forgetting(config, data.train.num_examples)
     return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
 
 

@@ -34,6 +34,8 @@ class Census:
 
     def count_from_here(self) -> None:
         """What the table holds now was told before."""
+        if self._table.owner is not None:
+            return  # a row's counts begin anew with its next example: they say nothing of classes over time
         self._considered_before, self._kept_before = (
             self._table.times_considered.copy(),
             self._table.times_kept.copy(),
@@ -65,13 +67,16 @@ class Census:
         kept, recent = table.times_kept.copy(), table.recent
         # After `kept`: selections arrive meanwhile, and nothing may be kept that was not considered.
         considered = table.times_considered.copy()
-        fields = {
+        fields: dict[str, Any] = {
             "quantiles": np.percentile(recent, np.arange(101)).round(6).tolist() if len(recent) else [],
-            "class_considered": self._by_class(considered - self._considered_before),
-            "class_kept": self._by_class(kept - self._kept_before),
+            "class_considered": [],
+            "class_kept": [],
             "times_kept": np.bincount(np.minimum(kept[considered > 0], MOST_TIMES)).tolist(),
         }
-        self._considered_before, self._kept_before = considered, kept
+        if table.owner is None:
+            fields["class_considered"] = self._by_class(considered - self._considered_before)
+            fields["class_kept"] = self._by_class(kept - self._kept_before)
+            self._considered_before, self._kept_before = considered, kept
         return fields
 
     def _by_class(self, counts: NDArray[np.int32]) -> list[int]:
@@ -82,25 +87,33 @@ class Census:
         ]
 
     def write(self, folder: Path, show: Show) -> None:
-        """Leave what is known of every example, with thumbnails of the extreme ones, whole or not at all."""
+        """Leave what is known of every example, with thumbnails of the extreme ones, whole or not at all.
+
+        Of a data set larger than the table, of those that it still holds, with their ids.
+        """
         table = self._table
-        scores, _ = table.lookup(np.arange(len(table.scores)))
+        used = slice(None) if table.owner is None else table.owner >= 0
+        considered, kept = table.times_considered[used], table.times_kept[used]
+        scores = np.where(table.stamp[used] > 0, table.scores[used], np.float32(np.nan))
         arrays: dict[str, NDArray[Any]] = {
             "score": scores,
-            "times_considered": table.times_considered,
-            "times_kept": table.times_kept,
+            "times_considered": considered,
+            "times_kept": kept,
         }
-        for name, ids in extremes(scores, table.times_considered, table.times_kept).items():
+        if table.owner is not None:
+            arrays["example_ids"] = table.owner[used]
+        for name, places in extremes(scores, considered, kept).items():
+            ids = arrays["example_ids"][places] if table.owner is not None else places
             images, targets, predictions = show(ids)
             arrays |= {f"{name}_ids": ids, f"{name}_targets": targets, f"{name}_predictions": predictions}
-            arrays |= {f"{name}_scores": scores[ids], f"{name}_kept": table.times_kept[ids]}
+            arrays |= {f"{name}_scores": scores[places], f"{name}_kept": kept[places]}
             arrays |= {f"{name}_images": images} if images is not None else {}
         with atomic_file(folder / EXAMPLES) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
-    """The ids of the examples with the lowest and highest scores, and those never kept."""
+    """The places of the examples with the lowest and highest scores, and those never kept."""
     scored = np.flatnonzero(np.isfinite(scores))
     by_score = scored[np.argsort(scores[scored], kind="stable")]
     seen = np.flatnonzero(considered > 0)

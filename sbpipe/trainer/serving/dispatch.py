@@ -21,6 +21,7 @@ from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.step_outcome import DivergedError
+from sbpipe.trainer.stream import fleet
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.fill import Filler
@@ -113,6 +114,8 @@ class Dispatcher:
             self._pace.started(time.perf_counter(), asked_at)
             if self._config.fills:
                 self._stream.step_s, self._stream.ahead = self._pace.period_s, self._ahead()
+            elif len(self._roster.peers) >= fleet.MANY:
+                self._stream.step_s = self._pace.period_s
             self._stream.start()
             self._changed.notify_all()
         self._port.wake()
@@ -237,8 +240,10 @@ class Dispatcher:
         return self._pace.ahead(scoring_s)
 
     def _rates(self) -> list[float]:
-        """Candidates per second of the selectors that are ready, where known."""
-        return [peer.rate for peer in self._roster.ready() if peer.rate]
+        """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
+        rates = [peer.rate for peer in self._roster.ready() if peer.rate]
+        most = fleet.most_useful(batch_size=self._stream.batch_size, keep=self._stream.keep)
+        return rates if len(rates) <= most else sorted(rates, reverse=True)[:most]
 
     def _follow_speed(self) -> None:
         rates = self._rates()
@@ -320,8 +325,7 @@ class Dispatcher:
         return not self._config.is_clocked and self._config.selection.fallback not in ("wait", "fail")
 
     def _watch(self, now: float) -> None:
-        holders = {grant.peer for grant in self._stream.ledger.out.values()}
-        for name, reason in self._roster.complaints(now, holders).items():
+        for name, reason in self._roster.complaints(now, self._stream.ledger.holders).items():
             self._reception.lose(name, reason)
             self._expire(name)
         if self._roster.ready():
@@ -337,7 +341,7 @@ class Dispatcher:
         self.most_selectors = max(self.most_selectors, len(peers))
         if self._is_paused:
             return
-        idle = {peer.name for peer in peers if not self._stream.ledger.leases_of(peer.name)}
+        idle = {peer.name for peer in peers if not self._stream.ledger.num_held(peer.name)}
         for peer, lease in self._stream.grant(peers):
             if not self._port.send(peer.name, lease):
                 self._reception.lose(peer.name, "does not take messages")

@@ -32,6 +32,7 @@ class Ledger:
         self.num_examples = num_examples
         self.limit = limit
         self.out: dict[int, Grant] = {}
+        self._held: dict[str, dict[int, Grant]] = {}
         self.num_considered = 0
         self.num_selected = 0
         self.num_trained = 0
@@ -79,6 +80,7 @@ class Ledger:
         else:
             self._next_place = grant.last
         self.out[grant.lease.lease_id] = grant
+        self._held.setdefault(grant.peer, {})[grant.lease.lease_id] = grant
         self.next_lease_id = grant.lease.lease_id + 1
 
     def select(self, lease_id: int, considered: int, kept: int) -> Grant | None:
@@ -90,7 +92,7 @@ class Ledger:
             or kept > min(grant.lease.most, considered)
         ):
             return None
-        del self.out[lease_id]
+        self._end(lease_id)
         if considered < grant.last - grant.first:
             self._give_back(grant.first + considered, grant.last)
         self.num_considered += considered
@@ -121,12 +123,30 @@ class Ledger:
 
     def take_back(self, lease_id: int) -> None:
         """The same from who did nothing wrong."""
-        grant = self.out.pop(lease_id)
+        grant = self._end(lease_id)
         self._give_back(grant.first, grant.last)
+
+    def _end(self, lease_id: int) -> Grant:
+        """The lease is out no more."""
+        grant = self.out.pop(lease_id)
+        held = self._held[grant.peer]
+        del held[lease_id]
+        if not held:
+            del self._held[grant.peer]
+        return grant
 
     def leases_of(self, peer: str) -> list[Grant]:
         """What a peer holds."""
-        return [grant for grant in self.out.values() if grant.peer == peer]
+        return list(self._held.get(peer, {}).values())
+
+    def num_held(self, peer: str) -> int:
+        """How many leases a peer holds."""
+        return len(self._held.get(peer, ()))
+
+    @property
+    def holders(self) -> set[str]:
+        """Who holds a lease."""
+        return set(self._held)
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: leases that are out count as pending."""

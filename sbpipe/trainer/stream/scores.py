@@ -1,18 +1,24 @@
 """The score table: what is known of every example, and the last scores in the order they came.
 
 From it come the history of a new selector, the fallback, and the pictures of easy and hard examples. Pure.
+
+A data set of more examples than the table has rows shares them: example i has row i modulo the number of rows
+until another example of that row is considered. So it holds about as many of the last candidates as it has
+rows, and an epoch later, when an example comes again, nothing is known of it.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.config import Config
+from sbpipe.errors import ConfigError
 from sbpipe.records import Classes, Floats, Ids, Selection
 
 _COLUMNS = ("scores", "stamp", "keep_probability", "times_considered", "times_kept")
 
 
 class ScoreTable:
-    """20 bytes per example; pages that were never written cost nothing.
+    """20 bytes per row, 28 where examples share rows; pages that were never written cost nothing.
 
     What is irreducible of an example's loss, where that is known, is taken off before a policy judges it;
     what is recorded stays the loss.
@@ -25,30 +31,47 @@ class ScoreTable:
         *,
         irreducible: Floats | None = None,
         classes: Classes | None = None,
+        most_rows: int | None = None,
     ) -> None:
         self._irreducible = irreducible
         self.classes = classes
-        self.scores: Floats = np.zeros(num_examples, np.float32)
-        self.stamp: NDArray[np.int32] = np.zeros(num_examples, np.int32)  # version + 1; 0 = never scored
-        self.keep_probability: Floats = np.zeros(num_examples, np.float32)
-        self.times_considered: NDArray[np.int32] = np.zeros(num_examples, np.int32)
-        self.times_kept: NDArray[np.int32] = np.zeros(num_examples, np.int32)
+        rows = num_examples if most_rows is None else min(num_examples, most_rows)
+        self.owner: Ids | None = None if rows == num_examples else np.full(rows, -1, np.int64)
+        """The example in each row, -1 = nobody yet; None = every example has a row of its own number."""
+        self.scores: Floats = np.zeros(rows, np.float32)
+        self.stamp: NDArray[np.int32] = np.zeros(rows, np.int32)  # version + 1; 0 = never scored
+        self.keep_probability: Floats = np.zeros(rows, np.float32)
+        self.times_considered: NDArray[np.int32] = np.zeros(rows, np.int32)
+        self.times_kept: NDArray[np.int32] = np.zeros(rows, np.int32)
         self._capacity = history
         self.recent: Floats = np.empty(0, np.float32)
         self.recent_ids: Ids = np.empty(0, np.int64)
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
         """Remember what a selection says of the examples it considered; only finite scores are scores."""
-        self.keep_probability[example_ids] = selection.keep_probability
-        self.times_considered[example_ids] += 1
-        self.times_kept[example_ids[selection.kept]] += 1
+        rows = self._claimed(example_ids)
+        has_row, kept_rows = rows >= 0, rows[selection.kept]
+        self.keep_probability[rows[has_row]] = selection.keep_probability[has_row]
+        self.times_considered[rows[has_row]] += 1
+        self.times_kept[kept_rows[kept_rows >= 0]] += 1
         finite = np.isfinite(selection.scores)
+        self.scores[rows[finite & has_row]] = selection.scores[finite & has_row]
+        self.stamp[rows[finite & has_row]] = selection.version + 1
         example_ids, scores = example_ids[finite], selection.scores[finite]
-        self.scores[example_ids] = scores
-        self.stamp[example_ids] = selection.version + 1
         # The order in which scores arrived is the history's: a new selector continues from exactly this.
         self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
         self.recent_ids = np.concatenate([self.recent_ids, example_ids])[-self._capacity :]
+
+    def _claimed(self, example_ids: Ids) -> Ids:
+        """The rows of these examples from now on; -1 where a later one of them takes the row."""
+        if self.owner is None:
+            return example_ids
+        rows = example_ids % len(self.owner)
+        taken = rows[self.owner[rows] != example_ids]
+        for column in (self.stamp, self.times_considered, self.times_kept):
+            column[taken] = 0
+        self.owner[rows] = example_ids
+        return np.where(self.owner[rows] == example_ids, rows, -1)
 
     def judged(self, example_ids: Ids, scores: Floats) -> Floats:
         """What a policy judges of the scores of these examples."""
@@ -61,20 +84,50 @@ class ScoreTable:
         return self.judged(self.recent_ids, self.recent), classes
 
     def lookup(self, example_ids: Ids) -> tuple[Floats, Ids]:
-        """Last scores (NaN = never scored) and their versions."""
-        stamp = self.stamp[example_ids]
-        return np.where(stamp > 0, self.scores[example_ids], np.float32(np.nan)), stamp.astype(np.int64) - 1
+        """Last scores (NaN = never scored, or forgotten) and their versions."""
+        rows = example_ids if self.owner is None else example_ids % len(self.owner)
+        stamp = self.stamp[rows]
+        if self.owner is not None:
+            stamp = np.where(self.owner[rows] == example_ids, stamp, np.int32(0))
+        return np.where(stamp > 0, self.scores[rows], np.float32(np.nan)), stamp.astype(np.int64) - 1
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """For the checkpoint."""
-        return {name: getattr(self, name).copy() for name in _COLUMNS} | {
-            "recent": self.recent,
-            "recent_ids": self.recent_ids,
-        }
+        state: dict[str, NDArray[np.generic]] = {"recent": self.recent, "recent_ids": self.recent_ids}
+        if self.owner is None:
+            return state | {name: getattr(self, name).copy() for name in _COLUMNS}
+        used = self.owner >= 0
+        return state | {name: getattr(self, name)[used] for name in ("owner", *_COLUMNS)}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from a checkpoint."""
-        for name in _COLUMNS:
-            getattr(self, name)[:] = state[name]
+        if self.owner is None:
+            for name in _COLUMNS:
+                getattr(self, name)[:] = state[name]
+        else:
+            rows = state["owner"].astype(np.int64) % len(self.owner)
+            for name in ("owner", *_COLUMNS):
+                getattr(self, name)[rows] = state[name]
         self.recent = state["recent"].astype(np.float32)
         self.recent_ids = state["recent_ids"].astype(np.int64)
+
+
+def refuse_forgetting(config: Config, num_examples: int) -> None:
+    """Refuse what goes by a number of every example of the last epoch, where the table does not hold all."""
+    own = config.selection
+    if num_examples <= own.table:
+        return
+    needs = {
+        "selection.reuse_epochs": own.reuse_epochs > 1 and own.reuse_epochs,
+        "selection.policy": own.traits.needs_trained_losses and own.policy,
+    }
+    for key, given in needs.items():
+        if given:
+            reason = (
+                f"it goes by what is remembered of each of {num_examples} examples, and the score table has "
+                f"{own.table} rows"
+            )
+            way_out = (
+                f"Set selection.table = {num_examples}, which takes 20 bytes of memory each, or leave it"
+            )
+            raise ConfigError(key, given, reason, way_out)

@@ -18,7 +18,7 @@ from sbpipe.records import Classes, Floats, Ids, Lease, Predicted, Selection, Tr
 from sbpipe.selection.draws import share_of
 from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
-from sbpipe.trainer.stream import credit
+from sbpipe.trainer.stream import credit, fleet
 from sbpipe.trainer.stream.assembler import Assembler, Kept
 from sbpipe.trainer.stream.fallback import FILL
 from sbpipe.trainer.stream.ledger import Grant, Ledger
@@ -54,10 +54,14 @@ class Stream:
         )
         self.ledger = Ledger(num_examples, limit)
         self.stretches = Stretches(config, limit)
-        self.order = Order(num_examples, config.seed)
+        self.order = Order.of(config, num_examples)
         judged_by = classes if config.selection.history_by == "class" else None
         self.table = ScoreTable(
-            num_examples, config.selection.history, irreducible=irreducible, classes=judged_by
+            num_examples,
+            config.selection.history,
+            irreducible=irreducible,
+            classes=judged_by,
+            most_rows=config.selection.table,
         )
         self._assembler = Assembler(self.batch_size)
         self._untrained: deque[tuple[TrainBatch, Ids]] = deque()
@@ -81,6 +85,7 @@ class Stream:
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
         self.yielded = Yield(config.selection, num_examples)
+        self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -90,6 +95,8 @@ class Stream:
             return []
         if self._config.is_clocked:
             return self._grant_clocked(peers)
+        if len(peers) >= fleet.MANY:
+            return self._grant_fleet(peers)
         granted = list[tuple[Peer, Lease]]()
         while more := self._grant_pipelined(peers):
             granted += more
@@ -123,8 +130,8 @@ class Stream:
         a_pass = self._config.score_batch_size * self.yielded.rate  # what one keeps, about
         # Idle selectors share what is needed now; while all are busy, one may queue a second lease, so that
         # it finds work the moment it has answered the first.
-        idle = [peer for peer in peers if not self.ledger.leases_of(peer.name)]
-        for peer in idle or [peer for peer in peers if len(self.ledger.leases_of(peer.name)) < 2][:1]:
+        idle = [peer for peer in peers if not self.ledger.num_held(peer.name)]
+        for peer in idle or [peer for peer in peers if self.ledger.num_held(peer.name) < 2][:1]:
             # While the loop waits, an idle selector does not wait for what slower ones have out.
             out = [] if self.is_waiting and peer in idle else list(self.ledger.out.values())
             needed = credit.kept_to_lease(
@@ -150,6 +157,75 @@ class Stream:
             )
         return granted
 
+    def _grant_fleet(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
+        """Of many selectors: whole leases of each one's share, the idle and the fast ones first."""
+        plan, ledger = self._plan_of(peers), self.ledger
+        base = min(self.sync.depth, max(self.sync.depth - 1 + self.ahead, 1 if self.is_waiting else 0))
+        bound = self._config.sync.max_staleness
+        most_ahead = max(base, bound - self.sync.interval) if bound else math.inf
+        # While the loop waits, idle selectors do not wait for what slower ones have out.
+        expected = 0.0 if self.is_waiting else sum(grant.expected_kept for grant in ledger.out.values())
+        coming = self.on_hand + expected
+        # A depth of one says that nothing is to be scored while a step trains.
+        target = max(base, plan.ahead + fleet.MARGIN) if self.sync.depth > 1 else base
+        short = min(most_ahead, target) * self.batch_size - coming
+        able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if self.is_waiting else 2)]
+        # Who was never measured comes first, or would never be.
+        able.sort(key=lambda peer: (ledger.num_held(peer.name), -(peer.rate or math.inf)))
+        granted = list[tuple[Peer, Lease]]()
+        for peer in able:
+            candidates = plan.leases.get(peer.name, fleet.LEAST)
+            # Whole leases, unless the next batch would not be whole.
+            least = min(candidates * self.yielded.rate, self.batch_size) / 2
+            if short <= 0.0 or (short < least and coming >= self.batch_size):
+                break
+            more = self._fleet_lease(peer, candidates)
+            if not more:
+                break
+            granted += more
+            kept = ledger.out[more[0][1].lease_id].expected_kept
+            short, coming = short - kept, coming + kept
+        return granted
+
+    def _plan_of(self, peers: list[Peer]) -> fleet.Plan:
+        """Made anew once a step, and for another number of selectors."""
+        key = (self.num_started, len(peers), self.keep)
+        if key != self._planned_for:
+            given = self._config.selector.batch_size
+            self._planned_for = key
+            self._plan = fleet.plan(
+                batch_size=self.batch_size,
+                keep=self.keep,
+                rates={peer.name: peer.rate for peer in peers},
+                step_s=self.step_s,
+                is_set=self._config.selection.traits.chooses_sets,
+                least=given if isinstance(given, int) and given else fleet.LEAST,
+            )
+        return self._plan
+
+    def _fleet_lease(self, peer: Peer, candidates: int) -> list[tuple[Peer, Lease]]:
+        """A lease of so many candidates, all of which are considered."""
+        keep_all, change_at = self.stretches.at(self.ledger.next_place, self.num_assembled)
+        places = self.ledger.reach(min(candidates, credit.LONGEST), change_at)
+        if places is None:
+            return []
+        count = places[1] - places[0]
+        is_set = self._config.selection.traits.chooses_sets and not keep_all
+        kept = share_of(self.keep, count) if is_set else count
+        # Each of many sees a small part of the scores: what is ranked among them must be the run's.
+        peer.needs_history |= not is_set and self._config.selection.traits.needs_scores
+        expected = count if keep_all else kept if is_set else self.yielded.rate * count
+        versions = self.versions.least(peer, self.steps_done)
+        lease = self.put_out(peer.name, places, expected, enough=kept, most=kept, versions=versions)
+        return [self._with_history(peer, lease)]
+
+    def _with_history(self, peer: Peer, lease: Lease) -> tuple[Peer, Lease]:
+        # The ledger's copy need not hold the history: only its first reader wants it.
+        history, history_classes = self.table.history if peer.takes_history() else (None, None)
+        if history is None:
+            return peer, lease
+        return peer, replace(lease, history=history, history_classes=history_classes)
+
     def _lease(
         self, peer: Peer, enough: int, most: int, versions: tuple[int, int], *, exact: bool
     ) -> list[tuple[Peer, Lease]]:
@@ -173,9 +249,7 @@ class Stream:
         lease = self.put_out(
             peer.name, places, expected, enough=enough, most=most, versions=versions, exact=exact
         )
-        # The ledger's copy need not hold the history: only its first reader wants it.
-        history, history_classes = self.table.history if peer.takes_history() else (None, None)
-        return [(peer, replace(lease, history=history, history_classes=history_classes))]
+        return [self._with_history(peer, lease)]
 
     def put_out(
         self,

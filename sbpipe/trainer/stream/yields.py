@@ -7,6 +7,8 @@ from sbpipe.errors import UserError
 
 STARVED_AFTER = 100
 """Kept examples that should have come before their absence is an error, and at least a whole epoch."""
+LONG_ENOUGH = 2**24
+"""Candidates that count as a whole epoch of a larger data set."""
 _MOST_WEIGHT, _MEMORY = 0.5, 2000.0
 """A lease moves the rate by its share of the last 2,000 candidates, by half at the most."""
 
@@ -20,7 +22,8 @@ class Yield:
 
     def __init__(self, selection: SelectionConfig, num_examples: int) -> None:
         bounds = selection.traits.keep_bounds if selection.keep == "auto" else None
-        self._patience = max(num_examples, STARVED_AFTER / (bounds[0] if bounds else selection.keep_rate))
+        an_epoch = min(num_examples, LONG_ENOUGH)
+        self._patience = max(an_epoch, STARVED_AFTER / (bounds[0] if bounds else selection.keep_rate))
         self._since_kept = 0
         self.num_kept = 0
         self.rate = selection.keep_rate
