@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from sbpipe.config import OptimConfig
@@ -120,6 +121,10 @@ def _speed(class_name: str, parameters: list[nn.Parameter], options: dict[str, A
     if class_name not in FUSED_ON_CPU or {"foreach", "fused", "differentiable"} & options.keys():
         return {}
     can_fuse = all(
-        parameter.device.type == "cpu" and parameter.is_floating_point() for parameter in parameters
+        # Nothing is fused for tensors of which each rank holds a share.
+        parameter.device.type == "cpu"
+        and parameter.is_floating_point()
+        and not isinstance(parameter, DTensor)
+        for parameter in parameters
     )
     return {"fused": True} if can_fuse else {}

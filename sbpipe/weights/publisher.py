@@ -13,6 +13,7 @@ from torch import nn
 
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
+from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
 from sbpipe.weights.slots import Slots
 
@@ -34,6 +35,8 @@ class Publisher:
     ) -> None:
         """Of parts that `must` be there in their time, a publish takes the slot of a puller."""
         self._must = must
+        self.announce: Callable[[Part], None] = lambda part: None
+        """Told before a part is published outside of a step: other ranks may have to give their shares."""
         layouts = {Part.WHOLE: (manifest, slots)}
         fast = fast_part(manifest)
         if slots.fast is not None and fast is not None:
@@ -58,7 +61,8 @@ class Publisher:
 
     def publish_all(self, version: int) -> None:
         """Offer every part as it is now: the beginning of a run, or of a resumed one."""
-        for publisher in self._parts.values():
+        for part, publisher in self._parts.items():
+            self.announce(part)
             publisher.publish(version, must=True)
 
     def publish_due(self, step: int, intervals: Mapping[Part, int]) -> None:
@@ -83,6 +87,7 @@ class Publisher:
             if part.name in state:
                 publisher.publish_flat(state[part.name]["version"], state[part.name]["flat"])
             else:
+                self.announce(part)
                 publisher.publish(step, must=True)
 
     def totals(self) -> dict[str, int]:
@@ -118,6 +123,7 @@ class PartPublisher:
         offered: Offered,
         part: Part = Part.WHOLE,
     ) -> None:
+        self._shards = Shards(model, manifest) if Shards.are_in(model) else None
         self._live = LiveTensors(model, manifest)
         self._manifest = manifest
         self._slots = slots
@@ -130,7 +136,7 @@ class PartPublisher:
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
-        self._stage = _Stage(manifest, device) if device.type != "cpu" else None
+        self._stage = _Stage(manifest, device) if device.type != "cpu" and self._shards is None else None
         self.num_published = 0
         self.num_skipped = 0
 
@@ -140,6 +146,8 @@ class PartPublisher:
         It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot
         and begins again.
         """
+        if self._shards is not None:
+            return self._publish_shards(self._shards, version, must=must)
         with self._spans.span(self._span):
             # The stage has one buffer: a snapshot still in it would be overwritten half sent.
             if self._stage is not None and not self._stage.wait(0.0 if not must else None):
@@ -158,6 +166,19 @@ class PartPublisher:
                 self._stage.send(live, self._slots.slot(index), lambda: self._commit(index, version))
                 if must:
                     self._stage.wait(None)
+            self.num_published += 1
+            return True
+
+    def _publish_shards(self, shards: Shards, version: int, *, must: bool) -> bool:
+        """The same where each rank holds a share: gathered in any case, for the other ranks give theirs."""
+        with self._spans.span(self._span):
+            with self._lock:
+                index = self._slots.begin(() if must else self._holds.values())
+            shards.copy_into(None if index is None else self._views[index])
+            if index is None:
+                self.num_skipped += 1
+                return False
+            self._commit(index, version)
             self.num_published += 1
             return True
 

@@ -18,7 +18,7 @@ from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.arrival import Arrival
-from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
+from sbpipe.trainer.steering.fresh import FreshWeights, Recent, effective_share
 from sbpipe.trainer.steering.groups import ScoreGroups
 from sbpipe.trainer.steering.guard import Guard
 from sbpipe.trainer.steering.health import HealthMonitor
@@ -37,6 +37,24 @@ class _Taken(NamedTuple):
     outcome: StepOutcome
     weights: Arrival | None
     predicted: Sequence[Predicted]
+
+
+class FreshWeigher:
+    """Weighs one batch by its fresh losses: whole, or for a share of it by those of the steps before."""
+
+    def __init__(self, steering: "Steering", fresh: FreshWeights, batch: TrainBatch) -> None:
+        self._steering, self._fresh, self._batch = steering, fresh, batch
+
+    def __call__(self, losses: torch.Tensor) -> torch.Tensor:
+        """The weight of each example, from the losses of all."""
+        return self._steering.weigh_fresh(self._fresh, self._batch, losses)
+
+    def recent(self) -> Recent | None:
+        """What weighs the batch without its losses; None before the first step."""
+        batch, steering = self._batch, self._steering
+        return self._fresh.recent(
+            batch.keep_probability, steering.strength, steering.classes_of(batch), keep=batch.target_keep
+        )
 
 
 class Steering:
@@ -87,15 +105,19 @@ class Steering:
             return lambda losses: self._unbiased(batch, most).to(losses.device, non_blocking=True)
         if fresh is None:
             return None
-        classes = None if self._classes is None else self._classes[batch.example_ids]
+        return FreshWeigher(self, fresh, batch)
 
-        def weigh(losses: torch.Tensor) -> torch.Tensor:
-            keep_probability = _on_device(batch.keep_probability, losses.device)
-            groups = None if classes is None else _on_device(classes, losses.device)
-            self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
-            return self._weights
+    def weigh_fresh(self, fresh: FreshWeights, batch: TrainBatch, losses: torch.Tensor) -> torch.Tensor:
+        """The weights of a batch by its fresh losses, which are remembered."""
+        classes = self.classes_of(batch)
+        keep_probability = _on_device(batch.keep_probability, losses.device)
+        groups = None if classes is None else _on_device(classes, losses.device)
+        self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
+        return self._weights
 
-        return weigh
+    def classes_of(self, batch: TrainBatch) -> Classes | None:
+        """The classes that a batch's losses are ranked in; None = all are one."""
+        return None if self._classes is None else self._classes[batch.example_ids]
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
         """keep / chance, cut off: in expectation the mean gradient of all (`infobatch`: 1 / chance)."""
