@@ -34,7 +34,7 @@ def train(
     config = resumed(Path(run_dir or ""), given) if resume else resolve(given)
     refuse_if_apart(given, only_here, config.mode)
     path = Path(run_dir) if run_dir is not None else default_path(config.mode)
-    if config.mode == "inline":
+    if config.mode == "inline" and config.num_ranks == 1:
         from sbpipe.process.roles import run_inline
 
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)

@@ -11,6 +11,7 @@
     ├── PeerError            exit 3   the other side of the wire
     │   ├── PeerLost                  which peer, silent for how long
     │   └── PeerRejected              both sides of the disagreement
+    ├── RankLost             exit 6   another rank of the trainer has ended or hangs; a restart goes on
     ├── ResultsError                  trained, but the run directory did not take all that a run must leave
     │   ├── ResultsElsewhere exit 4   it lies in a spare folder, and the message says where
     │   └── ResultsLost      exit 5   some of it could be written nowhere, and the message says what
@@ -85,6 +86,12 @@ class PeerLost(PeerError):
 
 class PeerRejected(PeerError):
     """A peer disagrees about what is being trained."""
+
+
+class RankLost(SbpipeError):
+    """Another of the ranks that train together is gone: all are to be started again."""
+
+    exit_code = 6
 
 
 class ResultsError(SbpipeError):

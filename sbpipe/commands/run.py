@@ -35,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of selector processes (1, or one for each name of --selector-device)",
     )
     parser.add_argument(
+        "--trainers",
+        type=int,
+        metavar="N",
+        help="ranks of the trainer, started by torchrun, that share each train batch (train.ranks)",
+    )
+    parser.add_argument(
         "--max-restarts",
         type=int,
         default=MAX_RESTARTS,
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     args.run_dir = args.run_dir or default_path(config.mode)
     # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a
     # process of their own.
-    is_here = config.mode == "inline" and not wanted(config)
+    is_here = config.mode == "inline" and config.num_ranks == 1 and not wanted(config)
     code = trainer.run(args) if is_here else _run_processes(args, config, given)
     if code == 0 and not args.no_report:
         make_report(args.run_dir)

@@ -22,6 +22,7 @@ FLAGS = {
     "orphan_timeout": "link.orphan_timeout_s",
     "spare": "checkpoint.spare",
     "allow": "selector.allow",
+    "trainers": "train.ranks",
 }
 
 
@@ -111,7 +112,7 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
 def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:
     """The settings of a command, and what was given of them; no settings if they were only to be printed."""
     given = given_settings(args)
-    _name_run(args)
+    name_run(args)
     config = _resumed(args, given) if getattr(args, "resume", False) else resolve(given)
     if args.print_config:
         print(to_toml(config), end="")
@@ -119,7 +120,7 @@ def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str,
     return config, given
 
 
-def _name_run(args: argparse.Namespace) -> None:
+def name_run(args: argparse.Namespace) -> None:
     """`--resume RUN` is short for `--run-dir RUN --resume`."""
     named = getattr(args, "resume", False)
     if not isinstance(named, Path):

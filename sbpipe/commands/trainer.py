@@ -4,18 +4,21 @@ import argparse
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sbpipe.commands.ending import say_ending
-from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
+from sbpipe.commands.settings import add_run_dir, add_settings, name_run, resolve_or_print
+from sbpipe.config import Config
 from sbpipe.errors import ConfigError, ResultsError, SbpipeError
 from sbpipe.interrupts import STOPPED, leave_at_once
 from sbpipe.machine import cores
-from sbpipe.machine.place import own_place
+from sbpipe.machine.place import ALONE, Place, own_place
 from sbpipe.process import SUPERVISED, show_events
 from sbpipe.process.bulletin import Bulletin
-from sbpipe.runs.directory import LOGS, RunDir, default_path
+from sbpipe.process.child import die_with_parent
+from sbpipe.runs.directory import CONFIG, LOGS, RunDir, default_path, is_finished
 from sbpipe.runs.events import plain
 from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.terminal import Display
@@ -41,17 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train with selectors that connect, or in one process."""
+    """Train with selectors that connect, or in one process; under torchrun, as one of its ranks."""
+    place = own_place()
+    if place is not None and not _join_ranks(args, place):
+        return 0
     config, _ = resolve_or_print(args)
     if config is None:
         return 0
+    if place is None and config.num_ranks > 1:
+        way_out = (
+            f"Start it with `sbpipe run`, or torchrun --nproc-per-node {config.num_ranks} -m sbpipe trainer"
+        )
+        raise ConfigError(
+            "train.ranks", config.num_ranks, "this is one process, and nothing starts the others", way_out
+        )
     path = args.run_dir or default_path(config.mode)
-    place = own_place()
-    if config.mode == "data-parallel" and place is None:
-        raise ConfigError("mode", config.mode, "needs all its replicas", "Start it with `sbpipe run`")
+    place = place or ALONE
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
-    cores.pin_role("trainer", config.train.device, config.train.threads, place.cores if place else None)
+    cores.pin_role("trainer", config.train.device, config.train.threads, _cores_of(config, place))
     from sbpipe.process import roles
 
     if (names := wanted(config)) and not os.environ.get(SUPERVISED):
@@ -60,30 +71,68 @@ def run(args: argparse.Namespace) -> int:
             "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
         )
     watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
-    role = (
-        roles.in_place(place) if place else roles.run_inline if config.mode == "inline" else roles.run_trainer
-    )
+    role = roles.run_inline if config.is_one_process else roles.run_trainer
     bulletin = Bulletin.inherited()
     doing = {} if bulletin is None else {"doing": bulletin.doing}
-    summary: dict[str, Any] | None = None
+    summary: dict[str, Any] = {}
     try:
         summary = role(
-            config, path, resume=args.resume, overwrite=args.overwrite, on_open=watcher.open, **doing
+            config,
+            path,
+            resume=args.resume,
+            overwrite=args.overwrite,
+            on_open=watcher.open,
+            place=place,
+            **doing,
         )
     except SbpipeError as error:
-        summary = error.summary if isinstance(error, ResultsError) else None
-        if bulletin is not None:
-            bulletin.leave({"error": str(error), "summary": plain(summary or {})})
+        summary = error.summary if isinstance(error, ResultsError) else {}
+        if bulletin is not None and not bulletin.last_word:
+            word = {"error": str(error), "summary": plain(summary), "code": error.exit_code}
+            bulletin.leave(word)
         raise
     finally:
         watcher.close()
         if summary and not watcher.is_supervised:
             say_ending(path, summary)
-    if summary is None:
+    if not summary:
         return 0
+    code = 0 if summary["status"] == "finished" else STOPPED
     if bulletin is not None:
-        bulletin.leave({"summary": plain(summary)})
-    return 0 if summary["status"] == "finished" else STOPPED
+        bulletin.leave({"summary": plain(summary), "code": code})
+    return code
+
+
+def _join_ranks(args: argparse.Namespace, place: Place) -> bool:
+    """Take from torchrun how many ranks there are, and whether they were restarted; False = all is done."""
+    die_with_parent()
+    args.assignments = [*args.assignments, f"train.ranks={place.world}"]
+    name_run(args)
+    if args.run_dir is None:
+        reason = "all ranks, and those that are started again, work on one run"
+        raise ConfigError("--run-dir", None, f"is missing: {reason}", "Name a folder: --run-dir runs/NAME")
+    if args.overwrite and place.may_restart:
+        reason = "after a restart torchrun would give it again, and the run would begin anew"
+        raise ConfigError("--overwrite", True, reason, f"Remove {args.run_dir} first, or name another folder")
+    if place.num_restarts and (args.run_dir / CONFIG).exists():
+        args.resume = True
+        if is_finished(args.run_dir):
+            return False
+    return True
+
+
+def _cores_of(config: Config, place: Place) -> Callable[[list[int], int], list[int]] | None:
+    """How a rank chooses its cores; None = as a trainer that is alone."""
+    if place.world == 1 and config.mode != "data-parallel":
+        return None
+
+    def own(available: list[int], threads: int) -> list[int]:
+        # A selector of this host has the other half, unless there is none or there are too few for all ranks.
+        half = cores.share("trainer", 0, available)
+        is_enough = config.mode != "data-parallel" and len(half) >= place.local_world
+        return place.cores(half if is_enough else available, threads)
+
+    return own
 
 
 class _Watcher:

@@ -47,11 +47,11 @@ def of_pruning(config: Config) -> Notes:
 
 
 def of_devices(config: Config) -> Notes:
-    """Options of a selector or of replicas that this run does not have."""
+    """Options of a selector or of ranks that this run does not have."""
     if config.selector.compile and config.selector.precision == "int8":
         yield "selector.compile has no effect: int8 has kernels of its own"
-    if config.mode != "data-parallel" and config.train.replicas != TrainConfig.replicas:
-        yield f"train.replicas = {config.train.replicas} has no effect: it belongs to mode = 'data-parallel'"
+    if config.train.shard != TrainConfig.shard and config.num_ranks == 1:
+        yield f"train.shard = '{config.train.shard}' has no effect: one rank holds the whole model"
 
 
 def of_average(config: Config) -> Notes:

@@ -80,14 +80,12 @@ def pruning_has_scores(config: Config) -> ConfigError | None:
     return ConfigError("data.prune_share", config.data.prune_share, reason, way_out)
 
 
-def replicas_share_a_batch(config: Config) -> ConfigError | None:
-    """Data-parallel replicas take equal shares of every batch."""
-    batch_size, replicas = config.train.batch_size, config.train.replicas
-    if config.mode != "data-parallel" or not batch_size % replicas:
+def shards_can_be_scaled(config: Config) -> ConfigError | None:
+    """Ranks that hold shares of the gradient see different overflows, and would skip different steps."""
+    if config.train.shard == "none" or config.train.amp != "fp16":
         return None
-    # The mean of their gradients is the batch's only where all shares are equal.
-    reason = f"is not a multiple of train.replicas = {replicas}, so that the replicas' shares would differ"
-    return ConfigError("train.batch_size", batch_size, reason, "Choose one that is")
+    reason = "with train.amp = 'fp16' each rank would judge overflows by its own share of the gradient"
+    return ConfigError("train.shard", config.train.shard, reason, "Set train.amp = 'bf16'")
 
 
 def devices_are_names(config: Config) -> ConfigError | None:
@@ -111,8 +109,8 @@ def batch_can_be_cut(config: Config) -> ConfigError | None:
         return None
     if parts > config.train.batch_size:
         reason, way_out = f"train.batch_size is {config.train.batch_size}", "Cut it into fewer parts"
-    elif config.mode == "data-parallel":
-        reason, way_out = "data-parallel cuts the batch already", "Raise train.replicas, or set it to 1"
+    elif config.num_ranks > 1:
+        reason, way_out = "the ranks cut the batch already", "Raise train.ranks, or set it to 1"
     elif own.unbiased or traits.has_own_weights or (traits.sharpens_by_loss and own.reweight):
         reason = "examples are weighed by a look at the whole batch, before its first part can be trained"
         knob = "selection.unbiased = 0" if own.unbiased else "selection.reweight = false"
@@ -193,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     weights_are_given_once,
     gradient_norm_is_known,
     irreducible_losses_are_given,
-    replicas_share_a_batch,
+    shards_can_be_scaled,
     batch_can_be_cut,
     devices_are_names,
     lockstep_publishes_exactly,

@@ -199,8 +199,21 @@ class TrainConfig:
     amp: str = setting("off", "mixed precision of the trainer", choices=("off", "bf16", "fp16"))
     device: str = setting("auto", "the trainer's device: auto, cpu, cuda:0, ...")
     threads: int = setting(0, "CPU threads of the trainer; 0 = half of the cores", low=0, high=MOST_THREADS)
-    replicas: int = setting(
-        2, "data-parallel: processes that share each batch, one device each", low=1, high=64
+    ranks: int = setting(
+        0,
+        "processes that share each train batch, one device each, which `sbpipe run` has torchrun start; 0 = "
+        "one (data-parallel: two). Under torchrun itself there are as many as it started",
+        low=0,
+        high=4096,
+    )
+    ranks_wait_s: float = setting(
+        1800.0, "seconds that a rank waits for another one before it gives up", low=1.0, high=MOST_SECONDS
+    )
+    shard: str = setting(
+        "none",
+        "of several ranks: none = each holds the whole model (DDP), full = each holds a share of weights, "
+        "gradients and optimizer state (FSDP2)",
+        choices=("none", "full"),
     )
 
 
@@ -619,9 +632,12 @@ class Config:
     @property
     def num_devices(self) -> int:
         """Devices that the run holds, busy or not."""
-        if self.mode == "data-parallel":
-            return self.train.replicas
-        return 1 if self.mode == "inline" else 2
+        return self.num_ranks if self.is_one_process else self.num_ranks + 1
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train, each on its share of every train batch."""
+        return self.train.ranks or (2 if self.mode == "data-parallel" else 1)
 
     @property
     def lag(self) -> int:
@@ -654,7 +670,10 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
-RETIRED = {"schedule.by": "progress always counts what ends the run"}
+RETIRED = {
+    "schedule.by": "progress always counts what ends the run",
+    "train.replicas": "train.ranks says how many processes share a batch, in every mode",
+}
 """Keys that were settings once, and why they are none any more: the files of older runs still hold them."""
 
 

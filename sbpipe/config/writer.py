@@ -11,7 +11,17 @@ from sbpipe.config.schema import RETIRED, Config, known_keys
 
 # What each role may choose for itself; the rest both sides must agree on, and a resumed run must keep.
 LOCAL_SECTIONS = ("selector", "link", "checkpoint", "eval", "trackers")
-LOCAL_KEYS = ("data.path", "data.workers", "data.download", "train.device", "train.threads")
+LOCAL_KEYS = (
+    "data.path",
+    "data.workers",
+    "data.download",
+    "train.device",
+    "train.threads",
+    # A batch is the same batch on however many ranks: a run may go on with more or fewer of them.
+    "train.ranks",
+    "train.ranks_wait_s",
+    "train.shard",
+)
 
 
 BUDGETS = ("train.epochs", "train.steps", "train.seconds")

@@ -30,16 +30,16 @@ def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
     return trainer, selector
 
 
-def of_replica(trainer: str, rank: int) -> str:
-    """The device of one data-parallel replica: an accelerator each, from the named one on, or the CPU."""
+def of_rank(trainer: str, local_rank: int) -> str:
+    """The device of one rank of this host: an accelerator each, from the named one on, or the CPU."""
     found = [str(device) for device in accelerators()]
     if trainer == "cpu" or (trainer == "auto" and not found):
         return "cpu"
-    place = rank + (0 if trainer == "auto" else resolve("train.device", trainer).index)
+    place = local_rank + (0 if trainer == "auto" else resolve("train.device", trainer).index)
     if place >= len(found):
         raise DeviceError(
-            f"train.replicas: replica {rank} has no accelerator, this machine has {len(found)}. Lower "
-            "train.replicas"
+            f"train.ranks: rank {local_rank} of this host has no accelerator, it has {len(found)}. Start "
+            "fewer ranks, or set train.device = 'cpu'"
         )
     return found[place]
 

@@ -1,36 +1,49 @@
-"""Which replica this process is, told through its environment. No torch."""
+"""Which rank this process is, and how often its ranks were started again: as torchrun tells. No torch."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-_VARIABLE = "SBPIPE_REPLICA"
 
 
 @dataclass(frozen=True)
 class Place:
-    """One replica among several; they meet at a file."""
+    """One rank among several; `local_*` count those of this host."""
 
     rank: int
     world: int
-    meeting: Path
-
-    def environment(self) -> dict[str, str]:
-        """What the process of this replica must find in its environment."""
-        return {_VARIABLE: f"{self.rank}:{self.world}:{self.meeting}"}
+    local_rank: int
+    local_world: int
+    num_restarts: int = 0
+    """How often torchrun has started all ranks again."""
+    may_restart: bool = False
+    """Whether torchrun would start them again."""
 
     def cores(self, available: list[int], threads: int) -> list[int]:
         """Its share of the cores: equal shares side by side, `threads` of each if that is set."""
-        each = max(1, len(available) // self.world)
-        first = self.rank * each % len(available)
+        each = max(1, len(available) // self.local_world)
+        first = self.local_rank * each % len(available)
         return available[first : first + each][: threads or None]
 
 
-def own_place() -> Place | None:
-    """This process's place; None if it was not started as a replica."""
-    text = os.environ.get(_VARIABLE, "")
-    if not text:
+ALONE = Place(0, 1, 0, 1)
+
+
+def own_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """This process's place; None if no launcher of ranks started it."""
+    try:
+        rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    except (KeyError, ValueError):
         return None
-    # No further than that: a path may hold colons.
-    rank, world, meeting = text.split(":", 2)
-    return Place(int(rank), int(world), Path(meeting))
+    return Place(
+        rank,
+        world,
+        _number(environment, "LOCAL_RANK", rank),
+        _number(environment, "LOCAL_WORLD_SIZE", world),
+        _number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        _number(environment, "TORCHELASTIC_MAX_RESTARTS", 0) > 0,
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else otherwise

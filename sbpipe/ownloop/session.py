@@ -43,6 +43,7 @@ from sbpipe.trainer.engine import Engine, Job
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.setup import ON_DEVICE, slots_for
+from sbpipe.weights.manifest import digest as digest_of
 from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
 
@@ -133,7 +134,7 @@ class Session:
         self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)
         self._accounts = Accounts(
             config,
-            Trained(plan.job.model, manifest, self._device),
+            Trained(manifest, self._device, lambda: digest_of(plan.job.model)),
             self.spans,
             self.telemetry,
             self.engine,

@@ -1,7 +1,6 @@
 """`sbpipe run`: which processes a run needs, started and supervised. Knows no torch."""
 
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 
 from sbpipe.config import Config, flatten, known_keys, to_dict, toml_value
 from sbpipe.errors import ConfigError
-from sbpipe.machine.place import Place
-from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, role_command
+from sbpipe.process.child import SAYS, SUPERVISED, Child, ChildFailed, launched, role_command
 from sbpipe.process.crew import Crew
 from sbpipe.process.showing import show_events
 from sbpipe.process.standing import Standing
@@ -68,44 +66,24 @@ def run_processes(
     # Now: the first log would make it readable for all.
     make_private(path)
     command = role_command("trainer", "--run-dir", str(path))
+    if config.num_ranks > 1:
+        command = launched(command, config.num_ranks)
     settings = assignments(given)
     first = [*settings, *(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    trainer = Child("trainer", command + first, path / LOGS / "trainer.log", config.num_ranks > 1)
+
+    def renew(resumed: bool) -> None:
+        (path / CONNECTION).unlink(missing_ok=True)
+        trainer.command = command + ([*settings, "--resume"] if resumed else first)
+
     standing = Standing(path, resume=resume)
     try:
-        # Replicas find each other through a file, so that no port has to be free; it goes with the run.
-        with tempfile.TemporaryDirectory(prefix="sbpipe-") as meeting:
-            trainer, *replicas = _replicas(config, command + first, path / LOGS, Path(meeting) / "replicas")
-
-            def renew(resumed: bool) -> None:
-                (path / CONNECTION).unlink(missing_ok=True)
-                (Path(meeting) / "replicas").unlink(missing_ok=True)
-                for child in (trainer, *replicas):
-                    child.command = command + ([*settings, "--resume"] if resumed else first)
-
-            crew = Crew(
-                trainer,
-                renew,
-                replicas,
-                [] if replicas else _selectors(config, path, num_selectors),
-                trackers_of(config, path),
-            )
-            return Supervisor(config, crew, path, standing, max_restarts, Display()).run()
+        crew = Crew(trainer, renew, _selectors(config, path, num_selectors), trackers_of(config, path))
+        return Supervisor(config, crew, path, standing, max_restarts, Display()).run()
     finally:
         # The trainer ended before it opened its run: there is nothing here but logs, which an error quotes.
         if is_new and is_unused(path):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _replicas(config: Config, command: list[str], logs: Path, meeting: Path) -> list[Child]:
-    """The trainer, and the further replicas of a data-parallel run, which differ by their place alone."""
-    if config.mode != "data-parallel":
-        return [Child("trainer", command, logs / "trainer.log")]
-    places = [Place(rank, config.train.replicas, meeting) for rank in range(config.train.replicas)]
-    names = ["trainer", *(f"replica-{place.rank}" for place in places[1:])]
-    return [
-        Child(name, command, logs / f"{name}.log", place.environment())
-        for name, place in zip(names, places, strict=True)
-    ]
 
 
 def _selectors(config: Config, path: Path, count: int) -> list[Child]:

@@ -33,17 +33,23 @@ class Bulletin:
     @classmethod
     def inherited(cls) -> "Bulletin | None":
         """What this process got from its supervisor, if it has one; its own children do not get it."""
+        given = os.environ.pop(_VARIABLE, "")
         with contextlib.suppress(OSError, ValueError):
-            handle = int(os.environ.pop(_VARIABLE, ""))
-            if os.readlink(f"/proc/self/fd/{handle}").startswith(f"/memfd:{_NAME}"):
-                os.set_inheritable(handle, False)
-                return cls(handle)
+            handle, owner = map(int, given.split(":"))
+            # What stands between a supervisor and this process may have let go of it.
+            for holder in ("self", str(owner)):
+                path = f"/proc/{holder}/fd/{handle}"
+                with contextlib.suppress(OSError):
+                    if os.readlink(path).startswith(f"/memfd:{_NAME}"):
+                        own = handle if holder == "self" else os.open(path, os.O_RDWR)
+                        os.set_inheritable(own, False)
+                        return cls(own)
         return None
 
     @property
     def environment(self) -> dict[str, str]:
         """How a child finds it."""
-        return {_VARIABLE: str(self.handle)}
+        return {_VARIABLE: f"{self.handle}:{os.getpid()}"}
 
     def close(self) -> None:
         """Let go of it."""

@@ -1,5 +1,6 @@
 """One child process: its own log, stopped by its handle, ended with its parent. Knows no role."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -15,6 +16,8 @@ from sbpipe.process.bulletin import Bulletin
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_LINES = 12
+_SHUTDOWN_S = 3600
+"""How long torchrun lets ranks finish a step and leave a checkpoint: whoever supervises it decides sooner."""
 SAYS = "sbpipe: "
 """How an error that is not a bug begins on the terminal."""
 SUPERVISED = "SBPIPE_SUPERVISED"
@@ -47,7 +50,8 @@ class Child:
     role: str
     command: list[str]
     log: Path
-    environment: dict[str, str] = field(default_factory=dict)
+    is_launcher: bool = False
+    """Whether it only starts others, one of which says how it ended."""
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     bulletin: Bulletin | None = field(default=None, init=False)
     started_at: float = field(default=0.0, init=False)
@@ -72,9 +76,9 @@ class Child:
                 stderr=log,
                 # Ctrl-C signals the terminal's whole session: only the supervisor may get it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 pass_fds=(self.bulletin.handle,),
-                env={**os.environ, SUPERVISED: "1", **self.bulletin.environment, **self.environment},
+                env={**os.environ, SUPERVISED: "1", **self.bulletin.environment},
             )
 
     def _open_log(self) -> BinaryIO:
@@ -96,8 +100,9 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, None while it runs."""
-        return self.process.poll() if self.process is not None else None
+        """Its exit code, None while it runs; a launcher's is that of what it started."""
+        code = self.process.poll() if self.process is not None else None
+        return int(self.last_word.get("code", code)) if code and self.is_launcher else code
 
     def said(self) -> list[str]:
         """The lines of its log, without those of earlier processes."""
@@ -111,7 +116,12 @@ class Child:
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Send a signal if it still runs."""
         if self.process is not None and self.process.poll() is None:
+            # What a launcher started outlives its kill.
+            started = _children_of(self.process.pid) if self.is_launcher and number == signal.SIGKILL else []
             self.process.send_signal(number)
+            for pid in started:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
 
     def wait(self, timeout_s: float) -> None:
         """Wait for its end; kill it when the time is up."""
@@ -120,11 +130,29 @@ class Child:
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.stop(signal.SIGKILL)
             self.process.wait()
 
 
-def _die_with_parent() -> None:
+def _children_of(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def launched(command: list[str], count: int) -> list[str]:
+    """A command of this package under torchrun: so many ranks of it on this host.
+
+    torchrun restarts nothing here: whoever supervises it knows how far the run has come.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"]
+    patience = ["--shutdown-timeout", str(_SHUTDOWN_S)]
+    return [*torchrun, *patience, "--nproc-per-node", str(count), *command[command.index("-m") :]]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to stop this process when the one that started it has ended."""
     # SIGTERM, not SIGKILL: a trainer whose supervisor was killed still leaves a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

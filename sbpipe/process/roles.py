@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,12 +22,11 @@ from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.machine.device_spans import spans_on
-from sbpipe.machine.place import Place
+from sbpipe.machine.place import ALONE, Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.checkpoints import has_checkpoint
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
-from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import TrainedLosses
@@ -39,12 +36,10 @@ from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob
 from sbpipe.selector.permission import ALLOW, Permission
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
-from sbpipe.trainer.engine import Engine
-from sbpipe.trainer.parallel.group import Group
-from sbpipe.trainer.parallel.step import ParallelStep, SharedSplit
-from sbpipe.trainer.parallel.worker import work
+from sbpipe.trainer.ranks.follower import Follower
+from sbpipe.trainer.ranks.group import Group
+from sbpipe.trainer.ranks.lead import engine_of, finished, prepare_rank
 from sbpipe.trainer.run import TrainerRun
-from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.setup import Setup, prepare
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.replica import SlotSource
@@ -75,12 +70,14 @@ def run_trainer(
     overwrite: bool,
     on_open: Callable[[RunDir], None],
     doing: Doing = _tell_nobody,
+    place: Place = ALONE,
 ) -> dict[str, Any]:
-    """Train with selectors that connect; returns the summary."""
+    """Train with selectors that connect; returns the summary; {} on ranks but 0."""
     began = time.perf_counter()
-    # First: a wrong --run-dir shows at once, not after the data has been loaded.
-    claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
+    setup, group = _begin(config, path, place, resume=resume, overwrite=overwrite)
+    if place.rank and group is not None:
+        Follower(setup, group).run()
+        return {}
     # Before the run directory is opened: an address in use must leave nothing behind there.
     listener = Listener(config.link)
     port = listener.port
@@ -105,9 +102,9 @@ def run_trainer(
             )
             events = opened(EventLog(run_dir.path / TRAINER_EVENTS, "trainer"))
             slots = opened(setup.slots(port.session))
-            engine = Engine(setup.job(), port, slots, events, setup.spans)
+            engine = engine_of(setup, group, port, slots, events)
             run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
-        return run.run(resume=resume)
+        return finished(run.run(resume=resume), group)
     finally:
         listener.withdraw()
 
@@ -120,14 +117,17 @@ def run_inline(
     overwrite: bool,
     on_open: Callable[[RunDir], None],
     doing: Doing = _tell_nobody,
+    place: Place = ALONE,
 ) -> dict[str, Any]:
-    """Both roles in this process, over the in-process port; returns the summary."""
+    """Both roles in this process, over the in-process port; returns the summary; {} on ranks but 0."""
     began = time.perf_counter()
-    claim(path, resume=resume, overwrite=overwrite)
     # What this device cannot score in shows before anything is loaded or opened.
     trainer, _ = devices.plan(config.train.device, config.selector.device)
     refuse(config.selector.precision, devices.resolve("train.device", trainer))
-    setup = prepare(config, is_resumed=resume and has_checkpoint(path))
+    setup, group = _begin(config, path, place, resume=resume, overwrite=overwrite)
+    if place.rank and group is not None:
+        Follower(setup, group).run()
+        return {}
     run_dir = _open_run_dir(
         config,
         path,
@@ -136,83 +136,29 @@ def run_inline(
         overwrite=overwrite,
         on_open=on_open,
     )
-    return _run_here(config, setup, run_dir, began=began, resume=resume, doing=doing)
-
-
-def in_place(place: Place) -> Callable[..., dict[str, Any] | None]:
-    """The role of one replica of a data-parallel run, with the arguments of the other roles."""
-    return partial(_run_replica, place)
-
-
-def _run_replica(
-    place: Place,
-    config: Config,
-    path: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    on_open: Callable[[RunDir], None],
-    doing: Doing = _tell_nobody,
-) -> dict[str, Any] | None:
-    """The first replica owns the run and returns its summary, the others follow it."""
-    began = time.perf_counter()
-    if place.rank == 0:
-        claim(path, resume=resume, overwrite=overwrite)
-    setup = prepare(
-        config,
-        devices.of_replica(config.train.device, place.rank),
-        is_resumed=resume and has_checkpoint(path),
-    )
-    group = Group(place, setup.device, config.train.batch_size)
-    if place.rank:
-        work(setup, group, path / CHECKPOINTS if resume else None)
-        return None
-    run_dir = _open_run_dir(
-        config,
-        path,
-        {"trainer": f"{place.world} replicas on {devices.describe(setup.device)}", "selector": "none"},
-        resume=resume,
-        overwrite=overwrite,
-        on_open=on_open,
-    )
-    step = setup.train_step
-    shared = replace(
-        setup, train_step=ParallelStep(config, step.model, setup.loss, step.optimizer, setup.spans, group)
-    )
-    summary = _run_here(
-        config,
-        shared,
-        run_dir,
-        began=began,
-        resume=resume,
-        examples=SharedSplit(setup.data.train, group),
-        doing=doing,
-    )
-    # Not after an error: the others may be in the middle of a step, and see that we are gone.
-    group.tell(-1, 1.0)
-    return summary
-
-
-def _run_here(
-    config: Config,
-    setup: Setup,
-    run_dir: RunDir,
-    *,
-    began: float,
-    resume: bool,
-    examples: Examples | None = None,
-    doing: Doing,
-) -> dict[str, Any]:
     with _closed_on_error(setup, run_dir) as opened:
         events = opened(EventLog(run_dir.path / TRAINER_EVENTS, "trainer"))
         slots = opened(setup.slots())
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(setup.data.train.num_examples) if needs_losses else None
         port = inline_port(setup, slots, events, trained)
-        engine = Engine(setup.job(examples), port, slots, events, setup.spans, trained=trained)
+        engine = engine_of(setup, group, port, slots, events, trained)
         engine.admit(INLINE, devices.describe(setup.device))
         run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
-    return run.run(resume=resume)
+    return finished(run.run(resume=resume), group)
+
+
+def _begin(
+    config: Config, path: Path, place: Place, *, resume: bool, overwrite: bool
+) -> tuple[Setup, Group | None]:
+    """What a trainer is built from, alone or as one of several ranks; rank 0 claims the run directory."""
+    # First: a wrong --run-dir shows at once, not after the data has been loaded.
+    if place.rank == 0:
+        claim(path, resume=resume, overwrite=overwrite)
+    is_resumed = resume and has_checkpoint(path)
+    if place.world == 1:
+        return prepare(config, is_resumed=is_resumed), None
+    return prepare_rank(config, place, is_resumed=is_resumed)
 
 
 class _Closable(Protocol):

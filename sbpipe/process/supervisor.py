@@ -160,7 +160,7 @@ class Supervisor:
     def _end(self) -> None:
         """Stop what still runs: the trainer, whose goodbye ends the selectors; then who was not reached."""
         self._end_trainer()
-        others = [*self._crew.replicas, *self._crew.selectors]
+        others = self._crew.selectors
         # A tracker sees for itself that the run is over, and how.
         if self._crew.trainer.code != 0:
             for other in others:

@@ -1,17 +1,14 @@
 """What the death of a trainer means: another one goes on from the last checkpoint, while the budget lasts.
 
-The replicas of a data-parallel run live and die with it. The selectors stay, and find it again by themselves.
+Of several ranks torchrun is the trainer here: they live and die together. The selectors stay, and find it
+again by themselves.
 """
-
-import signal
 
 from sbpipe.process.child import Child, ChildFailed
 from sbpipe.process.crew import Crew
 from sbpipe.process.restarts import FINAL, Budget
 from sbpipe.process.standing import Standing
 from sbpipe.show.terminal import Display
-
-_GROUP_GRACE_S = 5.0
 
 
 class TrainerCare:
@@ -37,9 +34,8 @@ class TrainerCare:
                 return False
             self._start_again(has_begun)
             return True
-        dead = next((child for child in self._crew.trainers if child.code not in (None, 0)), None)
-        if dead is not None and not self.is_over:
-            self._plan_restart(dead, now)
+        if self._crew.trainer.code not in (None, 0) and not self.is_over:
+            self._plan_restart(self._crew.trainer, now)
         return False
 
     def _plan_restart(self, dead: Child, now: float) -> None:
@@ -62,17 +58,12 @@ class TrainerCare:
             f"(restart {self._budget} in a row; its log: {dead.log})"
         )
         self._standing.record_death(dead.role, dead.code)
-        for child in self._crew.trainers:
-            child.stop(signal.SIGTERM)
-        for child in self._crew.trainers:
-            child.wait(_GROUP_GRACE_S)
         self._restart_at = now + self._budget.delay_s
 
     def _start_again(self, has_begun: bool) -> None:
         self._restart_at = 0.0
         self._crew.renew(has_begun)
-        for child in self._crew.trainers:
-            child.start()
+        self._crew.trainer.start()
         # A selector that was told that the run is over ended well, and is needed again.
         for child in self._crew.selectors:
             if child.code == 0:

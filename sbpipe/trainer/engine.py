@@ -197,11 +197,15 @@ class Engine:
         if self._needs_weights and not has_moved and not self.config.is_clocked:
             pass
         elif self._needs_weights:
-            self.publisher.publish_due(step, self.sync.intervals)
+            self.publisher.publish_due(step, self.intervals())
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
         self._dispatcher.step_done(self.steering.proposal)
+
+    def intervals(self) -> dict[Part, int]:
+        """How often each part of the weights is published, in steps; {} where nobody scores with them."""
+        return self.sync.intervals if self._needs_weights else {}
 
     def leave_out(self, seconds: float) -> None:
         """So much of the time since the last batch was no training: no measure of the loop's pace."""

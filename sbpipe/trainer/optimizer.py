@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from sbpipe.config import OptimConfig
@@ -127,7 +128,10 @@ def _speed(class_name: str, parameters: list[nn.Parameter], options: dict[str, A
     if class_name not in FUSED or {"foreach", "fused", "differentiable"} & options.keys():
         return {}
     can_fuse = all(
-        parameter.is_floating_point() and has_kernel(FUSED[class_name], parameter.device)
+        # Nothing is fused for tensors of which each rank holds a share.
+        parameter.is_floating_point()
+        and not isinstance(parameter, DTensor)
+        and has_kernel(FUSED[class_name], parameter.device)
         for parameter in parameters
     )
     return {"fused": True} if can_fuse else {}

@@ -59,7 +59,7 @@ class TrainerRun:
         self._results = Results(config, run_dir, self._checkpoints)
         self._accounts = Accounts(
             config,
-            Trained(setup.train_step.model, setup.manifest, setup.device),
+            Trained(setup.manifest, setup.device, setup.train_step.digest),
             setup.spans,
             self._telemetry,
             engine,
@@ -135,10 +135,12 @@ class TrainerRun:
 
     def _evaluate(self) -> Evaluation | None:
         setup = self._setup
+        setup.train_step.before_evaluation()
 
         def goes_on() -> bool:
             self._doing("measuring the test error")
-            return not self._loop.is_stopped.is_set()
+            # Ranks that hold a share each must all go to the end of it.
+            return setup.train_step.is_sharded or not self._loop.is_stopped.is_set()
 
         return evaluate(
             setup.train_step.judged,

@@ -2,10 +2,12 @@
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from sbpipe.config import Config
 from sbpipe.config.plugins import is_plugin
@@ -23,7 +25,6 @@ from sbpipe.runs.names import LOOP_STAGES, stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Job
 from sbpipe.trainer.first_weights import load_first_weights
-from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.stream.scores import refuse_forgetting
@@ -104,10 +105,21 @@ def slots_for(config: Config, manifest: Manifest, session: bytes = b"") -> Slots
     return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
-def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool = False) -> Setup:
+MakeStep = Callable[[Config, nn.Module, PerExampleLoss, Spans], TrainStep]
+
+
+def prepare(
+    config: Config,
+    device_name: str | None = None,
+    *,
+    is_resumed: bool = False,
+    make_step: MakeStep = TrainStep.alone,
+    num_ranks: int = 1,
+) -> Setup:
     """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step.
 
     A run that is resumed has its weights from a checkpoint, so `train.init_from` need not be there any more.
+    Of several ranks each makes a step of its own kind, and rehearses its share.
     """
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
@@ -141,9 +153,10 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         notes = tuple(filter(None, (repeats, untimed, loaded)))
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
-        model = placed(model, device)
-        train_step = TrainStep(config, model, loss, build_optimizer(config.optim, model), spans)
-        train_step.rehearse(*data.train.batch(np.arange(config.train.batch_size), 0))
+        # One that is cut up moves share by share: the whole may not fit a device.
+        model = model if num_ranks > 1 and config.train.shard == "full" else placed(model, device)
+        train_step = make_step(config, model, loss, spans)
+        train_step.rehearse(*data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0))
         with torch.inference_mode():
             tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
             inputs, targets = data.test.batch(tested_ids, 0)
@@ -173,9 +186,6 @@ def _refuse_for_trees(config: Config, data: Data) -> None:
         reason = "a batch that the data set's own collate function made cannot be cut into parts"
         way_out = "Set it to 1, or use sbpipe.select(..., accumulate=N) in a loop of your own"
         raise ConfigError("train.accumulate", config.train.accumulate, reason, way_out)
-    if config.mode == "data-parallel":
-        reason = "a batch that the data set's own collate function made cannot be shared out"
-        raise ConfigError("mode", config.mode, reason, "Use another mode")
     if not is_plugin(config.model.name):
         reason = "named models take images, and this data set has batches of its own make"
         raise ConfigError("model.name", config.model.name, reason, "Name your own model: module:function")

@@ -13,7 +13,9 @@ from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.ema import Ema
+from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.schedule import rate_factor, set_rate
+from sbpipe.weights.manifest import digest
 
 Weigh = Callable[[torch.Tensor], torch.Tensor]
 """From the losses of a batch, detached, to the weight of each."""
@@ -46,6 +48,11 @@ class TrainStep:
         self._device = next(model.parameters()).device
         self._amp_dtype = AMP_DTYPES.get(config.train.amp)
         self.scaler = torch.amp.GradScaler(self._device.type, enabled=config.train.amp == "fp16")
+
+    @classmethod
+    def alone(cls, config: Config, model: nn.Module, loss: PerExampleLoss, spans: Spans) -> "TrainStep":
+        """The step of a trainer that is the only one, with the optimizer of its settings."""
+        return cls(config, model, loss, build_optimizer(config.optim, model), spans)
 
     def __call__(
         self,
@@ -131,6 +138,16 @@ class TrainStep:
     def published(self) -> nn.Module:
         """The model that selectors score with."""
         return self.judged if self._config.train.ema_publish else self.model
+
+    is_sharded = False
+    """Whether each of several ranks holds a share of the model."""
+
+    def before_evaluation(self) -> None:
+        """The test split goes through the model now."""
+
+    def digest(self) -> str:
+        """A fingerprint of all parameters and buffers, bit for bit."""
+        return digest(self.model)
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: copies on the CPU of model, average, optimizer and gradient scaler."""

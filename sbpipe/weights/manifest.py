@@ -115,8 +115,13 @@ def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
 
 def digest(model: nn.Module) -> str:
     """A fingerprint of all parameters and buffers, bit for bit."""
+    return digest_of(model.state_dict())
+
+
+def digest_of(state: Mapping[str, torch.Tensor]) -> str:
+    """The same of a state dict."""
     hasher = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         hasher.update(name.encode())
         hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return hasher.hexdigest()[:32]

@@ -15,6 +15,7 @@ from sbpipe.errors import DeviceError
 from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
+from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
 from sbpipe.weights.slots import Slots
 from sbpipe.weights.stage import DEADLINE_S, FlatCopy, Stage
@@ -37,6 +38,8 @@ class Publisher:
     ) -> None:
         """Of parts that `must` be there in their time, a publish takes the slot of a puller."""
         self._must = must
+        self.announce: Callable[[Part], None] = lambda part: None
+        """Told before a part is published outside of a step: other ranks may have to give their shares."""
         layouts = {Part.WHOLE: (manifest, slots)}
         fast = fast_part(manifest)
         if slots.fast is not None and fast is not None:
@@ -61,7 +64,8 @@ class Publisher:
 
     def publish_all(self, version: int) -> None:
         """Offer every part as it is now: the beginning of a run, or of a resumed one."""
-        for publisher in self._parts.values():
+        for part, publisher in self._parts.items():
+            self.announce(part)
             publisher.publish(version, must=True)
 
     def publish_due(self, step: int, intervals: Mapping[Part, int]) -> None:
@@ -88,6 +92,7 @@ class Publisher:
             if part.name in state:
                 publisher.publish_flat(state[part.name]["version"], state[part.name]["flat"])
             else:
+                self.announce(part)
                 publisher.publish(step, must=True)
 
     def totals(self) -> dict[str, int]:
@@ -123,6 +128,7 @@ class PartPublisher:
         offered: Offered,
         part: Part = Part.WHOLE,
     ) -> None:
+        self._shards = Shards(model, manifest) if Shards.are_in(model) else None
         self._live = LiveTensors(model, manifest)
         self._manifest = manifest
         self._slots = slots
@@ -135,9 +141,10 @@ class PartPublisher:
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
-        self._stage = Stage(manifest, device) if overlaps(device) else None
+        overlaps_here = overlaps(device) and self._shards is None
+        self._stage = Stage(manifest, device) if overlaps_here else None
         # Without streams a copy blocks, and one is better than one for each tensor.
-        is_plain = device.type == "cpu" or self._stage is not None
+        is_plain = device.type == "cpu" or self._stage is not None or self._shards is not None
         self._flat = None if is_plain else FlatCopy(manifest, device)
         self.num_published = 0
         self.num_skipped = 0
@@ -148,6 +155,8 @@ class PartPublisher:
         It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot
         and begins again.
         """
+        if self._shards is not None:
+            return self._publish_shards(self._shards, version, must=must)
         with self._spans.span(self._span):
             # The stage has one buffer: a snapshot still in it would be overwritten half sent.
             if not self._has_arrived(must=must):
@@ -187,6 +196,19 @@ class PartPublisher:
         """Raise what went wrong with the last snapshot after the loop went on."""
         if self._stage is not None:
             self._stage.wait(0.0)
+
+    def _publish_shards(self, shards: Shards, version: int, *, must: bool) -> bool:
+        """The same where each rank holds a share: gathered in any case, for the other ranks give theirs."""
+        with self._spans.span(self._span):
+            with self._lock:
+                index = self._slots.begin(() if must else self._holds.values())
+            shards.copy_into(None if index is None else self._views[index])
+            if index is None:
+                self.num_skipped += 1
+                return False
+            self._commit(index, version)
+            self.num_published += 1
+            return True
 
     def _commit(self, index: int, version: int) -> None:
         self._slots.commit(index, version)

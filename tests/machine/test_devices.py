@@ -10,8 +10,7 @@ import torch
 import sbpipe
 from sbpipe.errors import DeviceError
 from sbpipe.machine import devices
-from sbpipe.machine.place import Place
-from sbpipe.trainer.parallel.group import Group
+from sbpipe.trainer.ranks.group import Group
 
 
 def test_a_second_mig_instance_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,10 +22,10 @@ def test_a_second_mig_instance_is_told_how_to_get_one(monkeypatch: pytest.Monkey
         devices.resolve("selector.device", "cuda:7")
 
 
-def test_replicas_on_a_device_without_collectives_are_refused_in_words(tmp_path: Path) -> None:
+def test_ranks_on_a_device_without_collectives_are_refused_in_words() -> None:
     device = torch.device("meta")
-    with pytest.raises(DeviceError, match=r"data-parallel' on meta.*gradients.*train.device = 'cpu'"):
-        Group(Place(0, 2, tmp_path / "meeting"), device, 16)
+    with pytest.raises(DeviceError, match=r"ranks on meta.*gradients.*train.device = 'cpu'"):
+        Group(0, 2, device, batch_size=16, wait_s=1.0)
 
 
 @pytest.mark.parametrize(("has_node", "has_build"), [(True, True), (True, False), (False, True)])

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -178,23 +179,46 @@ def _select(given: dict[str, Any]) -> None:
     roles.run_selector(resolve(given), given)
 
 
-def train_data_parallel(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
-    """A data-parallel run: each replica is a process of its own."""
+def train_ranks(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
+    """A run of several ranks, each a process of its own, and of a selector where its mode has one."""
+    count = config.num_ranks
     with tempfile.TemporaryDirectory() as folder:
-        places = [Place(rank, config.train.replicas, Path(folder) / "meeting") for rank in range(2)]
-        replicas = [
-            _PROCESSES.Process(target=_replicate, args=(place, config, path, resume), daemon=True)
-            for place in places
+        meeting = f"file://{folder}/meeting"
+        arguments = [
+            (Place(rank, count, rank, count), meeting, config, path, resume) for rank in range(count)
         ]
-        for replica in replicas:
-            replica.start()
-        for replica in replicas:
-            replica.join(HANG_S)
-            replica.kill()
-    assert [replica.exitcode for replica in replicas] == [0, 0]
+        ranks = [_PROCESSES.Process(target=_be_rank, args=each, daemon=True) for each in arguments]
+        given = selector_settings(config) | {"link.connect": str(path)}
+        others = (
+            [] if config.is_one_process else [_PROCESSES.Process(target=_select, args=(given,), daemon=True)]
+        )
+        for process in (*ranks, *others):
+            process.start()
+        for process in ranks:
+            process.join(HANG_S)
+        for process in (*ranks, *others):
+            process.kill()
+    assert [process.exitcode for process in ranks] == [0] * count
     return summary_of(path)
 
 
-def _replicate(place: Place, config: Config, path: Path, resume: bool) -> None:
+train_data_parallel = train_ranks
+
+
+def meet(place: Place, meeting: str) -> None:
+    """The default group of some processes, over a file: no port has to be free."""
     torch.set_num_threads(1)
-    roles.in_place(place)(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=meeting,
+        rank=place.rank,
+        world_size=place.world,
+        timeout=timedelta(seconds=HANG_S),
+    )
+
+
+def _be_rank(place: Place, meeting: str, config: Config, path: Path, resume: bool) -> None:
+    meet(place, meeting)
+    role = roles.run_inline if config.is_one_process else roles.run_trainer
+    role(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None, place=place)
+    torch.distributed.destroy_process_group()

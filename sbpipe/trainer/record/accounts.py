@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from sbpipe.config import Config, digest
 from sbpipe.machine import devices
@@ -19,7 +18,6 @@ from sbpipe.runs.spans import Spans
 from sbpipe.runs.verdict import verdict_of
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.record.telemetry import Telemetry
-from sbpipe.weights.manifest import digest as digest_of
 
 _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
     "selector.busy_s": lambda stats: stats.busy_s,
@@ -36,9 +34,10 @@ _SELECTOR_TIMES: dict[str, Callable[[SelectorStats], float]] = {
 class Trained:
     """What is trained, and where."""
 
-    model: nn.Module
     manifest: Manifest
     device: torch.device
+    digest: Callable[[], str | None]
+    """A fingerprint of the weights as they are now; None where no rank has them all."""
 
 
 @dataclass
@@ -94,25 +93,25 @@ class Accounts:
             "sync.snapshot_ms": self.spans.mean_ms("publish"),
             "sync.fast_publish_ms": self.spans.mean_ms("publish_fast"),
             "sync.fast_bytes": fast_bytes or None,
-            "weights.digest": digest_of(self.trained.model),
+            "weights.digest": self.trained.digest(),
             "weights.bytes": manifest.num_bytes,
-            "devices": config.num_devices
-            if config.is_one_process
-            else 1 + max(1, self.engine.most_selectors),
-            "device.trainer": devices.describe(device),
+            "devices": config.num_ranks
+            + (0 if config.is_one_process else max(1, self.engine.most_selectors)),
+            "ranks": config.num_ranks,
+            "device.trainer": _of_ranks(config.num_ranks, devices.describe(device)),
             "device.selector": ", ".join(sorted({peer.description for peer in selectors})),
-            **(_of_replicas(config.train.replicas, device) if config.mode == "data-parallel" else {}),
+            **(_without_selector() if config.mode == "data-parallel" else {}),
         }
         return verdict_of(summary).numbers() | summary
 
 
-def _of_replicas(count: int, device: torch.device) -> dict[str, Any]:
+def _of_ranks(count: int, device: str) -> str:
+    return device if count == 1 else f"{count} ranks, {device}"
+
+
+def _without_selector() -> dict[str, Any]:
     """What a run without a selector says of selecting: nothing."""
     nothing = dict.fromkeys(
         ("selector.busy_ratio", "selector.idle_ratio", "staleness.mean", "staleness.p95", "staleness.max")
     )
-    return {
-        "device.trainer": f"{count} replicas, {devices.describe(device)}",
-        "device.selector": "none",
-        **nothing,
-    }
+    return {"device.selector": "none", **nothing}

@@ -23,7 +23,7 @@ def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
         if not len(example_ids):
             return None, np.empty(0, np.int64), np.empty(0, np.int64)
         inputs, targets = setup.data.score.batch(example_ids, 0)
-        if setup.data.has_trees:
+        if setup.data.has_trees or setup.train_step.is_sharded:
             unknown = np.full(len(example_ids), -1, np.int64)
             return None, unknown, unknown
         return thumbnails(inputs.float().cpu().numpy()), *answers(setup.train_step.judged, inputs, targets)

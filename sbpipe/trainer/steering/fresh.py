@@ -11,11 +11,13 @@ All on the trainer's device, without waiting for it; on the CPU in numpy, to the
 call of torch lets go of the interpreter and may have to wait for its other threads.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
 from sbpipe.machine.copies import uploads_to
-from sbpipe.records import Floats, Rates
+from sbpipe.records import Classes, Floats, Rates
 
 _UNITS, _MOST_UNITS = 2.0**23, 2.0**46
 """What a candidate counts in whole numbers; at the most so much, so that the sum of a window fits."""
@@ -99,6 +101,26 @@ class FreshWeights:
     def _in_numpy(tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu"
 
+    def recent(
+        self, keep_probability: Floats, strength: float, classes: Classes | None, *, keep: Rates
+    ) -> "Recent | None":
+        """What a rank needs to weigh its share of a batch by itself; None before the first step."""
+        if self._losses is None or self._stands_for is None:
+            return None
+        known = self._classes if classes is not None else None
+        return Recent(
+            np.stack([keep_probability, keep, _column(classes, len(keep))]).astype(np.float64),
+            np.stack(
+                [
+                    self._losses.cpu().numpy(),
+                    self._stands_for.cpu().numpy(),
+                    _column(None if known is None else known.cpu().numpy(), len(self._losses)),
+                ]
+            ).astype(np.float64),
+            strength,
+            float(self._mean),
+        )
+
     def state(self) -> dict[str, torch.Tensor | None]:
         """For the checkpoint."""
         remembered = {
@@ -114,6 +136,54 @@ class FreshWeights:
         self._losses, self._stands_for, self._classes = state["losses"], state["stands_for"], state["classes"]
         assert state["mean"] is not None
         self._mean = state["mean"]
+
+
+class Recent(NamedTuple):
+    """What weighs some examples of a batch without the others' losses: those up to the step before."""
+
+    batch: Rates
+    """Keep probability, keep rate aimed at and class (-1 = not asked) of each example."""
+    known: Rates
+    """Loss, number of candidates it stands for, and class, of each that is remembered."""
+    strength: float
+    mean: float
+
+    @property
+    def table(self) -> torch.Tensor:
+        """As numbers, for the other ranks."""
+        head = [self.strength, self.mean, self.batch.shape[1]]
+        return torch.from_numpy(np.concatenate([head, self.batch.ravel(), self.known.ravel()]))
+
+    @classmethod
+    def of(cls, table: torch.Tensor) -> "Recent":
+        """The inverse of `table`."""
+        numbers = table.numpy()
+        strength, mean, count = numbers[:3]
+        end = 3 + 3 * int(count)
+        return cls(numbers[3:end].reshape(3, -1), numbers[end:].reshape(3, -1), float(strength), float(mean))
+
+    def share(self, rank: int, world: int) -> "Recent":
+        """The same for every `world`-th example."""
+        return self._replace(batch=self.batch[:, rank::world])
+
+    def weights(self, losses: torch.Tensor) -> torch.Tensor:
+        """The weight of each example, from its detached loss."""
+        device = losses.device
+        chances, _, classes = (torch.from_numpy(row).float().to(device) for row in self.batch)
+        known, stands_for, known_classes = (torch.from_numpy(row).float().to(device) for row in self.known)
+        shares = _share_below(losses.float(), known, stands_for)
+        if (self.batch[2] >= 0).all():
+            among = _share_below_in_class(losses.float(), classes, known, stands_for, known_classes)
+            # Of a class that was not trained for long nothing is known.
+            shares = torch.where(among.isfinite(), among, shares)
+        keep = self.batch[1]
+        aim = float(keep[0]) if (keep == keep[0]).all() else torch.from_numpy(keep).float().to(device)
+        ratios = _bounded(shares ** (1.0 / aim - 1.0), chances, self.strength, aim)
+        return torch.where(chances < 1.0, ratios / self.mean, 1.0)
+
+
+def _column(classes: Classes | None, count: int) -> Classes:
+    return np.full(count, -1, np.int64) if classes is None else classes
 
 
 def _bounded(

@@ -18,7 +18,7 @@ from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
-from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
+from sbpipe.trainer.steering.fresh import FreshWeights, Recent, effective_share
 from sbpipe.trainer.steering.groups import ScoreGroups
 from sbpipe.trainer.steering.guard import Guard
 from sbpipe.trainer.steering.health import HealthMonitor
@@ -38,6 +38,24 @@ class _Taken(NamedTuple):
     weights: torch.Tensor | None
     """What its examples counted, where that is known on the host."""
     predicted: Sequence[Predicted]
+
+
+class FreshWeigher:
+    """Weighs one batch by its fresh losses: whole, or for a share of it by those of the steps before."""
+
+    def __init__(self, steering: "Steering", fresh: FreshWeights, batch: TrainBatch) -> None:
+        self._steering, self._fresh, self._batch = steering, fresh, batch
+
+    def __call__(self, losses: torch.Tensor) -> torch.Tensor:
+        """The weight of each example, from the losses of all."""
+        return self._steering.weigh_fresh(self._fresh, self._batch, losses)
+
+    def recent(self) -> Recent | None:
+        """What weighs the batch without its losses; None before the first step."""
+        batch, steering = self._batch, self._steering
+        return self._fresh.recent(
+            batch.keep_probability, steering.strength, steering.classes_of(batch), keep=batch.target_keep
+        )
 
 
 class Steering:
@@ -89,16 +107,20 @@ class Steering:
             return lambda losses: uploads_to(losses.device).together([self._unbiased(batch, most)])[0]
         if fresh is None:
             return None
-        classes = None if self._classes is None else self._classes[batch.example_ids]
+        return FreshWeigher(self, fresh, batch)
 
-        def weigh(losses: torch.Tensor) -> torch.Tensor:
-            known = [batch.keep_probability] if classes is None else [batch.keep_probability, classes]
-            keep_probability, *rest = uploads_to(losses.device).together([*map(torch.from_numpy, known)])
-            groups = rest[0] if rest else None
-            self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
-            return self._weights
+    def weigh_fresh(self, fresh: FreshWeights, batch: TrainBatch, losses: torch.Tensor) -> torch.Tensor:
+        """The weights of a batch by its fresh losses, which are remembered."""
+        classes = self.classes_of(batch)
+        known = [batch.keep_probability] if classes is None else [batch.keep_probability, classes]
+        keep_probability, *rest = uploads_to(losses.device).together([*map(torch.from_numpy, known)])
+        groups = rest[0] if rest else None
+        self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
+        return self._weights
 
-        return weigh
+    def classes_of(self, batch: TrainBatch) -> Classes | None:
+        """The classes that a batch's losses are ranked in; None = all are one."""
+        return None if self._classes is None else self._classes[batch.example_ids]
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
         """keep / chance, cut off: in expectation the mean gradient of all (`infobatch`: 1 / chance)."""

@@ -1,0 +1,94 @@
+"""A model of which each rank holds a share (FSDP2): cut up, gathered, restored. It must not know steps.
+
+A checkpoint always holds whole tensors, so that a run may go on with another number of ranks, or with one.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def shard(model: nn.Module, device: torch.device, world: int) -> None:
+    """Cut a model up between all ranks, in place; a block is whole only while it computes."""
+    mesh = init_device_mesh(device.type, (world,))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # What lies channels-last cannot be cut, and lies so again in the forward pass.
+            parameter.data = parameter.data.contiguous()
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The outermost elements of lists and sequences of modules: what a forward pass calls one by one.
+
+    One that shares a parameter with the rest stays with the root: two blocks cannot both own it.
+    """
+    found: list[nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and not _is_inside(module, found):
+            found += [block for block in module if next(block.parameters(), None) is not None]
+    uses: dict[int, int] = {}
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    # The same block may stand in two places.
+    different = list({id(block): block for block in found}.values())
+    return [block for block in different if all(uses[id(each)] == 1 for each in block.parameters())]
+
+
+def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
+    return any(inner is module for block in blocks for inner in block.modules())
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether some parameter is here only in part."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def gathered(value: Any, *, is_kept: bool) -> Any:
+    """A state with whole tensors on the CPU, gathered one by one; all ranks join, rank 0 keeps them."""
+    if isinstance(value, DTensor):
+        whole = value.full_tensor().detach()
+        return whole.cpu().clone() if is_kept else None
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone() if is_kept else None
+    if isinstance(value, dict):
+        return {name: gathered(inner, is_kept=is_kept) for name, inner in value.items()}
+    return [gathered(inner, is_kept=is_kept) for inner in value] if isinstance(value, list) else value
+
+
+def like(live: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """A whole tensor in the form of a live one: this rank's share of it, where that is one."""
+    if not isinstance(live, DTensor):
+        return whole
+    # Every rank has the whole: nothing is sent.
+    there = whole.to(live.device_mesh.device_type, live.dtype)
+    return distribute_tensor(there, live.device_mesh, live.placements, src_data_rank=None)
+
+
+def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Load whole tensors into a model, sharded or not."""
+    live = model.state_dict()
+    model.load_state_dict({name: like(live[name], whole) for name, whole in state.items() if name in live})
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load whole tensors into an optimizer of a model that is sharded or not."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    places = [place for group in state["param_groups"] for place in group["params"]]
+    shared = {
+        place: {
+            name: like(parameter, value)
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            else value
+            for name, value in state["state"].get(place, {}).items()
+        }
+        for place, parameter in zip(places, parameters, strict=True)
+        if place in state["state"]
+    }
+    optimizer.load_state_dict({**state, "state": shared})

@@ -1,0 +1,67 @@
+"""Snapshots of a model of which each rank holds a share: whole tensors, a few at a time, into a slot.
+
+All ranks call it at the same steps, whether anybody reads the snapshot or not. It must not know who that is.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from sbpipe.records import Manifest
+from sbpipe.weights.manifest import copy, tensors_of
+
+BUCKET_BYTES = 64 << 20
+"""Whole tensors that a device holds at one time, beside its shares; a larger tensor is a bucket by itself."""
+
+
+class Shards:
+    """The live tensors of one layout, gathered bucket by bucket; a tensor with two names is gathered once."""
+
+    def __init__(self, model: nn.Module, manifest: Manifest, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._model, self._manifest = model, manifest
+        self._bucket_bytes = bucket_bytes
+
+    @staticmethod
+    def are_in(model: nn.Module) -> bool:
+        """Whether some tensor of a model is here only in part."""
+        return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+    @torch.no_grad()
+    def copy_into(self, views: list[torch.Tensor] | None) -> None:
+        """Gather, and copy into views of a slot in the order of the layout; None: only give this share."""
+        live = tensors_of(self._model, self._manifest)
+        sizes = [tensor.numel() * tensor.element_size() for tensor in live]
+        for bucket in buckets(self._keys(), sizes, self._bucket_bytes):
+            firsts = [places[0] for places in bucket]
+            whole = [_whole(live[first]) for first in firsts]
+            if views is not None:
+                into = [views[place] for places in bucket for place in places]
+                copy(into, [tensor for tensor, places in zip(whole, bucket, strict=True) for _ in places])
+
+    def _keys(self) -> list[int]:
+        """The same number for two names of one parameter: by the module alone, so that all ranks agree."""
+        known = {name: id(held) for name, held in self._model.named_parameters(remove_duplicate=False)}
+        return [known.get(spec.name, -1 - place) for place, spec in enumerate(self._manifest.tensors)]
+
+
+def buckets(keys: list[int], sizes: list[int], most_bytes: int) -> Iterator[list[list[int]]]:
+    """Places in buckets of at most so many bytes, in order; places with the same key go together, once."""
+    places: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    bucket: list[list[int]] = []
+    num_bytes = 0
+    for same in places.values():
+        if bucket and num_bytes + sizes[same[0]] > most_bytes:
+            yield bucket
+            bucket, num_bytes = [], 0
+        bucket.append(same)
+        num_bytes += sizes[same[0]]
+    if bucket:
+        yield bucket
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
