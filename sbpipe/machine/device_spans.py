@@ -68,6 +68,8 @@ class _Queued(NamedTuple):
     """Name, begin and duration of what the host timed meanwhile."""
     into: Spans
     """Where it is added: to all, or to the pieces of a stage that comes in several."""
+    is_drained: bool
+    """Whether the device had done it all when the host had queued its last piece."""
 
 
 class DeviceSpans(Spans):
@@ -148,6 +150,11 @@ class DeviceSpans(Spans):
         event.record(torch.accelerator.current_stream(self._device))
         return event
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the device has nothing left to do."""
+        return bool(torch.accelerator.current_stream(self._device).query())
+
     def mark_beside(self) -> torch.Event:
         """The same in a side thread."""
         event = torch.Event(self._device, enable_timing=True)
@@ -190,6 +197,8 @@ class DeviceSpans(Spans):
             Spans.add(self, self._plan.worked, begin - between_s, between_s)
         self._free.append(item.begin)
         Spans.add(item.into, item.name, begin, duration_s)
+        if item.is_drained:
+            self.drained_s[item.name] += duration_s
         for name, at, lasted_s in item.within:
             start, stop = max(at, begin), min(at + lasted_s, begin + duration_s)
             Spans.add(item.into, name, start, max(0.0, stop - start))
@@ -222,8 +231,11 @@ class _DeviceSpan(Span):
 
     def __exit__(self, *_: object) -> None:
         self._on.opened(None)
+        is_drained = self._on.is_drained
         end = self._on.mark()
-        self._on.queue(_Queued(self.name, self._event, end, self._asked_at, self.within, self._into))
+        self._on.queue(
+            _Queued(self.name, self._event, end, self._asked_at, self.within, self._into, is_drained)
+        )
 
 
 class _SideSpan(Span):

@@ -43,6 +43,17 @@ def test_a_stage_lasts_as_long_as_the_device_takes_for_it_and_nobody_waits_for_t
     assert recent["forward"][0] + recent["forward"][1] == pytest.approx(recent["backward"][0], abs=1e-2)
 
 
+def test_a_stage_that_the_device_does_as_fast_as_it_is_launched_is_told_apart() -> None:
+    spans, values = spans_behind(8)
+    with spans.span("forward"):
+        values.add_(1)
+    spans.settle()
+    assert spans.drained_s == {}, "the device was behind the host"
+    with spans.span("forward"):
+        torch.accelerator.synchronize(0)
+    assert spans.drained_s["forward"] > 0.0
+
+
 def test_a_loop_that_waits_while_the_device_works_leaves_it_idle_for_no_time() -> None:
     spans, values = spans_behind(8)
     with spans.span("wait"):
@@ -67,9 +78,8 @@ def test_a_device_without_work_is_idle_until_the_loop_has_some() -> None:
 
 def test_what_a_side_thread_computes_there_meanwhile_is_work_and_not_waiting() -> None:
     spans, values = spans_behind(8)
-    with spans.span("wait"):
-        with spans.span("view"):
-            values.add_(1)
+    with spans.span("wait"), spans.span("view"):
+        values.add_(1)
     spans.settle()
     assert spans.total_s["wait"] == pytest.approx(0.0, abs=1e-3)
     assert spans.total_s["augment"] == pytest.approx(KERNEL_S, rel=1e-3)
