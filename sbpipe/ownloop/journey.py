@@ -13,6 +13,7 @@ from sbpipe.config import Config
 from sbpipe.errors import ModelError
 from sbpipe.ownloop.handed import Due, Handed, LoopError
 from sbpipe.ownloop.session import Session
+from sbpipe.runs.spans import Span
 from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 
@@ -31,7 +32,8 @@ class Journey:
         self._outcome: StepOutcome | None = None
         self._is_taken_for_skipped = False
         self._has_begun = False
-        self._stage, self._since = "", 0.0
+        self._span: Span | None = None
+        self._since = 0.0
 
     @property
     def _config(self) -> Config:
@@ -157,13 +159,15 @@ class Journey:
     def _enter(self, stage: str) -> None:
         """The loop goes into another stage; the time since the last call was spent in the one before."""
         now = time.perf_counter()
-        if self._stage in _TIMED:
+        if self._span is not None:
             spent_s = now - self._since
-            is_apart = self._stage == "between" and self._is_long(spent_s)
-            self.session.spans.add("evaluate" if is_apart else self._stage, self._since, spent_s)
-            if is_apart:
+            if self._span.name == "between" and self._is_long(spent_s):
+                self._span.name = "evaluate"
                 self.session.engine.leave_out(spent_s)
-        self._stage, self._since = stage, now
+            self._span.__exit__()
+        self._span, self._since = self.session.spans.span(stage) if stage in _TIMED else None, now
+        if self._span is not None:
+            self._span.__enter__()
 
     def _is_long(self, spent_s: float) -> bool:
         """An evaluation or a checkpoint of the user's is no measure of how long a step takes."""

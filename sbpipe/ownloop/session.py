@@ -27,21 +27,22 @@ from sbpipe.link.inline import InlinePort
 from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
+from sbpipe.machine.device_spans import spans_on
 from sbpipe.ownloop.keeper import Keeper
 from sbpipe.process.roles import INLINE
 from sbpipe.records import Ids, Lease, RunEnd
 from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
-from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import assemble_own
+from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text
 from sbpipe.trainer.engine import Engine, Job
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
-from sbpipe.trainer.setup import slots_for
+from sbpipe.trainer.setup import ON_DEVICE, slots_for
 from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
 
@@ -69,10 +70,10 @@ class Session:
         """`state` is what an earlier session's `state` gave, to go on from there."""
         self._plan, self._began = plan, time.perf_counter()
         self.config = plan.config
-        self.spans = Spans()
+        self._device = next(plan.job.model.parameters()).device
+        self.spans, self._untimed = spans_on(self._device, ON_DEVICE)
         self.is_over = threading.Event()
         """Set when the loop must not wait for another batch."""
-        self._device = next(plan.job.model.parameters()).device
         self._opened = ExitStack()
         is_new = not plan.path.exists()
         resume = state is not None and (plan.path / CONFIG).exists()
@@ -162,7 +163,14 @@ class Session:
 
     def _inline_port(self, twin: OwnJob, slots: Slots, trained: TrainedLosses | None) -> InlinePort:
         selector, _ = assemble_own(
-            self.config, twin, self._batches(), SlotSource(slots), self._device, Spans(), self.events, trained
+            self.config,
+            twin,
+            self._batches(),
+            SlotSource(slots),
+            self._device,
+            spans_on(self._device, PASSES)[0],
+            self.events,
+            trained,
         )
 
         def handle(message: Message) -> list[Message]:
@@ -193,6 +201,9 @@ class Session:
         for warning in warnings_of(self.config):
             log.warning("%s", warning)
             self.events.write("warning", text=warning)
+        if self._untimed:
+            log.info("%s", self._untimed)
+            self.events.write("note", text=self._untimed)
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.beside import keep_to_what_is_left
+from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
 from sbpipe.runs.checkpoints import has_checkpoint
@@ -34,6 +35,7 @@ from sbpipe.scoring.precision import refuse
 from sbpipe.selection import TrainedLosses
 from sbpipe.selector.build import Builder, assemble
 from sbpipe.selector.finder import Finder
+from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob
 from sbpipe.selector.permission import ALLOW, Permission
 from sbpipe.selector.service import SelectorService, hello_of, new_selector_id
@@ -236,9 +238,8 @@ def inline_port(
     setup: Setup, slots: Slots, events: EventLog, trained: TrainedLosses | None = None
 ) -> InlinePort:
     """A port whose one peer is a selector in this process, which answers in the caller's thread."""
-    selector, _ = assemble(
-        setup.config, setup.data, SlotSource(slots), setup.device, Spans(), events, trained
-    )
+    spans, _ = spans_on(setup.device, PASSES)
+    selector, _ = assemble(setup.config, setup.data, SlotSource(slots), setup.device, spans, events, trained)
 
     def handle(message: Message) -> list[Message]:
         devices.make_current(setup.device)  # the caller's thread is the dispatcher's, which knows no device
@@ -302,7 +303,9 @@ def run_selector(
     port = finder.find(is_stopped)
     if port is None:
         return RunEnd.STOPPED
-    spans = Spans()
+    spans, untimed = spans_on(device, PASSES)
+    if untimed:
+        log.info("%s", untimed)
     builder = _builder_of(config, given, selector_id, device, spans, job)
     hello = hello_of(selector_id, devices.describe(device), config.selector.precision)
     service = SelectorService(port, hello, config.link, builder, spans, finder.moved)

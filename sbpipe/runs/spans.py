@@ -22,9 +22,9 @@ class Spans:
         self._recent: dict[str, list[float]] = {}
         self._lock = threading.Lock()  # side threads add while the loop takes
 
-    def span(self, name: str) -> "_Span":
+    def span(self, name: str) -> "Span":
         """Time one stage."""
-        return _Span(self, name)
+        return Span(self, name)
 
     def gathered(self) -> "Gathered":
         """Time stages that come in several pieces, each of which counts once."""
@@ -63,6 +63,9 @@ class Spans:
         with self._lock:
             return {name: [self.count[name], seconds] for name, seconds in self.total_s.items()}
 
+    def settle(self) -> None:
+        """Have all stages that have begun in the totals: of these, nothing is still to be read."""
+
     def mean_ms(self, name: str) -> float | None:
         """Mean duration of a stage, None if it never ran."""
         return 1e3 * self.total_s[name] / self.count[name] if self.count[name] else None
@@ -85,17 +88,19 @@ def stages_together(some: Stages, more: Stages) -> Stages:
 
 
 # Classes rather than generators: a loop enters a dozen of them per step, at a third of the cost.
-class _Span:
-    __slots__ = ("_begin", "_name", "_spans")
+class Span:
+    """One stage while it lasts; until it ends, it may be given another name."""
+
+    __slots__ = ("_begin", "_spans", "name")
 
     def __init__(self, spans: Spans, name: str) -> None:
-        self._spans, self._name = spans, name
+        self._spans, self.name = spans, name
 
     def __enter__(self) -> None:
         self._begin = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self._spans.add(self._name, self._begin, time.perf_counter() - self._begin)
+        self._spans.add(self.name, self._begin, time.perf_counter() - self._begin)
 
 
 class Gathered:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sbpipe.machine.device_spans import Plan
 from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
@@ -17,6 +18,8 @@ from sbpipe.scoring.autotune import AnyScorer, Tuning
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
+PASSES = Plan(timed=("view", "score", "tune"))
+"""Stages that an accelerator times; all others end when the host has waited for the device anyway."""
 
 
 class Candidates(Protocol):

@@ -12,12 +12,14 @@ from sbpipe.config.plugins import is_plugin
 from sbpipe.data import Data, load_data, score_file
 from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine import devices, numerics
+from sbpipe.machine.device_spans import Plan, spans_on
 from sbpipe.machine.layout import layout_of, placed
 from sbpipe.models import build_model, parts_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, build_loss
 from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
+from sbpipe.runs.names import LOOP_STAGES, stages_of
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.engine import Job
 from sbpipe.trainer.first_weights import load_first_weights
@@ -29,6 +31,15 @@ from sbpipe.weights.manifest import build_manifest, fast_part
 from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.trainer")
+
+ON_DEVICE = Plan(
+    # The host has to time `wait_view`: it lies within `wait` and is known only afterwards.
+    timed=[name for name in LOOP_STAGES if name not in ("wait_view", "augment")],
+    waiting=["wait"],
+    worked="augment",
+    side=["view"],
+)
+"""What an accelerator times of a loop."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
             devices.resolve("selector.device", name)
     devices.use(device)
     repeats = numerics.make_repeatable(device) if config.must_repeat else ""
-    spans = Spans()
+    spans, untimed = spans_on(device, ON_DEVICE._replace(apart=stages_of("trainer", "apart")))
     data = load_data(
         config.data, config.view, seed=config.seed, device=device, batch_size=config.train.batch_size
     )
@@ -126,7 +137,7 @@ def prepare(config: Config, device_name: str | None = None, *, is_resumed: bool 
         )
         source = "" if is_resumed else config.train.init_from
         loaded = load_first_weights(model, config.model.name, source) if source else ""
-        notes = tuple(filter(None, (repeats, loaded)))
+        notes = tuple(filter(None, (repeats, untimed, loaded)))
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
         model = placed(model, device)

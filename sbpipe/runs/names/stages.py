@@ -34,6 +34,13 @@ STAGES: tuple[Stage, ...] = (
     Stage("weigh", "trainer", "overhead", "weigh", "weights of the examples from their fresh losses"),
     Stage("backward", "trainer", "work", "backward", "backward pass"),
     Stage("optimizer", "trainer", "work", "optimizer", "optimizer step"),
+    Stage(
+        "augment",
+        "trainer",
+        "work",
+        "augment on the device",
+        "an accelerator only: views of the next batch computed there, while the loop had nothing else for it",
+    ),
     Stage("steer", "trainer", "overhead", "steer", "what the losses decide for the next leases"),
     Stage("publish", "trainer", "overhead", "publish", "a snapshot of all weights offered to the selectors"),
     Stage("publish_fast", "trainer", "overhead", "publish fast parts", "a snapshot of the fast parts alone"),

@@ -21,6 +21,7 @@ STAGE_COLOURS = {
     "backward": "#274f86",
     "weigh": "#7c93d6",
     "optimizer": "#5aa7c9",
+    "augment": "#7fc1b4",
     "steer": "#8fb3d9",
     "publish": "#c2477f",
     "publish_fast": "#d98bb0",

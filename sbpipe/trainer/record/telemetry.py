@@ -258,6 +258,7 @@ class Telemetry:
 
     def summary(self) -> dict[str, Any]:
         """The loop's numbers under their stable names; accounts add those of the whole run."""
+        self._spans.settle()
         stream = self._stream
         loop_s = self._loop_s()
         return {
@@ -308,6 +309,7 @@ class Telemetry:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
+        self._spans.settle()
         return {
             **vars(self._tally),
             "staleness": self._tally.staleness.copy(),

@@ -1,0 +1,256 @@
+"""Spans on an accelerator's own clock: how long the device took for a stage, not how long launching it took.
+
+The host only queues work: its clock sees neither how long a stage takes nor when the device has nothing to
+do. So an event is queued where a stage begins and one where it ends, and what lies between them is read when
+both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time.
+A stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
+kernel to its last: where the host launches slower than the device computes, the gaps count too. It must not
+know what the stages do.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+
+from sbpipe.runs.spans import Gathered, Span, Spans, Stages
+
+_MOST_BESIDE = 64
+"""Pieces of side threads' work that nobody has asked about yet."""
+
+
+class Plan(NamedTuple):
+    """Which stages a device times: those of one thread, the loop's."""
+
+    timed: Collection[str]
+    waiting: Collection[str] = ()
+    """Of these, stages in which only other threads give the device work."""
+    worked: str = ""
+    """What such work counts as."""
+    apart: Collection[str] = ()
+    """Of these, stages at whose end the host has waited for the device itself: they are read then."""
+    side: Collection[str] = ()
+    """Stages of another thread, timed by the host, whose work on the device is no waiting."""
+
+
+def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
+    """Spans that time these stages on the device, and what a user shall know if they cannot: "" = nothing."""
+    if device.type == "cpu":
+        return Spans(), ""
+    try:
+        begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+        begin.record()
+        end.record()
+        end.synchronize()
+        begin.elapsed_time(end)
+    # Each backend says in its own way that its events have no time.
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Spans(), (
+            f"{device} does not tell how long its work takes ({reason}): busy and idle are of the host, "
+            "which only launches it"
+        )
+    return DeviceSpans(device, plan), ""
+
+
+class _Queued(NamedTuple):
+    """A stage whose end the device may not have reached."""
+
+    name: str
+    begin: torch.Event
+    end: torch.Event
+    asked_at: float
+    """When the host queued its beginning: the device cannot have begun before."""
+    within: list[tuple[str, float, float]]
+    """Name, begin and duration of what the host timed meanwhile."""
+    into: Spans
+    """Where it is added: to all, or to the pieces of a stage that comes in several."""
+
+
+class DeviceSpans(Spans):
+    """Spans whose stages, as far as they are planned, are timed by the device; the others by the host."""
+
+    def __init__(self, device: torch.device, plan: Plan) -> None:
+        super().__init__()
+        self._device = device
+        self._plan = plan
+        self._beside: deque[tuple[torch.Event, torch.Event]] = deque(maxlen=_MOST_BESIDE)
+        """Where work of side threads begins and ends."""
+        self._queue: deque[_Queued | Spans] = deque()
+        """What is to be read; spans are the pieces of stages, when all of them have been queued."""
+        self._free: list[torch.Event] = []
+        self._open: _DeviceSpan | None = None
+        self._thread = 0
+        # The event that was read last, and when it came on the host's clock.
+        self._last: torch.Event | None = None
+        self._last_at = 0.0
+
+    def span(self, name: str) -> Span:
+        """Time one stage."""
+        if name in self._plan.side:
+            return _SideSpan(self, name)
+        return _DeviceSpan(self, name, self) if name in self._plan.timed else super().span(name)
+
+    def gathered(self) -> Gathered:
+        """Time stages that come in several pieces, each of which counts once."""
+        return _GatheredOnDevice(self)
+
+    def add(self, name: str, begin: float, duration_s: float) -> None:
+        """Record what the host timed; within a stage of the device, as much as lies in it there too."""
+        if self._open is not None and threading.get_ident() == self._thread:
+            self._open.within.append((name, begin, duration_s))
+        else:
+            super().add(name, begin, duration_s)
+
+    def clear(self) -> None:
+        """Count from here: what the device has still to do was asked for before."""
+        self._queue.clear()
+        super().clear()
+
+    def totals(self) -> Stages:
+        """Every stage that the device has ended so far."""
+        self.read()
+        return super().totals()
+
+    def take_recent(self) -> dict[str, list[float]]:
+        """Start, duration, ... of each stage that the device has ended since the last call."""
+        self.read()
+        return super().take_recent()
+
+    def settle(self) -> None:
+        """Wait until the device has ended every stage."""
+        last = next((item for item in reversed(self._queue) if isinstance(item, _Queued)), None)
+        if last is not None:
+            last.end.synchronize()
+        self.read()
+
+    def read(self) -> None:
+        """Add the stages that the device has ended; waits for nothing."""
+        while self._queue:
+            item = self._queue[0]
+            if isinstance(item, _Queued) and not item.end.query():
+                return
+            self._queue.popleft()
+            if isinstance(item, _Queued):
+                self._read(item)
+            else:
+                for name, recent in item.take_recent().items():
+                    super().add(name, recent[0], item.total_s[name])
+
+    # --- of its spans -----------------------------------------------------------------------------
+
+    def mark(self) -> torch.Event:
+        """Put an event into the queue."""
+        event = self._free.pop() if self._free else torch.Event(self._device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(self._device))
+        return event
+
+    def mark_beside(self) -> torch.Event:
+        """The same in a side thread."""
+        event = torch.Event(self._device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(self._device))
+        return event
+
+    def worked_beside(self, begin: torch.Event, end: torch.Event) -> None:
+        """A side thread gave the device work between these."""
+        self._beside.append((begin, end))
+
+    def opened(self, span: "_DeviceSpan | None") -> None:
+        """A stage has begun in this thread, or ended."""
+        self._open, self._thread = span, threading.get_ident()
+
+    def queue(self, item: _Queued | Spans) -> None:
+        """Read it when the device has come so far."""
+        self._queue.append(item)
+        if isinstance(item, _Queued) and item.name in self._plan.apart:
+            item.end.synchronize()
+        self.read()
+
+    def _read(self, item: _Queued) -> None:
+        duration_s = 1e-3 * item.begin.elapsed_time(item.end)
+        begin = item.asked_at
+        if self._last is not None:
+            # From one event to the next: milliseconds since the start of a long run would be too coarse.
+            begin = max(begin, self._last_at + 1e-3 * self._last.elapsed_time(item.begin))
+            self._free.append(self._last)
+        # The two clocks may run apart, but it cannot end after now.
+        begin = min(begin, time.perf_counter() - duration_s)
+        self._last, self._last_at = item.end, begin + duration_s
+        if item.name in self._plan.waiting:
+            worked_s = min(duration_s, self._beside_s(item.begin, 1e3 * duration_s))
+            duration_s -= worked_s
+            # At its end: the loop waited for this work.
+            Spans.add(item.into, self._plan.worked, begin + duration_s, worked_s)
+        self._free.append(item.begin)
+        Spans.add(item.into, item.name, begin, duration_s)
+        for name, at, lasted_s in item.within:
+            start, stop = max(at, begin), min(at + lasted_s, begin + duration_s)
+            Spans.add(item.into, name, start, max(0.0, stop - start))
+
+    def _beside_s(self, begin: torch.Event, lasted_ms: float) -> float:
+        """How long the device worked for side threads in a stage of so many milliseconds."""
+        found_ms = 0.0
+        while self._beside and self._beside[0][1].query():
+            first, last = self._beside[0]
+            stop_ms = begin.elapsed_time(last)
+            found_ms += max(0.0, min(stop_ms, lasted_ms) - max(0.0, begin.elapsed_time(first)))
+            if stop_ms > lasted_ms:
+                break  # the rest of it may lie in the next such stage
+            self._beside.popleft()
+        return 1e-3 * found_ms
+
+
+class _DeviceSpan(Span):
+    __slots__ = ("_asked_at", "_event", "_into", "_on", "within")
+
+    def __init__(self, spans: DeviceSpans, name: str, into: Spans) -> None:
+        super().__init__(spans, name)
+        self._on, self._into = spans, into
+        self.within: list[tuple[str, float, float]] = []
+
+    def __enter__(self) -> None:
+        self._asked_at = time.perf_counter()
+        self._event = self._on.mark()
+        self._on.opened(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._on.opened(None)
+        end = self._on.mark()
+        self._on.queue(_Queued(self.name, self._event, end, self._asked_at, self.within, self._into))
+
+
+class _SideSpan(Span):
+    __slots__ = ("_event", "_on")
+
+    def __init__(self, spans: DeviceSpans, name: str) -> None:
+        super().__init__(spans, name)
+        self._on = spans
+
+    def __enter__(self) -> None:
+        self._event = self._on.mark_beside()
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._on.worked_beside(self._event, self._on.mark_beside())
+
+
+class _Pieces(Spans):
+    def __init__(self, spans: DeviceSpans) -> None:
+        super().__init__()
+        self._on = spans
+
+    def span(self, name: str) -> Span:
+        return _DeviceSpan(self._on, name, self)
+
+
+class _GatheredOnDevice(Gathered):
+    def __init__(self, spans: DeviceSpans) -> None:
+        super().__init__(spans)
+        self._on, self._pieces = spans, _Pieces(spans)
+
+    def __exit__(self, *_: object) -> None:
+        self._on.queue(self._pieces)
