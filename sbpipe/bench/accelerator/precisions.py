@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sbpipe.bench.accelerator.check import Fact, NotHere, Size, attempt
-from sbpipe.bench.accelerator.stage import Stage, first, has_tf32, seconds, set_stage, tf32
+from sbpipe.bench.accelerator.stage import Stage, first, has_tf32, seconds, set_stage
 from sbpipe.config import LossConfig
 from sbpipe.errors import DeviceError
+from sbpipe.machine.numerics import full_float32, rounded_float32
 from sbpipe.models.losses import build_loss
 from sbpipe.records import Floats
 from sbpipe.scoring import Scorer
@@ -24,7 +25,7 @@ _WIDTH = 1024
 def measure(size: Size) -> Sequence[Fact]:
     """Of a model with convolutions in every precision, then of one that is all linear layers."""
     stage = set_stage(size, first())
-    with tf32(False):
+    with full_float32(stage.device):
         facts = list(_of_convolutions(stage, size))
     return [*facts, *attempt("linear layers", lambda: _of_linear_layers(stage, size))]
 
@@ -40,7 +41,7 @@ def _of_convolutions(stage: Stage, size: Size) -> Iterator[Fact]:
 def _beside(stage: Stage, size: Size, name: str, wanted: Floats, base_s: float) -> list[Fact]:
     if name == "tf32" and not has_tf32(stage.device):
         raise NotHere(f"{stage.device} has no TF32")
-    with tf32(True) if name == "tf32" else nullcontext():
+    with rounded_float32(stage.device) if name == "tf32" else nullcontext():
         scorer = _scorer(stage, "fp32" if name == "tf32" else name)
         if scorer.precision not in (name, "fp32"):
             raise NotHere(f"it is scored in {scorer.precision} instead")

@@ -2,6 +2,7 @@
 
 import copy
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 
@@ -22,22 +23,28 @@ def measure(size: Size) -> Sequence[Fact]:
     stage = set_stage(size, first())
     model, manifest = stage.setup.train_step.model, stage.setup.manifest
     slots = Slots.create(manifest.num_bytes)
-    publisher = PartPublisher(model, manifest, slots, Spans(), lambda part, version, is_late: None)
+    is_there = threading.Event()
+    publisher = PartPublisher(model, manifest, slots, Spans(), lambda part, version, is_late: is_there.set())
     replica, source = Replica(copy.deepcopy(model), manifest), SlotSource(slots)
     held, there, applied = [], [], []
     try:
         for version in range(1, size.rounds + 3):
             torch.accelerator.synchronize(stage.device)
+            is_there.clear()
             begin = time.perf_counter()
-            publisher.publish(version)
+            # Skipped while the last one, which is there already, is still being tidied up.
+            while not publisher.publish(version):
+                begin = time.perf_counter()
             held.append(time.perf_counter() - begin)
-            publisher.close()  # waits for what is on its way
+            if not is_there.wait(_PATIENCE_S):
+                raise RuntimeError(f"a snapshot did not arrive in {_PATIENCE_S:.0f} s")
             there.append(time.perf_counter() - begin)
             begin = time.perf_counter()
             source.refresh(replica, version, exact=True, deadline_s=_PATIENCE_S)
             torch.accelerator.synchronize(stage.device)
             applied.append(time.perf_counter() - begin)
     finally:
+        publisher.close()
         slots.close()
     return [
         Fact("snapshot", manifest.num_bytes / 1e6, "MB"),

@@ -3,8 +3,7 @@
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,20 +104,6 @@ def seconds(call: Callable[[], Any], device: torch.device, rounds: int) -> float
         torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - begin)
     return statistics.median(times[2:])
-
-
-@contextmanager
-def tf32(is_on: bool) -> Iterator[None]:
-    """Let NVIDIA's libraries round factors in single precision to TF32 meanwhile, or not."""
-    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
-    before = [place.fp32_precision for place in places]
-    try:
-        for place in places:
-            place.fp32_precision = "tf32" if is_on else "ieee"
-        yield
-    finally:
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
 
 
 def has_tf32(device: torch.device) -> bool:

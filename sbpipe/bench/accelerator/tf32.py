@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from sbpipe.bench.accelerator.check import Fact, Size
-from sbpipe.bench.accelerator.stage import Stage, first, has_tf32, set_stage, tf32
+from sbpipe.bench.accelerator.stage import Stage, first, has_tf32, set_stage
 from sbpipe.machine.layout import laid_out, layout_of
+from sbpipe.machine.numerics import full_float32, rounded_float32, rounds_float32
 from sbpipe.records import Floats
 from sbpipe.scoring.programs import FloatProgram
 from sbpipe.selection.fidelity import spearman
@@ -15,20 +16,19 @@ from sbpipe.selection.fidelity import spearman
 def measure(size: Size) -> Sequence[Fact]:
     """The difference that folding makes without TF32, and all of it again with."""
     stage = set_stage(size, first())
-    with tf32(False):
+    with full_float32(stage.device):
         exact = _losses(stage)
         facts = [Fact("folded against plain, without TF32", _folding(stage), "of the outputs' norm")]
     if not has_tf32(stage.device):
         return [*facts, Fact("with TF32", None, note=f"not here: {stage.device} has no TF32")]
-    with tf32(True):
+    with rounded_float32(stage.device):
         rough = _losses(stage)
         facts.append(Fact("folded against plain, with TF32", _folding(stage), "of the outputs' norm"))
     return [
         *facts,
         Fact("scores with TF32 rank like those without", spearman(rough, exact)),
         Fact("largest difference of a score", float(abs(rough - exact).max())),
-        Fact("allowed by default in products", str(torch.backends.cuda.matmul.fp32_precision)),
-        Fact("allowed by default in convolutions", str(torch.backends.cudnn.conv.fp32_precision)),  # type: ignore[attr-defined]
+        Fact("TF32 is allowed by default", rounds_float32(stage.device)),
     ]
 
 
