@@ -8,7 +8,7 @@ from sbpipe.cli import build_parser
 from sbpipe.config import parse_assignment, resolve
 
 _COMMAND = re.compile(
-    r"(?:^|[\s(;|`'\"])((?:sbpipe|-m sbpipe) (?:trainer|selector|run|keys|doctor|watch|report)\b[^\n`;|&)]*)"
+    r"(?:^|[\s(;|`'\"])((?:sbpipe|-m sbpipe) (?:trainer|selector|run|keys|doctor|watch|report)\b[^\n`;|&)#]*)"
 )
 
 
@@ -27,7 +27,9 @@ def flags_of(text: str) -> list[argparse.Namespace]:
 
 
 def _words(command: str) -> list[str]:
-    words = shlex.split(command.split(" #")[0], comments=True)
+    # Of a command that stands in quotes only the closing one was found with it.
+    is_cut = command.count('"') % 2 == 1
+    words = shlex.split(command.rstrip().removesuffix('"') if is_cut else command)
     words = words[1:] if words[0] == "-m" else words
     # Lists of a shell hold further words, which are other commands' or the user's.
     return [word for word in words if not re.fullmatch(r"\$\{\w+\[@\]\}|\$@|\$resume|\.\.\.", word)]
