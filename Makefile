@@ -21,8 +21,8 @@ test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(VENV)/installed
-	$(BIN)/ruff format --check sbpipe tests docker examples
-	$(BIN)/ruff check sbpipe tests docker examples
+	$(BIN)/ruff format --check sbpipe tests docker deploy examples
+	$(BIN)/ruff check sbpipe tests docker deploy examples
 	$(BIN)/mypy
 
 # The pages are tested in a real browser: Debian's Chromium, installed where that can be done without asking.

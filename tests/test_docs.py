@@ -15,12 +15,13 @@ PAGES = sorted(
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docker/README.md")),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "sbpipe").rglob("README.md"),
+        *(ROOT / "deploy").rglob("README.md"),
     ]
 )
 INDEX = ROOT / "docs" / "README.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-PATH = re.compile(r"`((?:sbpipe|tests|configs|docker|docs|examples)/[\w./-]*)`")
+PATH = re.compile(r"`((?:sbpipe|tests|configs|docker|deploy|docs|examples)/[\w./-]*)`")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 

@@ -1,6 +1,6 @@
 """One run on a Ray cluster: the trainer and each selector are actors, which Ray places and starts again.
 
-    python deploy/ray/actors.py --run-dir /shared/runs/first --selectors 2 --gpus 1 job.toml --set train.epochs=20
+    python deploy/ray/actors.py --run-dir /shared/runs/first --selectors 2 --gpus 1 job.toml
 
 What is not a flag of this file goes to both roles. The run directory must be on a file system that all nodes
 share: the trainer leaves its address and a key there, selectors look there again whenever it has moved, and a
@@ -38,6 +38,7 @@ class Trainer:
     """Owns the run; its end is the end of everything."""
 
     def train(self, run_dir: str, words: list[str]) -> int:
+        """Begin the run, or resume it; the exit code."""
         run = Path(run_dir)
         if _is_finished(run):
             return FINISHED
@@ -50,6 +51,7 @@ class Selector:
     """Disposable: it may be killed and started elsewhere at any time."""
 
     def serve(self, run_dir: str, words: list[str]) -> int:
+        """Select until the run is over; the exit code."""
         code = run_role("selector", *words, "--connect", run_dir, "--orphan-timeout", "600")
         if code in (FINISHED, MISTAKE, STOPPED):
             return code
@@ -80,14 +82,18 @@ def start(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Start everything and wait for the trainer; its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run-dir", required=True, help="on a file system that all nodes share")
     parser.add_argument("--selectors", type=int, default=1)
     parser.add_argument("--gpus", type=float, default=0, help="of each role; a share lets two use one")
     args, words = parser.parse_known_args()
     ray.init()
     training, selectors = start(str(Path(args.run_dir).resolve()), words, args.selectors, args.gpus)
-    code = ray.get(training)
+    code: int = ray.get(training)
+    # Held until here: Ray ends an actor that nobody holds.
     del selectors
     return code
 

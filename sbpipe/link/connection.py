@@ -144,7 +144,7 @@ def _reachable(connect: str, connection: Connection) -> Connection:
             _KEY,
             connect,
             reason,
-            "Start it with --bind tcp://0.0.0.0:5570 --keys DIR, made by `sbpipe keys DIR`",
+            "Start it with --bind tcp://0.0.0.0:0",
         )
     if not control.is_any:
         return connection

@@ -18,6 +18,7 @@ from sbpipe.config import LinkConfig
 from sbpipe.errors import PeerLost, PeerRejected, SbpipeError
 from sbpipe.link import messages
 from sbpipe.link.ports import OnePeerPort
+from sbpipe.link.reaching import why_silent
 from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
@@ -30,6 +31,8 @@ log = logging.getLogger("sbpipe.selector")
 
 # A signal sets `is_stopped` but does not wake the queue: the main loop looks this often.
 _POLL_S = 0.2
+_ASK_AFTER_S = 15.0
+"""Not at once, for a trainer may still load its data; not at the end, for the address may be wrong."""
 
 
 def new_selector_id() -> str:
@@ -72,6 +75,7 @@ class SelectorService:
         self._was_welcomed = False
         self._said_hello = False
         self._is_lost = False
+        self._has_asked = False
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._talk, name="link", daemon=True)
 
@@ -176,7 +180,14 @@ class SelectorService:
         patience_s = self._link.orphan_timeout_s if self._was_welcomed else self._link.wait_s
         if silent_s > patience_s:
             knob = "link.orphan_timeout_s" if self._was_welcomed else "link.wait_s"
-            raise PeerLost(f"no trainer at {self._link.connect} for {silent_s:.0f} s ({knob})")
+            why = why_silent(self._link.connect)
+            raise PeerLost(
+                f"no trainer at {self._link.connect} for {silent_s:.0f} s ({knob}){': ' if why else ''}{why}"
+            )
+        if silent_s > _ASK_AFTER_S and not self._has_asked:
+            self._has_asked = True
+            if why := why_silent(self._link.connect):
+                log.warning("still waiting, up to %.0f s: %s", patience_s, why)
         if self._was_welcomed and silent_s > self._lost_after_s and not self._is_lost:
             self._is_lost = True
             log.warning("the trainer is silent for %.1f s; waiting up to %.0f s for it", silent_s, patience_s)
@@ -205,7 +216,7 @@ class SelectorService:
             if not self._said_hello:
                 return
             self._said_hello = False
-            self._is_lost, self._was_welcomed = False, True
+            self._is_lost, self._was_welcomed, self._has_asked = False, True, False
             self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
             self._inbox.drop_leases()
             self._inbox.put(message)
