@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger, scale",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
