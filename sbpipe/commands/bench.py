@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger, accelerator",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger, accelerator, scale",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     of_faults = parser.add_argument_group(

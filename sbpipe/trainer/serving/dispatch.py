@@ -61,7 +61,7 @@ class Dispatcher:
         self._is_stopping = False
         self._is_paused = False
         self._paused_at = 0.0
-        self._next_heartbeat = 0.0
+        self._next_heartbeat = self._next_watch = 0.0
         self._alone_since = time.monotonic()
         self._announced = dict.fromkeys(Part, -1)
         self.num_fenced = 0
@@ -325,6 +325,10 @@ class Dispatcher:
         return not self._config.is_clocked and self._config.selection.fallback not in ("wait", "fail")
 
     def _watch(self, now: float) -> None:
+        # Many selectors' answers come by the thousand a second, and silence is measured in heartbeats.
+        if now < self._next_watch:
+            return
+        self._next_watch = now + self._config.link.heartbeat_s / 10
         for name, reason in self._roster.complaints(now, self._stream.ledger.holders).items():
             self._reception.lose(name, reason)
             self._expire(name)
@@ -341,14 +345,14 @@ class Dispatcher:
         self.most_selectors = max(self.most_selectors, len(peers))
         if self._is_paused:
             return
-        idle = {peer.name for peer in peers if not self._stream.ledger.num_held(peer.name)}
+        busy = self._stream.ledger.holders
         for peer, lease in self._stream.grant(peers):
             if not self._port.send(peer.name, lease):
                 self._reception.lose(peer.name, "does not take messages")
                 self._expire(peer.name)
                 continue
             peer.owes(lease.lease_id)
-            if peer.name in idle:
+            if peer.name not in busy:
                 peer.begins(now)
         if not peers and not self._stream.is_finished:
             self._go_alone(now)

@@ -1,10 +1,10 @@
 """How much to lease to whom, of many selectors: pure arithmetic, no state.
 
-One selector is leased what the next train batch needs. Were that shared out among many, each would be asked for a handful of
-candidates: passes that are mostly overhead, and sets too small to choose from. So from `MANY` on a lease is a
-share of several train batches, in proportion to what each selector scores per second, so that all take about
-the same time; never less than `LEAST` candidates, and never more than one selector alone would be given. All
-its candidates are considered, so nothing is scored in vain.
+One selector is leased what the next train batch needs. Shared out among many, that would be a handful of
+candidates for each: passes that are mostly overhead, and sets too small to choose from. So from `MANY` on a
+lease is a share of several train batches, in proportion to what each selector scores per second, so that all
+take about the same time; never less than `LEAST` candidates, and never more than one selector alone would be
+given. All its candidates are considered, so nothing is scored in vain.
 
 What that costs is staleness. While a lease is scored, steps go by: with n selectors that are all needed,
 n leases are out at a time, which are n * lease * keep / batch_size train batches. Only as many batches are
@@ -13,8 +13,7 @@ chose as well with weights of up to eight steps before as with fresh ones (docs/
 
     MOST_AHEAD * batch_size / (keep * LEAST)
 
-selectors are of use at a time; the others wait. Selectors that are faster than that leave fewer batches ahead
-and, where they are faster than the loop, none of this is needed.
+selectors are of use at a time; the others wait. Selectors that are faster than the loop leave less ahead.
 """
 
 from collections.abc import Mapping
@@ -31,16 +30,14 @@ there on, and a set policy keeps some sixteen of them.
 MOST_AHEAD = 8.0
 """Train batches that may be out at a time on account of the number of selectors."""
 MARGIN = 1.0
-"""Train batches that should be on hand or nearly so beside them: leases end when they end, not when a batch is
-needed.
-"""
+"""Train batches that should be on hand, or nearly so, beside these: leases do not end when a batch is needed."""
 HEADROOM = 1.1
 """How much faster than the loop the selectors are that count as needed."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates in a lease of each selector, and the train batches that are out if all needed are at work."""
+    """Candidates in a lease of each selector, and the train batches that those needed have out."""
 
     leases: Mapping[str, int]
     ahead: float

@@ -14,7 +14,13 @@ from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.records import Classes, Floats, Ids, Selection
 
-_COLUMNS = ("scores", "stamp", "keep_probability", "times_considered", "times_kept")
+_COLUMNS = {
+    "scores": np.float32,
+    "stamp": np.int32,
+    "keep_probability": np.float32,
+    "times_considered": np.int32,
+    "times_kept": np.int32,
+}
 
 
 class ScoreTable:
@@ -36,13 +42,18 @@ class ScoreTable:
         self._irreducible = irreducible
         self.classes = classes
         rows = num_examples if most_rows is None else min(num_examples, most_rows)
-        self.owner: Ids | None = None if rows == num_examples else np.full(rows, -1, np.int64)
+        is_shared = rows < num_examples
+        # Row by row in memory: candidates are anywhere in the table, and each then costs one page, not six.
+        table = np.zeros(rows, [*_COLUMNS.items(), *([("owner", np.int64)] if is_shared else [])])
+        self.owner: Ids | None = table["owner"] if is_shared else None
         """The example in each row, -1 = nobody yet; None = every example has a row of its own number."""
-        self.scores: Floats = np.zeros(rows, np.float32)
-        self.stamp: NDArray[np.int32] = np.zeros(rows, np.int32)  # version + 1; 0 = never scored
-        self.keep_probability: Floats = np.zeros(rows, np.float32)
-        self.times_considered: NDArray[np.int32] = np.zeros(rows, np.int32)
-        self.times_kept: NDArray[np.int32] = np.zeros(rows, np.int32)
+        if self.owner is not None:
+            self.owner[:] = -1
+        self.scores: Floats = table["scores"]
+        self.stamp: NDArray[np.int32] = table["stamp"]  # version + 1; 0 = never scored
+        self.keep_probability: Floats = table["keep_probability"]
+        self.times_considered: NDArray[np.int32] = table["times_considered"]
+        self.times_kept: NDArray[np.int32] = table["times_kept"]
         self._capacity = history
         self.recent: Floats = np.empty(0, np.float32)
         self.recent_ids: Ids = np.empty(0, np.int64)

@@ -169,6 +169,8 @@ class Stream:
         # A depth of one says that nothing is to be scored while a step trains.
         target = max(base, plan.ahead + fleet.MARGIN) if self.sync.depth > 1 else base
         short = min(most_ahead, target) * self.batch_size - coming
+        if short <= 0.0:
+            return []
         able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if self.is_waiting else 2)]
         # Who was never measured comes first, or would never be.
         able.sort(key=lambda peer: (ledger.num_held(peer.name), -(peer.rate or math.inf)))
