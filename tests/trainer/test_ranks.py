@@ -149,7 +149,12 @@ def test_shares_that_are_not_alike_count_by_their_examples(batch_size: int, tmp_
 @pytest.mark.slow
 def test_every_policy_considers_and_keeps_on_two_ranks_what_it_does_on_one(tmp_path: Path) -> None:
     """Also those that weigh: `steady` by fresh losses of the whole batch, `infobatch` by chances."""
-    policies = [policy for policy in POLICIES if not POLICIES[policy].traits.needs_irreducible]
+    # Not `shuffled`: it deals by the bits of the scores, and these are of weights that differ in the last one.
+    policies = [
+        policy
+        for policy in POLICIES
+        if not POLICIES[policy].traits.needs_irreducible and policy != "shuffled"
+    ]
     runs = [(ranked(selection__policy=policy), tmp_path / policy) for policy in policies]
     train_all(runs)
     for config, path in runs:
@@ -193,13 +198,15 @@ def test_a_pipelined_run_of_two_ranks_trains_every_batch_and_fills_what_is_late(
 @pytest.mark.slow
 @pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3), ("full", 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(shard: str, ranks: int, tmp_path: Path) -> None:
-    changes = {"selection__policy": "sb", "optim__name": "AdamW", "optim__lr": 0.01, "train__ema": 0.9}
+    changes = {"selection__policy": "sb", "train__ema": 0.9, "optim__clip": 1.0, "checkpoint__keep": 9}
     train_inline(ranked(train__ranks=1, **changes), tmp_path / "whole")
-    train_ranks(ranked(train__steps=5, train__shard="full", **changes), tmp_path / "run")
-    longer = ranked(train__ranks=ranks, train__shard=shard, **changes)
+    train_ranks(ranked(train__shard="full", **changes), tmp_path / "run")
+    for step in (10, 12):
+        (tmp_path / "run" / "checkpoints" / f"step-{step}.pt").unlink()
+    other = ranked(train__ranks=ranks, train__shard=shard, **changes)
     if ranks == 1:
-        train_inline(longer, tmp_path / "run", resume=True)
+        train_inline(other, tmp_path / "run", resume=True)
     else:
-        train_ranks(longer, tmp_path / "run", resume=True)
+        train_ranks(other, tmp_path / "run", resume=True)
     assert events_of(tmp_path / "run", "resumed")[0]["step"] == 5
     assert distance(weights_in(tmp_path / "whole"), weights_in(tmp_path / "run")) < 10 * CLOSE
