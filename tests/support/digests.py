@@ -23,9 +23,9 @@ from sbpipe.data.score_file import ScoreFile, write_scores
 from sbpipe.errors import ConfigError
 from sbpipe.scoring import int8
 from sbpipe.selection import POLICIES
+from support.ranked import train_ranks
 from support.runs import (
     SMALL,
-    train_data_parallel,
     train_inline,
     train_over,
     train_over_the_wire,
@@ -37,7 +37,7 @@ TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
     "inline": train_inline,
     "lockstep": train_over_the_wire,
     "fixed-lag": train_over,
-    "data-parallel": train_data_parallel,
+    "data-parallel": train_ranks,
 }
 """How a run of each mode is made here; pipelined runs depend on time and are not among them."""
 

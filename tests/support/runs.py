@@ -4,11 +4,9 @@ import json
 import multiprocessing
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch
 
 from sbpipe.config import Config, resolve, toml_value
 from sbpipe.link.ports import Port
-from sbpipe.machine.place import Place
 from sbpipe.process import roles, selector_settings
 from sbpipe.records import Lease, Selection
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
@@ -165,7 +162,7 @@ _PROCESSES.set_forkserver_preload(["sbpipe.process.roles"])
 def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
     """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
     given = selector_settings(config) | {"link.connect": str(path)}
-    selector = _PROCESSES.Process(target=_select, args=(given,), daemon=True)
+    selector = _PROCESSES.Process(target=select_for, args=(given,), daemon=True)
     selector.start()
     try:
         return roles.run_trainer(config, path, resume=False, overwrite=False, on_open=lambda run_dir: None)
@@ -174,51 +171,7 @@ def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
         selector.kill()
 
 
-def _select(given: dict[str, Any]) -> None:
+def select_for(given: dict[str, Any]) -> None:
+    """Be the selector of a run."""
     torch.set_num_threads(1)
     roles.run_selector(resolve(given), given)
-
-
-def train_ranks(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
-    """A run of several ranks, each a process of its own, and of a selector where its mode has one."""
-    count = config.num_ranks
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{folder}/meeting"
-        arguments = [
-            (Place(rank, count, rank, count), meeting, config, path, resume) for rank in range(count)
-        ]
-        ranks = [_PROCESSES.Process(target=_be_rank, args=each, daemon=True) for each in arguments]
-        given = selector_settings(config) | {"link.connect": str(path)}
-        others = (
-            [] if config.is_one_process else [_PROCESSES.Process(target=_select, args=(given,), daemon=True)]
-        )
-        for process in (*ranks, *others):
-            process.start()
-        for process in ranks:
-            process.join(HANG_S)
-        for process in (*ranks, *others):
-            process.kill()
-    assert [process.exitcode for process in ranks] == [0] * count
-    return summary_of(path)
-
-
-train_data_parallel = train_ranks
-
-
-def meet(place: Place, meeting: str) -> None:
-    """The default group of some processes, over a file: no port has to be free."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=meeting,
-        rank=place.rank,
-        world_size=place.world,
-        timeout=timedelta(seconds=HANG_S),
-    )
-
-
-def _be_rank(place: Place, meeting: str, config: Config, path: Path, resume: bool) -> None:
-    meet(place, meeting)
-    role = roles.run_inline if config.is_one_process else roles.run_trainer
-    role(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None, place=place)
-    torch.distributed.destroy_process_group()

@@ -8,6 +8,7 @@ collectives of its own on the default one.
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -42,8 +43,19 @@ class Group:
         self._told: dist.Work | None = None
         with self.waiting_for("all ranks to start"):
             if not dist.is_initialized():
-                dist.init_process_group(_backend_of(device), timeout=self._wait)
+                self._meet()
             self._orders, self._words, self._losses = (self._side_group() for _ in range(3))
+
+    def _meet(self) -> None:
+        """Make the default group; ranks that were started again must not find the addresses of the dead.
+
+        torchrun keeps one store over its restarts, so what is written there needs a name of its own.
+        """
+        backend = _backend_of(self.device)
+        given, rank, world = next(dist.rendezvous("env://", self.rank, self.world, timeout=self._wait))
+        given.set_timeout(self._wait)
+        store = dist.PrefixStore(f"sbpipe {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", given)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=self._wait)
 
     def _side_group(self) -> dist.ProcessGroup:
         group = dist.new_group(backend="gloo", timeout=self._wait)
