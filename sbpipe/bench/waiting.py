@@ -4,7 +4,7 @@ This process is the trainer, on one core; a selector of its own process has anot
 turn, so that both meet the same noise: some through the engine, some bare, which train the same model on
 batches of the same size, loaded one ahead by a thread, without selection, publishing, steering or events. A
 selector is slowed down from outside, by stopping and continuing its process: nothing in the product knows of
-it.
+it. A process of its own does that, so that the trainer's core has no part in it.
 """
 
 import itertools
@@ -32,6 +32,7 @@ from sbpipe.records import RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.setup import Setup, prepare
+from sbpipe.trainer.stream.keep import LOAD
 
 COMMON = {
     "model.name": "small_resnet",
@@ -48,8 +49,19 @@ PAIRS, STEPS = 7, 8
 """Stretches of each kind, and steps in one."""
 SETTLING = 50
 """Steps after which the keep rate must have settled."""
-CYCLE_S = 0.05
-"""How long a slowed selector works at a time."""
+CYCLE_S = 0.005
+"""How long a slowed selector works at a time: a small part of a step, for longer stops are bursts."""
+LOW, BETWEEN = 0.27, 0.35
+"""Keep rates that the selector is slowed down to: near the lower bound, and far from both."""
+_THROTTLE = """
+import os, signal, sys, time
+pid, on_s, off_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+while True:
+    time.sleep(on_s)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(off_s)
+    os.kill(pid, signal.SIGCONT)
+"""
 START_S = 120.0
 
 
@@ -69,10 +81,7 @@ def measure() -> list[Row]:
 
 def _cases(contest: "Contest") -> list[Row]:
     contest.pipelined(SETTLING)
-    rows = [*contest.rows("selector at full speed"), *contest.load()]
-    with contest.slowed(2):
-        rows.append(contest.settling("half"))
-    rows.append(contest.settling("twice"))
+    rows = [*contest.rows("selector at full speed"), *contest.load("at full speed"), *_following(contest)]
     for factor in (5, 20):
         with contest.slowed(factor):
             contest.pipelined(STEPS)
@@ -81,6 +90,22 @@ def _cases(contest: "Contest") -> list[Row]:
     rows += contest.rows("selector stopped")
     contest.send(signal.SIGKILL)
     rows += contest.rows("selector dead")
+    return rows
+
+
+def _following(contest: "Contest") -> list[Row]:
+    """How soon keep follows a selector whose speed is halved and doubled, and its load between the bounds."""
+    rate = contest.wanted_rate()
+    with contest.slowed(max(1.0, LOW / rate)):
+        contest.pipelined(2 * SETTLING)
+    with contest.slowed(2.0 * max(1.0, LOW / rate)):
+        rows = [contest.settling("half")]
+    with contest.slowed(max(1.0, LOW / rate)):
+        rows.append(contest.settling("twice"))
+    with contest.slowed(max(1.0, BETWEEN / rate)):
+        contest.pipelined(SETTLING)
+        rows += contest.load("slowed down")
+    contest.pipelined(SETTLING)
     return rows
 
 
@@ -114,7 +139,13 @@ class Contest:
             Row("waiting", f"loop waits, {what}", statistics.median(waits), "", at_most=0.01),
         ]
 
-    def load(self) -> list[Row]:
+    def wanted_rate(self) -> float:
+        """The keep rate that would make the selector busy at the speed it has now, whatever the bounds."""
+        speed, period_s = sum(peer.rate or 0.0 for peer in self._engine.roster.ready()), self._engine.period_s
+        assert period_s is not None
+        return self._setup.config.train.batch_size / (LOAD * period_s * speed)
+
+    def load(self, what: str) -> list[Row]:
         """The selector's share of busy time, which has a bar where the keep rate is at no bound."""
         begin, busy_s = time.perf_counter(), self._busy_s()
         self.pipelined(SETTLING)
@@ -122,8 +153,14 @@ class Contest:
         keep, bounds = self._engine.stream.keep, self._setup.config.keep_bounds
         is_free = bounds is not None and bounds[0] < keep < bounds[1]
         return [
-            Row("waiting", "keep rate that auto comes to", keep, ""),
-            Row("waiting", "selector busy at that rate", busy, "", at_least=0.85 if is_free else None),
+            Row("waiting", f"keep rate that auto comes to, selector {what}", keep, ""),
+            Row(
+                "waiting",
+                f"selector busy at that rate, {what}",
+                busy,
+                "",
+                at_least=0.85 if is_free else None,
+            ),
         ]
 
     def settling(self, what: str) -> Row:
@@ -139,23 +176,20 @@ class Contest:
         return Row("waiting", words, steps, "steps", at_most=SETTLING)
 
     @contextmanager
-    def slowed(self, factor: int) -> Iterator[None]:
+    def slowed(self, factor: float) -> Iterator[None]:
         """Let the selector work for one part in `factor` of the time."""
-        is_over = threading.Event()
-
-        def cycle() -> None:
-            while not is_over.wait(CYCLE_S):
-                self.send(signal.SIGSTOP)
-                is_over.wait((factor - 1) * CYCLE_S)
-                self.send(signal.SIGCONT)
-
-        thread = threading.Thread(target=cycle, name="slow", daemon=True)
-        thread.start()
+        if factor <= 1.0:
+            yield
+            return
+        times = [str(CYCLE_S), str((factor - 1.0) * CYCLE_S)]
+        throttle = subprocess.Popen([sys.executable, "-c", _THROTTLE, str(self._selector.pid), *times])
+        os.sched_setaffinity(throttle.pid, os.sched_getaffinity(self._selector.pid))
         try:
             yield
         finally:
-            is_over.set()
-            thread.join()
+            throttle.kill()
+            throttle.wait()
+            self.send(signal.SIGCONT)
 
     def pipelined(self, steps: int) -> float:
         """Train through the engine; seconds."""

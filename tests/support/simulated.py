@@ -26,7 +26,16 @@ class SimulatedSelector:
     free_at: float = 0.0
     busy_s: float = 0.0
     scored: int = 0
+    slowness: float = 1.0
+    """Of a core that is taken away: it works for `cycle_s` at a time, one part of the time in so many."""
+    cycle_s: float = 0.05
+    jitter: float = 0.0
+    """Scatter of the time that one lease takes."""
+    delay_s: float = 0.0
+    """Mean time until the trainer looks at an answer."""
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _debt: float = 0.0
+    _chance: tuple[int, float, float] = (-1, 1.0, 0.0)
 
     def take(self, lease: Lease, now: float) -> None:
         if not self.leases:
@@ -38,7 +47,7 @@ class SimulatedSelector:
         """When the first lease will be answered, how many candidates that takes, and which are kept."""
         lease, kept = self.leases[0], list[int]()
         if self.is_set and not lease.keep_all:
-            done_at = self.free_at + lease.num_candidates / self.speed
+            done_at = self._worked(lease.num_candidates / self.speed)
             return done_at, lease.num_candidates, np.arange(lease.enough, dtype=np.int32)
         considered, debt = 0, self._debt
         while considered < lease.num_candidates and len(kept) < lease.enough:
@@ -50,16 +59,38 @@ class SimulatedSelector:
                     kept.append(position)
                 if len(kept) == lease.most:
                     break
-        return self.free_at + considered / self.speed, considered, np.array(kept, np.int32)
+        return self._worked(considered / self.speed), considered, np.array(kept, np.int32)
+
+    def _worked(self, seconds: float) -> float:
+        """When so much work is done that begins when the selector is free."""
+        lease_id = self.leases[0].lease_id
+        if self._chance[0] != lease_id:
+            scatter, delay_s = self.rng.normal(0.0, self.jitter), self.rng.exponential(self.delay_s)
+            self._chance = (lease_id, float(np.exp(scatter)), float(delay_s))
+        left = seconds * self._chance[1]
+        if self.slowness == 1.0:
+            return self.free_at + left
+        # In time on its core, which is simple to add to, and back.
+        round_s = self.cycle_s * self.slowness
+        rounds, rest = divmod(self.free_at, round_s)
+        rounds_more, rest = divmod(min(rest, self.cycle_s) + left, self.cycle_s)
+        return (rounds + rounds_more) * round_s + rest
+
+    def _on_core(self, now: float) -> float:
+        """The first moment from `now` on when it has its core."""
+        round_s = self.cycle_s * self.slowness
+        return now if self.slowness == 1.0 or now % round_s < self.cycle_s else now + round_s - now % round_s
 
     def answer(self, version: int) -> Selection:
+        begin = self._on_core(self.free_at)
         self.free_at, considered, kept = self.plan()
         lease = self.leases.pop(0)
         self._debt = (self._debt + considered * lease.keep) % 1.0
-        self.busy_s += considered / self.speed
+        # As spans see it: what it waits for a core before it begins is not work, what it is stopped in is.
+        self.busy_s += self.free_at - begin
         self.scored += considered
         stats = SelectorStats(scored=self.scored, score_s=self.busy_s)
-        self.peer.answered(stats, self.free_at, considered)
+        self.peer.answered(stats, self.free_at + self._chance[2], considered)
         chances = np.full(considered, lease.keep, np.float32)
         return Selection(
             lease.lease_id, version, np.arange(considered, dtype=np.float32), kept, chances, stats
@@ -80,6 +111,7 @@ class SimulatedRun:
         self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
         self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
         self.now = self.waited_s = 0.0
+        self.jitter, self._rng = 0.0, np.random.default_rng(0)
         self.batches: list[TrainBatch] = []
         self.changes: list[tuple[int, Change]] = []
 
@@ -91,6 +123,12 @@ class SimulatedRun:
 
     def join(self, speed: float) -> None:
         self.selectors.append(self._selector(str(len(self.selectors)), speed))
+
+    def scatter(self, jitter: float, delay_s: float, seed: int) -> None:
+        """From now on steps and leases scatter by so much, and answers are looked at late."""
+        self.jitter, self._rng = jitter, np.random.default_rng(seed)
+        for number, one in enumerate(self.selectors):
+            one.jitter, one.delay_s, one.rng = jitter, delay_s, np.random.default_rng((seed, number))
 
     def step(self) -> None:
         """One step of the loop, and all that happens meanwhile."""
@@ -106,7 +144,8 @@ class SimulatedRun:
         self.stream.step_s, self.stream.ahead = self.pace.period_s, self.pace.ahead(scoring_s)
         self.stream.start()
         self._whole_at: float | None = None
-        end, fill_at = self.now + self.step_s, self.pace.fill_at
+        step_s = self.step_s * float(np.exp(self._rng.normal(0.0, self.jitter)))
+        end, fill_at = self.now + step_s, self.pace.fill_at
         self._grant()
         if fill_at is not None and fill_at < end:
             self._run_selectors(fill_at)

@@ -35,10 +35,11 @@ def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_re
 ) -> None:
     run = SimulatedRun(pipelined(selection__policy=policy), [speed_for(keep)], step_s=STEP_S, view_s=0.005)
     run.run(50)
-    settled = run.run(100)
+    settled = run.run(200)
     assert run.stream.keep == pytest.approx(keep, rel=0.11)
     assert settled.busy >= 0.85
-    assert settled.filled < 0.02
+    # `steady` keeps a little more or less than asked: for a while every tenth batch may want a piece.
+    assert settled.filled < 0.04
     assert settled.waited == 0.0
     assert settled.stalest <= 2
 
@@ -56,6 +57,38 @@ def test_it_settles_within_50_steps_after_the_speed_is_halved_or_doubled(factor:
     num_changes = len(run.changes)
     run.run(100)
     assert len(run.changes) == num_changes
+
+
+def settled_after(seen: list[float], within: float = 0.15) -> int:
+    """Steps until the rate is where it is at the end."""
+    away = [step for step, keep in enumerate(seen) if abs(keep / seen[-1] - 1.0) > within]
+    return 1 + away[-1] if away else 0
+
+
+def rates(run: SimulatedRun, steps: int) -> list[float]:
+    seen = []
+    for _ in range(steps):
+        run.step()
+        seen.append(run.stream.keep)
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("first", "cycle_s"), [(0.15, 0.005), (0.2, 0.005), (0.25, 0.05), (0.2, 0.05)])
+def test_it_settles_in_noise_too_when_a_core_is_taken_away_half_of_the_time(
+    first: float, cycle_s: float, seed: int
+) -> None:
+    run = SimulatedRun(pipelined(), [speed_for(first)], step_s=STEP_S, view_s=0.005)
+    run.scatter(0.1, 0.002, seed)
+    run.run(60)
+    run.selectors[0].slowness, run.selectors[0].cycle_s = 2.0, cycle_s
+    assert settled_after(rates(run, 100)) <= 50
+    assert run.stream.keep == pytest.approx(2 * first, rel=0.16)
+    busy = run.run(60).busy
+    assert busy >= 0.85 or cycle_s == 0.05, "stops that are half a step long hit it while it waits"
+    run.selectors[0].slowness = 1.0
+    assert settled_after(rates(run, 100)) <= 50
+    assert run.stream.keep == pytest.approx(max(0.25, first), rel=0.13)
 
 
 def test_a_selector_that_joins_halves_the_rate_and_one_that_leaves_doubles_it() -> None:
@@ -116,6 +149,16 @@ def test_time_that_a_throttled_selector_does_not_see_counts_while_it_has_work() 
         # 100 candidates in a tenth of a second of its own, one answer every half: a core that is not its own.
         peer.answered(SelectorStats(score_s=0.1 * answer), 0.5 * answer, 100)
     assert peer.rate == pytest.approx(200.0, rel=0.05)
+
+
+def test_time_that_a_selector_waited_for_its_core_before_it_began_counts_beyond_the_usual_way() -> None:
+    peer, now = Peer("a", "cpu", is_ready=True), 0.0
+    for answer in range(1, 62):
+        peer.begins(now)
+        # It works for a tenth of a second, its way takes a hundredth, and each third time its core is away.
+        now += 0.11 + (0.3 if answer % 3 == 0 else 0.0)
+        peer.answered(SelectorStats(score_s=0.1 * answer), now, 100)
+    assert peer.rate == pytest.approx(500.0, rel=0.02)
 
 
 # --- the pace -------------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 from sbpipe.records import SelectorStats
+from sbpipe.trainer.serving.speed import Speed
 
-SLOWNESS = 0.9
-"""Share of what was measured that stays at each answer: about the last ten count."""
 _TRIPS = 16
 _LEASES = 4096
 
@@ -31,7 +30,7 @@ class Peer:
     stats: SelectorStats = field(default=SelectorStats(), init=False)
     rate: float | None = field(default=None, init=False)
     """Candidates per second of work, of late; None before its second answer."""
-    _rated: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _speed: Speed = field(default_factory=Speed, init=False)
     _busy_s: float = field(default=0.0, init=False)
     _tuned_s: float = field(default=0.0, init=False)
     _answered_at: float = field(default=0.0, init=False)
@@ -77,6 +76,8 @@ class Peer:
             asked_at, busy_before_s = self._asked
             self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_before_s)))
             self._asked = None
+            # Beyond the usual way: what it waited for a core before it began, which its spans do not see.
+            busy_s += max(0.0, self.round_trips[-1] - median(self.round_trips))
         elif stats.tune_s == self._tuned_s:
             # It had work all the time: what its spans do not see (a shared or throttled core) counts too.
             busy_s = max(busy_s, elapsed_s)
@@ -87,9 +88,8 @@ class Peer:
         # The first answer holds what only first ones take: pages, caches, kernels.
         if self.answers < 2 or not busy_s > 0.0:
             return
-        before, before_s = (SLOWNESS * value for value in self._rated)
-        self._rated = before + considered, before_s + busy_s
-        self.rate = self._rated[0] / self._rated[1]
+        self._speed.add(considered, busy_s)
+        self.rate = self._speed.rate
 
     def was_refused(self) -> None:
         """Its last answer does not count, but its history holds those scores: it needs the run's again."""
