@@ -68,6 +68,8 @@ class _Queued(NamedTuple):
     """Name, begin and duration of what the host timed meanwhile."""
     into: Spans
     """Where it is added: to all, or to the pieces of a stage that comes in several."""
+    is_drained: bool
+    """Whether the device had done it all when the host had queued its last piece."""
 
 
 class DeviceSpans(Spans):
@@ -148,6 +150,11 @@ class DeviceSpans(Spans):
         event.record(torch.accelerator.current_stream(self._device))
         return event
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the device has nothing left to do."""
+        return bool(torch.accelerator.current_stream(self._device).query())
+
     def mark_beside(self) -> torch.Event:
         """The same in a side thread."""
         event = torch.Event(self._device, enable_timing=True)
@@ -171,28 +178,34 @@ class DeviceSpans(Spans):
 
     def _read(self, item: _Queued) -> None:
         duration_s = 1e-3 * item.begin.elapsed_time(item.end)
-        begin = item.asked_at
+        begin, between_s = item.asked_at, 0.0
         if self._last is not None:
             # From one event to the next: milliseconds since the start of a long run would be too coarse.
-            begin = max(begin, self._last_at + 1e-3 * self._last.elapsed_time(item.begin))
+            since_s = 1e-3 * self._last.elapsed_time(item.begin)
+            between_s = self._beside_s(self._last, since_s)
+            begin = max(begin, self._last_at + since_s)
             self._free.append(self._last)
         # The two clocks may run apart, but it cannot end after now.
         begin = min(begin, time.perf_counter() - duration_s)
         self._last, self._last_at = item.end, begin + duration_s
+        worked_s = self._beside_s(item.begin, duration_s)
         if item.name in self._plan.waiting:
-            worked_s = min(duration_s, self._beside_s(item.begin, 1e3 * duration_s))
             duration_s -= worked_s
-            # At its end: the loop waited for this work.
-            Spans.add(item.into, self._plan.worked, begin + duration_s, worked_s)
+            # At its end: the loop waited for this work. Before it began the loop was in no stage.
+            Spans.add(item.into, self._plan.worked, begin + duration_s, worked_s + between_s)
+        elif between_s:
+            Spans.add(self, self._plan.worked, begin - between_s, between_s)
         self._free.append(item.begin)
         Spans.add(item.into, item.name, begin, duration_s)
+        if item.is_drained:
+            self.drained_s[item.name] += duration_s
         for name, at, lasted_s in item.within:
             start, stop = max(at, begin), min(at + lasted_s, begin + duration_s)
             Spans.add(item.into, name, start, max(0.0, stop - start))
 
-    def _beside_s(self, begin: torch.Event, lasted_ms: float) -> float:
-        """How long the device worked for side threads in a stage of so many milliseconds."""
-        found_ms = 0.0
+    def _beside_s(self, begin: torch.Event, lasted_s: float) -> float:
+        """How long the device worked for side threads in so many seconds from an event on."""
+        found_ms, lasted_ms = 0.0, 1e3 * lasted_s
         while self._beside and self._beside[0][1].query():
             first, last = self._beside[0]
             stop_ms = begin.elapsed_time(last)
@@ -200,7 +213,7 @@ class DeviceSpans(Spans):
             if stop_ms > lasted_ms:
                 break  # the rest of it may lie in the next such stage
             self._beside.popleft()
-        return 1e-3 * found_ms
+        return min(lasted_s, 1e-3 * found_ms)
 
 
 class _DeviceSpan(Span):
@@ -218,8 +231,11 @@ class _DeviceSpan(Span):
 
     def __exit__(self, *_: object) -> None:
         self._on.opened(None)
+        is_drained = self._on.is_drained
         end = self._on.mark()
-        self._on.queue(_Queued(self.name, self._event, end, self._asked_at, self.within, self._into))
+        self._on.queue(
+            _Queued(self.name, self._event, end, self._asked_at, self.within, self._into, is_drained)
+        )
 
 
 class _SideSpan(Span):

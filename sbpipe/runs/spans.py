@@ -17,6 +17,8 @@ class Spans:
     def __init__(self) -> None:
         self.total_s: defaultdict[str, float] = defaultdict(float)
         self.count: defaultdict[str, int] = defaultdict(int)
+        self.drained_s: defaultdict[str, float] = defaultdict(float)
+        """Of the totals, time in stages that a device had done as soon as the host had launched them."""
         self.keeps_recent = True
         """Whether each start and duration is kept until it is taken; totals always are."""
         self._recent: dict[str, list[float]] = {}
@@ -51,6 +53,7 @@ class Spans:
         """Count from here."""
         self.total_s.clear()
         self.count.clear()
+        self.drained_s.clear()
 
     def take_recent(self) -> dict[str, list[float]]:
         """Start, duration, start, duration, ... of each stage since the last call, on the monotonic clock."""

@@ -61,6 +61,14 @@ _RUN = (
 _LOOP_MEANINGS = {stage.name: stage.meaning for stage in STAGES if stage.role == "trainer"}
 _TRAINER = (
     Number("trainer.busy_ratio", "trainer busy", "share", "of its time in forward, backward and optimizer"),
+    Number(
+        "trainer.launch_ratio",
+        "launch-bound",
+        "share",
+        "of its time in such stages that the device had done when the host had launched them: there the host "
+        "sets the pace, the device idles between two launches, and `trainer.busy_ratio` is an upper bound; 0 "
+        "on a CPU",
+    ),
     Number("trainer.idle_ratio", "trainer idle", "share", "of its time without a batch to train on"),
     Number(
         "trainer.wait_view_ratio",

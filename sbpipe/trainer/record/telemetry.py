@@ -270,6 +270,7 @@ class Telemetry:
             "keep_rate": stream.yielded.num_kept / max(1, stream.ledger.num_considered),
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
             "trainer.busy_ratio": self._ratio(*BUSY),
+            "trainer.launch_ratio": min(1.0, sum(self._spans.drained_s[name] for name in BUSY) / loop_s),
             "trainer.idle_ratio": self._ratio("wait"),
             "trainer.wait_view_ratio": self._ratio("wait_view"),
             "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),

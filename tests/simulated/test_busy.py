@@ -1,0 +1,125 @@
+"""Busy and idle are the device's, not the host's: stages are timed by events, and nobody waits for them."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from support.runs import small
+
+import simulated
+from sbpipe.machine.device_spans import DeviceSpans, Plan
+from sbpipe.process import roles
+
+DEVICE = torch.device("sim", 0)
+KERNEL_S = 0.1
+PLAN = Plan(timed=("wait", "forward", "backward"), waiting=("wait",), worked="augment", side=("view",))
+
+
+def spans_behind(num_kernels: int) -> tuple[DeviceSpans, torch.Tensor]:
+    """Spans of a device that has work for so many kernels before it comes to what is queued next."""
+    simulated.set_kernel_s(0, KERNEL_S)
+    values = torch.empty(4, device=DEVICE)
+    for _ in range(num_kernels):
+        values.zero_()
+    return DeviceSpans(DEVICE, PLAN), values
+
+
+def test_a_stage_lasts_as_long_as_the_device_takes_for_it_and_nobody_waits_for_that() -> None:
+    spans, values = spans_behind(8)
+    for _ in range(2):
+        with spans.span("forward"):
+            values.add_(1)
+            values.add_(1)
+        with spans.span("backward"):
+            values.add_(1)
+    assert spans.totals() == {}, "the device has not come so far"
+    assert simulated.waits() == []
+    spans.settle()
+    totals = spans.totals()
+    assert totals["forward"] == [2, pytest.approx(4 * KERNEL_S, rel=1e-3)]
+    assert totals["backward"] == [2, pytest.approx(2 * KERNEL_S, rel=1e-3)]
+    recent = spans.take_recent()
+    assert recent["forward"][0] + recent["forward"][1] == pytest.approx(recent["backward"][0], abs=1e-2)
+
+
+def test_a_stage_that_the_device_does_as_fast_as_it_is_launched_is_told_apart() -> None:
+    spans, values = spans_behind(8)
+    with spans.span("forward"):
+        values.add_(1)
+    spans.settle()
+    assert spans.drained_s == {}, "the device was behind the host"
+    with spans.span("forward"):
+        torch.accelerator.synchronize(0)
+    assert spans.drained_s["forward"] > 0.0
+
+
+def test_a_loop_that_waits_while_the_device_works_leaves_it_idle_for_no_time() -> None:
+    spans, values = spans_behind(8)
+    with spans.span("wait"):
+        spans.add("wait_view", time.perf_counter(), 5.0)
+    with spans.span("forward"):
+        values.add_(1)
+    spans.settle()
+    assert spans.total_s["wait"] == pytest.approx(0.0, abs=1e-3)
+    assert spans.total_s["wait_view"] == pytest.approx(0.0, abs=1e-3), "nor for any part of it"
+
+
+def test_a_device_without_work_is_idle_until_the_loop_has_some() -> None:
+    spans, _ = spans_behind(0)
+    torch.accelerator.synchronize(0)
+    begin = time.perf_counter()
+    with spans.span("wait"):
+        while time.perf_counter() < begin + 0.05:
+            pass
+    spans.settle()
+    assert 0.05 <= spans.total_s["wait"] <= time.perf_counter() - begin
+
+
+def test_what_a_side_thread_computes_there_meanwhile_is_work_and_not_waiting() -> None:
+    spans, values = spans_behind(8)
+    with spans.span("wait"), spans.span("view"):
+        values.add_(1)
+    spans.settle()
+    assert spans.total_s["wait"] == pytest.approx(0.0, abs=1e-3)
+    assert spans.total_s["augment"] == pytest.approx(KERNEL_S, rel=1e-3)
+
+
+def test_pieces_of_a_stage_count_as_one_span_of_the_time_they_took() -> None:
+    spans, values = spans_behind(8)
+    with spans.gathered() as pieces:
+        for _ in range(2):
+            with pieces.span("forward"):
+                values.add_(1)
+            with pieces.span("backward"):
+                values.add_(1)
+    spans.settle()
+    assert spans.totals()["forward"] == [1, pytest.approx(2 * KERNEL_S, rel=1e-3)]
+
+
+def test_what_was_queued_before_a_count_began_is_not_in_it() -> None:
+    spans, values = spans_behind(2)
+    with spans.span("forward"):
+        values.add_(1)
+    spans.clear()
+    spans.settle()
+    assert spans.totals() == {}
+
+
+def test_the_busy_share_of_a_run_is_that_of_its_device(run_path: Path) -> None:
+    simulated.trace(False)
+    simulated.set_kernel_s(0, 4e-3)  # of which the host launches several meanwhile, on a busy machine too
+    config = small(mode="inline", train__device="sim:0", selection__policy="random", train__steps=8)
+    truth: list[tuple[float, float]] = []
+
+    def doing(what: str) -> None:
+        if what == "training":
+            truth.append((simulated.busy_s(0), simulated.elapsed_s(0)))
+
+    summary = roles.run_inline(
+        config, run_path, resume=False, overwrite=False, on_open=lambda run_dir: None, doing=doing
+    )
+    (busy_before, before), (busy_after, after) = truth[1], truth[-1]
+    busy = min(1.0, (busy_after - busy_before) / (after - before))
+    assert summary["trainer.busy_ratio"] == pytest.approx(busy, abs=0.05)
+    assert summary["trainer.idle_ratio"] == pytest.approx(1.0 - busy, abs=0.05)
