@@ -24,7 +24,7 @@ from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
-from sbpipe.scoring.captured import check_way
+from sbpipe.scoring.captured import check_way, named
 from sbpipe.scoring.compiling import way_out_of, why_not_compiled
 from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics
@@ -279,7 +279,8 @@ class Scorer:
         except Exception as error:
             way_out = f"{way_out_of(error)}write selector.compile = false"
             raise DeviceError(
-                f"selector.compile = true: the model cannot be compiled ({why_not_compiled(error)}). "
+                f"selector.compile = {named(self._compiles)}: the model cannot be compiled "
+                f"({why_not_compiled(error)}). "
                 f"{way_out[0].upper()}{way_out[1:]}"
             ) from error
 
