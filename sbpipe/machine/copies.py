@@ -52,7 +52,9 @@ class Pinned:
             # What is too small now would seldom be of use again.
             self._free = self._free[:_MOST_FREE]
         size = max(_SMALLEST, 1 << (num_bytes - 1).bit_length() if num_bytes else 0)
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        # Whoever comes first may be in inference mode, whose tensors nobody outside of it may write into.
+        with torch.inference_mode(False):
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def give(self, buffer: Tensor, done: torch.Event) -> None:
         """Have a buffer back, to be used again when this event has come."""
