@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Two simulated accelerators, in a run of their own: where they are, `auto` takes them (tests/simulated/README.md).
-SIMULATED := PYTHONPATH=tests/simulated/plugin
+SIMULATED := PYTHONPATH=$(CURDIR)/tests/simulated/plugin
 
 .PHONY: demo test test-fast lint browser sbom audit clean
 

@@ -102,5 +102,19 @@ def stranger_bench(minutes: float, *, as_json: bool) -> int:
     return _say(measure_stranger(minutes), as_json=as_json)
 
 
+def accelerator_bench(only: list[str], out: Path | None, *, is_quick: bool, as_json: bool) -> int:
+    """What only hardware can tell, in a file to send; 1 if a check failed."""
+    from sbpipe.bench.accelerator import report
+
+    names, place = report.chosen(only), out or Path(report.OUT)
+    report.refuse_without()
+    report.check_place(place)
+    found = report.gather(names, is_quick=is_quick, ask=report.in_a_process)
+    report.save(found, place)
+    sys.stdout.write(json.dumps(found, indent=2) + "\n" if as_json else report.page(found))
+    sys.stderr.write(f"{place} holds it all, and nothing that tells who or where you are: please send it\n")
+    return 1 if report.has_failed(found) else 0
+
+
 def _exit_code(rows: list[Row]) -> int:
     return 0 if all(row.is_met is not False for row in rows) else 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sbpipe.bench import (
     BENCHES,
+    accelerator_bench,
     faults_bench,
     growth_bench,
     lockstep_bench,
@@ -20,8 +21,9 @@ from sbpipe.errors import ConfigError
 HELP = "measure what the docs claim, side by side on this machine"
 
 OWNERS = {
-    "only": ("faults",),
-    "quick": ("faults",),
+    "only": ("faults", "accelerator"),
+    "quick": ("faults", "accelerator"),
+    "out": ("accelerator",),
     "minutes": ("soak", "stranger"),
     "every": ("soak",),
     "runs": ("lockstep",),
@@ -40,14 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger",
+        help=f"{', '.join(BENCHES)} (all), or one of faults, soak, lockstep, stranger, accelerator",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
-    of_faults = parser.add_argument_group("faults alone (a real training under each, one row for each)")
-    of_faults.add_argument(
-        "--only", nargs="+", metavar="WORD", help="faults whose names hold one of these words"
+    of_faults = parser.add_argument_group(
+        "faults (a real training under each, one row for each) and accelerator (what only hardware can tell, "
+        "in a file to send to us)"
     )
-    of_faults.add_argument("--quick", action="store_true", help="a few of them, a minute in all")
+    of_faults.add_argument(
+        "--only", nargs="+", metavar="WORD", help="faults or checks whose names hold one of these words"
+    )
+    of_faults.add_argument(
+        "--quick", action="store_true", help="a few faults, or all checks of a small model: a minute in all"
+    )
+    of_faults.add_argument(
+        "--out", type=Path, metavar="FILE", help="accelerator: the file (sbpipe-accelerator.json)"
+    )
     of_soak = parser.add_argument_group(
         "soak (one long training, its processes killed at random) and stranger (another user of this host "
         "tries a run; needs root)"
@@ -88,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         return growth_bench(args.steps, as_json=args.json)
     if args.what == ["faults"]:
         return faults_bench(args.only or [], is_quick=args.quick, as_json=args.json)
+    if args.what == ["accelerator"]:
+        return accelerator_bench(args.only or [], args.out, is_quick=args.quick, as_json=args.json)
     if args.what == ["soak"]:
         return soak_bench(args.minutes or 30.0, args.every or 20.0, as_json=args.json)
     if args.what == ["stranger"]:

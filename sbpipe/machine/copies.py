@@ -109,6 +109,12 @@ class Uploads:
         pinned.give(buffer, torch.accelerator.current_stream(self.device).record_event())
 
 
+@lru_cache(maxsize=16)
+def uploads_to(device: torch.device) -> Uploads:
+    """The uploads of everybody who has none of their own."""
+    return Uploads(device)
+
+
 class Downloads:
     """From one device to the host."""
 

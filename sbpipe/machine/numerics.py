@@ -36,11 +36,21 @@ def rounds_float32(device: torch.device) -> bool:
 @contextlib.contextmanager
 def full_float32(device: torch.device) -> Iterator[None]:
     """Round no products of float32 numbers meanwhile: what is compared must differ by more than rounding."""
-    if not rounds_float32(device):
+    with _rounded_to("ieee", device) if rounds_float32(device) else contextlib.nullcontext():
         yield
-        return
+
+
+@contextlib.contextmanager
+def rounded_float32(device: torch.device) -> Iterator[None]:
+    """Round products of float32 numbers to TF32 meanwhile, where the device has a unit for it."""
+    with _rounded_to("tf32", device):
+        yield
+
+
+@contextlib.contextmanager
+def _rounded_to(precision: str, device: torch.device) -> Iterator[None]:
     before = [knob.fp32_precision for knob in _knobs(device.type)]
-    _set_precisions(device.type, ["ieee"] * len(before))
+    _set_precisions(device.type, [precision] * len(before))
     try:
         yield
     finally:

@@ -84,15 +84,23 @@ class StandIn(nn.Module):
         ]
 
 
-def classified(gradients: list[tuple[Tensor, Tensor]]) -> Classified | None:
-    """Logits and targets, where the loss is plain cross entropy of one row of logits per example."""
+def guessed(gradients: list[tuple[Tensor, Tensor]]) -> tuple[Classified, Tensor] | None:
+    """Logits and targets, and whether they are that: the loss is plain cross entropy of one row of logits per
+    example. None where it cannot be. Nothing here waits for a device.
+    """
     if len(gradients) != 1 or gradients[0][0].dim() != 2 or gradients[0][0].shape[1] < 2:
         return None
     logits, gradient = gradients[0]
     one_hot = functional.softmax(logits, dim=1) - gradient
     targets = one_hot.argmax(dim=1)
     difference = one_hot.scatter_add_(1, targets[:, None], one_hot.new_full((len(targets), 1), -1.0))
-    return Classified(logits, targets) if bool(difference.abs().max() < _NEAR) else None
+    return Classified(logits, targets), difference.abs().max() < _NEAR
+
+
+def classified(gradients: list[tuple[Tensor, Tensor]]) -> Classified | None:
+    """Logits and targets, where the loss is plain cross entropy of one row of logits per example."""
+    guess = guessed(gradients)
+    return guess[0] if guess is not None and bool(guess[1]) else None
 
 
 def residuals_of(losses: Tensor, gradients: list[tuple[Tensor, Tensor]], known: Classified | None) -> Tensor:

@@ -37,6 +37,11 @@ def check_way(compiled: bool | str, device: torch.device, *, is_own: bool) -> No
         )
 
 
+def named(compiled: bool | str) -> str:
+    """The value of the setting as its user wrote it."""
+    return repr(compiled) if isinstance(compiled, str) else str(compiled).lower()
+
+
 def fast(run: torch.nn.Module, compiled: bool | str) -> Run:
     """A module as `selector.compile` wants it to be called."""
     if compiled == GRAPH:

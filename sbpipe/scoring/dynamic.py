@@ -67,7 +67,7 @@ class DynamicProgram:
                     setattr(parent, name, self._layers[-1])
         self.notes: list[str] = []
 
-    def refresh(self) -> bool:
+    def refresh(self) -> bool | Tensor:
         """Quantise and pack the weights that moved; whether all are finite."""
         for layer in self._layers:
             layer.refresh()

@@ -7,7 +7,7 @@ goes through the model as it is, under autocast. It must not know how a batch wa
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from sbpipe.errors import ModelError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.machine.numerics import full_float32, rounds_float32
-from sbpipe.models.stand_in import Losses, StandIn, classified, residuals_of
+from sbpipe.models.stand_in import Losses, StandIn, guessed, residuals_of
 from sbpipe.records import Floats, Lot
 from sbpipe.scoring.agreement import Agreement, agreement_of
 from sbpipe.scoring.captured import check_way
@@ -26,6 +26,7 @@ from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
+from sbpipe.scoring.queued import Again, Found, Queued, Reader
 from sbpipe.scoring.scorer import Scored
 
 log = logging.getLogger("sbpipe.scoring")
@@ -59,7 +60,9 @@ class OwnScorer:
         self._exact = StandIn(self.model, self.model)
         self._is_traceable = not compiled
         self._is_pending = False
-        self._is_broken = False
+        self._is_sound: bool | Tensor = True
+        self._reader = Reader(device)
+        self._way = self._num_logits = 0
         self._is_trial = False
         self._has_warned = False
         self._is_compared = False
@@ -79,10 +82,11 @@ class OwnScorer:
     def use(self, precision: str) -> None:
         """Score at this precision from now on; in fp32 where the model cannot be."""
         self.agreement.forget()
+        self._way += 1
         self.precision, self._program = self._make(precision)
         self._stand_in = StandIn(self.model, self._answer)
         if self._program is not None:
-            self._is_broken = not self._program.refresh()
+            self._is_sound = self._program.refresh()
         self._is_pending = self.statistics.are_estimated
 
     def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
@@ -138,6 +142,7 @@ class OwnScorer:
     def adopt(self, trial: Any) -> None:
         """Score as a trial does from now on."""
         self.agreement.forget()
+        self._way += 1
         self.precision, self._program = trial.precision, trial._program
         self.weights_arrived()
 
@@ -168,7 +173,7 @@ class OwnScorer:
         return True
 
     def _derive(self) -> None:
-        self._is_broken = self._program is not None and not self._program.refresh()
+        self._is_sound = self._program is None or self._program.refresh()
         self._is_pending = False
 
     # --- passes -----------------------------------------------------------------------------------
@@ -204,6 +209,11 @@ class OwnScorer:
 
     def examine(self, lot: Lot, targets: Tensor) -> Scored:
         """The loss of each candidate; where the loss shows it, the class a classifier gives it; residuals."""
+        (scored,) = self.read([self.queue(lot, targets, lambda: (lot, targets))])
+        return scored
+
+    def queue(self, lot: Lot, targets: Tensor, again: Again) -> Queued:
+        """Start what `examine` does; on an accelerator nothing waits for it. `again` gives the same batch."""
         is_compared = self.statistics.is_due(lot.num_examples)
         if self.statistics.are_estimated and self._is_pending:
             self._estimate(lot, is_compared=is_compared)
@@ -211,35 +221,72 @@ class OwnScorer:
             self._note_statistics(self._evaluated(self._exact, lot), self._of_batch(lot, kept=False))
         self.refresh()
         is_checked = not self.is_exact and self.agreement.is_due(lot.num_examples)
-        scored = self._pass(lot)
-        if self._has_overflowed(scored.scores, lot):
-            return self.examine(lot, targets)
-        if self.statistics.are_estimated:
-            self.statistics.num_estimated += lot.num_examples
-        if is_checked:
-            with full_float32(self.device):
-                exact = self._evaluated(self._exact, lot)
-            self._note(scored.scores, exact)
-        return scored
+        return self._queue(lot, again, is_checked=is_checked)
 
-    def _pass(self, lot: Lot) -> Scored:
+    def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
+        """What queued passes found, in their order; waits once, for all of them."""
+        for queued, found in zip(passes, self._reader(passes), strict=True):
+            # What an earlier pass showed may have changed the precision, and with it all later ones.
+            is_same = queued.way == self._way
+            scored = self._scored(queued, found) if is_same else self._repeated(queued)
+            if queued.was_estimated:
+                self.statistics.num_estimated += queued.num_candidates
+            yield scored
+
+    def _repeated(self, queued: Queued) -> Scored:
+        lot, _ = queued.again()
+        self.refresh()
+        again = self._queue(lot, queued.again, is_checked=False)
+        return self._scored(again, *self._reader([again]))
+
+    def _queue(self, lot: Lot, again: Again, *, is_checked: bool) -> Queued:
         with torch.set_grad_enabled(self._has_residuals):
             losses = self._checked(self._stand_in.evaluate(self._losses, lot.tree), lot)
         gradients = self._stand_in.gradients(losses)
-        known = classified(gradients)
-        scores: Floats = losses.detach().cpu().numpy()
-        if self._is_broken:
-            scores = np.full_like(scores, np.nan)
+        found = {"losses": losses.detach()}
+        if isinstance(self._is_sound, Tensor):
+            found["is_sound"] = self._is_sound
+        with torch.no_grad():
+            found |= self._told_by(losses, gradients)
+        if is_checked:
+            with full_float32(self.device), torch.no_grad():
+                found["exact"] = self._checked(self._exact.evaluate(self._losses, lot.tree), lot)
+        return Queued(found, lot.num_examples, self._way, is_checked, self.statistics.are_estimated, again)
+
+    def _told_by(self, losses: Tensor, gradients: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        """Residuals, and what a classifier says; on an accelerator, where only later it is known whether this
+        is one, residuals both ways.
+        """
+        guess = guessed(gradients)
+        known, is_known = (None, None) if guess is None else guess
+        is_far = self.device.type != "cpu"
+        if is_known is not None and not is_far and not bool(is_known):
+            known = None
+        found = {}
+        if self._has_residuals and known is not None:
+            found["residuals"] = residuals_of(losses, gradients, known)
+        if self._has_residuals and (known is None or is_far):
+            found["other_residuals"] = residuals_of(losses, gradients, None)
+        if known is not None and is_known is not None:
+            self._num_logits = known.logits.shape[1]
+            found["is_known"], found["predictions"] = is_known, known.logits.argmax(dim=1)
+            found["places"], _ = places_of(known.logits, known.targets)
+        return found
+
+    def _scored(self, queued: Queued, found: Found) -> Scored:
+        """What a pass found, judged: by it the precision may change, for this pass and for the next ones."""
+        if "is_sound" in found:
+            self._is_sound = bool(found["is_sound"])
+        scores: Floats = found["losses"] if self._is_sound else np.full_like(found["losses"], np.nan)
         self.num_overflowed += len(scores) - int(np.isfinite(scores).sum())
-        residuals = None
-        if self._has_residuals:
-            residuals = residuals_of(losses, gradients, known).cpu().numpy()
-        if known is None:
-            return Scored(scores, None, residuals)
-        self.num_outputs = known.logits.shape[1]
-        places = places_of(known.logits, known.targets)
-        assert places is not None, "the targets are places of outputs"
-        return Scored(scores, known.logits.argmax(dim=1).cpu().numpy(), residuals, places.cpu().numpy())
+        if self._has_overflowed(scores, queued.again):
+            return self._repeated(queued)
+        if queued.is_checked:
+            self._note(scores, found["exact"])
+        if not bool(found.get("is_known", False)):
+            return Scored(scores, None, found.get("other_residuals"))
+        self.num_outputs = self._num_logits
+        return Scored(scores, found["predictions"], found.get("residuals"), found["places"])
 
     @torch.no_grad()
     def _evaluated(self, stand_in: StandIn, lot: Lot) -> Floats:
@@ -276,11 +323,11 @@ class OwnScorer:
 
     # --- checks -----------------------------------------------------------------------------------
 
-    def _has_overflowed(self, scores: Floats, lot: Lot) -> bool:
+    def _has_overflowed(self, scores: Floats, again: Again) -> bool:
         """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
-        if self.precision == "fp32" or np.isfinite(scores).any():
+        if self.precision == "fp32" or np.isfinite(scores).any() or not self._is_sound:
             return False
-        if self._is_broken or not np.isfinite(self._evaluated(self._exact, lot)).any():
+        if not np.isfinite(self._evaluated(self._exact, again()[0])).any():
             return False
         log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
         self.use("fp32")

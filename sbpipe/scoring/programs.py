@@ -26,8 +26,8 @@ class Program(Protocol):
     notes: list[str]
     """What a user should know of how it was made."""
 
-    def refresh(self) -> bool:
-        """Take the weights as they are now; whether all of them are finite."""
+    def refresh(self) -> bool | Tensor:
+        """Take the weights as they are now; whether all of them are finite, on an accelerator as a tensor."""
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
@@ -65,11 +65,11 @@ class FloatProgram:
         self._fused: list[FusedConv] = []
         if isinstance(run, fx.GraphModule):
             # From the model and not from the copy: folded in single precision, then rounded once.
-            self._fused = fused(run, model, dtype, keeps_sign=bool(compiled))
+            self._fused = fused(run, model, dtype, keeps_sign=bool(compiled) or self._watched.is_far)
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
         self._run: Callable[[Tensor], Tensor] = fast(run, compiled)
 
-    def refresh(self) -> bool:
+    def refresh(self) -> bool | Tensor:
         """Fold and cast; a new norm alone changes all that it is folded into."""
         for step in self._fused:
             step.refresh()
@@ -112,7 +112,7 @@ class ByteProgram:
             [f"{', '.join(wide[:4])}{' and more' if len(wide) > 4 else ''} computes in fp32"] if wide else []
         )
 
-    def refresh(self) -> bool:
+    def refresh(self) -> bool | Tensor:
         """Quantise and pack the weights that moved; of a new norm alone, only scales and biases."""
         for layer in self._layers:
             layer.refresh()
@@ -152,8 +152,17 @@ class Watched:
         self._seen = [-1] * len(self._tensors)
         self._bad: set[int] = set()
 
-    def is_finite(self) -> bool:
+    @property
+    def is_far(self) -> bool:
+        """Whether the numbers are on an accelerator."""
+        return bool(self._tensors) and self._tensors[0].device.type != "cpu"
+
+    def is_finite(self) -> bool | Tensor:
         """The sum of a tensor tells: it is not finite where one of its numbers is not."""
+        if self.is_far:
+            # All of them at once, in few kernels, and nobody waits for the answer.
+            largest = torch._foreach_norm(self._tensors, torch.inf)
+            return torch.isfinite(torch.stack([norm.float() for norm in largest])).all()
         # torch counts the writes into each tensor; a fast part writes into few of them.
         new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
         if new:

@@ -7,7 +7,7 @@ ranks agree is kept.
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +24,13 @@ from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
-from sbpipe.scoring.captured import check_way
+from sbpipe.scoring.captured import check_way, named
 from sbpipe.scoring.compiling import way_out_of, why_not_compiled
 from sbpipe.scoring.dynamic import DynamicProgram
 from sbpipe.scoring.norms import Statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
+from sbpipe.scoring.queued import Again, Found, Queued, Reader
 
 log = logging.getLogger("sbpipe.scoring")
 
@@ -74,7 +75,9 @@ class Scorer:
         self._is_compared = False
         self._padded_to = 0
         self._is_pending = False
-        self._is_broken = False
+        self._is_sound: bool | Tensor = True
+        self._reader = Reader(device)
+        self._way = 0
         self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
         """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
@@ -92,6 +95,7 @@ class Scorer:
     def use(self, precision: str) -> None:
         """Score at this precision from now on; in fp32 if the model cannot be."""
         self.agreement.forget()
+        self._way += 1
         self.precision, self._program = self._make(precision)
         self._derive()
         self._is_pending = self.statistics.are_estimated
@@ -107,6 +111,7 @@ class Scorer:
     def adopt(self, trial: Any) -> None:
         """Score as a trial does from now on."""
         self.agreement.forget()
+        self._way += 1
         self.precision, self._program = trial.precision, trial._program
         # Weights may have come since the trial looked. The check that follows them widens the ranges of int8.
         self.weights_arrived()
@@ -172,7 +177,7 @@ class Scorer:
         return True
 
     def _derive(self) -> None:
-        self._is_broken = not self._program.refresh()
+        self._is_sound = self._program.refresh()
 
     # --- before the first lease, and before a trial -----------------------------------------------
 
@@ -274,7 +279,8 @@ class Scorer:
         except Exception as error:
             way_out = f"{way_out_of(error)}write selector.compile = false"
             raise DeviceError(
-                f"selector.compile = true: the model cannot be compiled ({why_not_compiled(error)}). "
+                f"selector.compile = {named(self._compiles)}: the model cannot be compiled "
+                f"({why_not_compiled(error)}). "
                 f"{way_out[0].upper()}{way_out[1:]}"
             ) from error
 
@@ -282,55 +288,96 @@ class Scorer:
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
         """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
-        return self._pass(inputs, targets).scores
+        queued = self._queue(inputs, targets, lambda: (inputs, targets))
+        return self._scored(queued, *self._reader([queued])).scores
 
-    @torch.inference_mode()
     def examine(self, inputs: Tensor, targets: Tensor) -> Scored:
         """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
-        is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
-        if was_estimated and self._is_pending:
-            self._estimate(inputs, targets, is_compared=is_compared)
-        scored = self._pass(inputs, targets)
-        if was_estimated:
-            self.statistics.num_estimated += len(inputs)
-        elif is_compared:
-            outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
-            self._note_statistics(scored.scores[:CHECKED], self._losses(outputs, targets[:CHECKED]))
+        (scored,) = self.read([self.queue(inputs, targets, lambda: (inputs, targets))])
         return scored
 
     @torch.inference_mode()
-    def _pass(self, inputs: Tensor, targets: Tensor) -> Scored:
+    def queue(self, inputs: Tensor, targets: Tensor, again: Again) -> Queued:
+        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
+        is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
+        if was_estimated and self._is_pending:
+            self._estimate(inputs, targets, is_compared=is_compared)
+        queued = self._queue(inputs, targets, again, was_estimated=was_estimated)
+        if is_compared and not was_estimated:
+            outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
+            queued.found["batch"] = self._losses(outputs, targets[:CHECKED])
+        return queued
+
+    def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
+        """What queued passes found, in their order; waits once, for all of them."""
+        for queued, found in zip(passes, self._reader(passes), strict=True):
+            # What an earlier pass showed may have changed the precision, and with it all later ones.
+            is_same = queued.way == self._way
+            scored = self._scored(queued, found) if is_same else self._repeated(queued)
+            if queued.was_estimated:
+                self.statistics.num_estimated += queued.num_candidates
+            elif "batch" in found:
+                self._note_statistics(scored.scores[:CHECKED], found["batch"])
+            yield scored
+
+    def _repeated(self, queued: Queued) -> Scored:
+        again = self._queue(*queued.again(), queued.again, is_checked=False)
+        return self._scored(again, *self._reader([again]))
+
+    @torch.inference_mode()
+    def _queue(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        again: Again,
+        *,
+        was_estimated: bool = False,
+        is_checked: bool | None = None,
+    ) -> Queued:
         self.refresh()
-        is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
+        if is_checked is None:
+            is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
         # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
-        exact = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else None
+        found = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else {}
         outputs = self._outputs(self._shrunk(inputs))
-        losses: Floats = self._loss(outputs, targets).float().cpu().numpy()
-        losses = self._without_nonsense(losses, inputs)
-        if self._has_overflowed(losses, inputs, targets):
-            return self._pass(inputs, targets)
-        if is_checked:
-            self._note(losses[:SLICE], exact, inputs[:SLICE], targets[:SLICE])
-        residuals = None if self._residual is None else self._residual(outputs, targets).cpu().numpy()
-        if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
-            return Scored(losses, None, residuals)
-        self.num_outputs = outputs.shape[1]
-        places = places_of(outputs, targets)
+        found["losses"] = self._loss(outputs, targets).float()
+        if isinstance(self._is_sound, Tensor):
+            found["is_sound"] = self._is_sound
+        if inputs.is_floating_point():
+            found["finite"] = _finite_rows(inputs)
+        if self._residual is not None:
+            found["residuals"] = self._residual(outputs, targets)
+        if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
+            self.num_outputs = outputs.shape[1]
+            found["predictions"] = outputs.argmax(dim=1)
+            found["places"], found["are_places"] = places_of(outputs, targets)
+        return Queued(found, len(inputs), self._way, is_checked, was_estimated, again)
+
+    def _scored(self, queued: Queued, found: Found) -> Scored:
+        """What a pass found, judged: by it the precision may change, for this pass and for the next ones."""
+        if "is_sound" in found:
+            self._is_sound = bool(found["is_sound"])
+        losses = self._without_nonsense(found["losses"], found.get("finite"))
+        if self._has_overflowed(losses, queued.again):
+            return self._repeated(queued)
+        if queued.is_checked:
+            self._note(losses[:SLICE], found.get("exact"), found.get("full"))
+        has_places = "places" in found and bool(found["are_places"])
         return Scored(
             losses,
-            outputs.argmax(dim=1).cpu().numpy(),
-            residuals,
-            None if places is None else places.cpu().numpy(),
+            found.get("predictions"),
+            found.get("residuals"),
+            found["places"] if has_places else None,
         )
 
-    def _without_nonsense(self, losses: Floats, inputs: Tensor) -> Floats:
+    def _without_nonsense(self, losses: Floats, finite: NDArray[np.bool_] | None) -> Floats:
         """NaN where the inputs or weights were not finite; counts what is not finite."""
+        # With weights that are not finite no score can be believed, whatever a saturating layer made of it.
+        if not self._is_sound:
+            losses = np.full_like(losses, np.nan)
         # Found beforehand, because neither a fused ReLU nor a byte lets NaN through to the loss.
-        if inputs.is_floating_point() or self._is_broken:
-            # With weights that are not finite no score can be believed, whatever a saturating layer made of
-            # it.
-            bad = ~_finite_rows(inputs).cpu().numpy() if not self._is_broken else np.ones(len(losses), bool)
-            losses = np.where(bad, np.float32(np.nan), losses) if bad.any() else losses
+        elif finite is not None and not finite.all():
+            losses = np.where(finite, losses, np.float32(np.nan))
         count = len(losses) - int(np.isfinite(losses).sum())
         if count and not self.num_overflowed:
             found = (
@@ -344,27 +391,35 @@ class Scorer:
         self.num_overflowed += count
         return losses
 
-    def _has_overflowed(self, losses: Floats, inputs: Tensor, targets: Tensor) -> bool:
+    @torch.inference_mode()
+    def _has_overflowed(self, losses: Floats, again: Again) -> bool:
         """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
         if self.precision == "fp32" or np.isfinite(losses).any():
             return False
-        exact = self._losses(self.model(self._laid_out(self._shrunk(inputs[:SLICE]))), targets[:SLICE])
+        inputs, targets = (part[:SLICE] for part in again())
+        exact = self._losses(self.model(self._laid_out(self._shrunk(inputs))), targets)
         # Not finite in fp32 either: the model has diverged, which no precision can help.
-        if self._is_broken or not np.isfinite(exact).any():
+        if not self._is_sound or not bool(exact.isfinite().any()):
             return False
         log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
         self.use("fp32")
         return True
 
-    def _exact(self, inputs: Tensor, targets: Tensor) -> Floats | None:
-        """The losses in fp32, learning the ranges of int8 on the way; None if values were not finite."""
+    def _exact(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """The losses in fp32, learning the ranges of int8 on the way, and those at full size where candidates
+        are scored smaller; nothing if values were not finite.
+        """
         with full_float32(self.device):
             outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
-        return None if outputs is None else self._losses(outputs, targets)
+        if outputs is None:
+            return {}
+        found = {"exact": self._losses(outputs, targets)}
+        if self._scale != 1.0:
+            found["full"] = self._losses(self.model(self._laid_out(inputs)), targets)
+        return found
 
-    def _losses(self, outputs: Tensor, targets: Tensor) -> Floats:
-        losses: Floats = self._loss(outputs.float(), targets).float().cpu().numpy()
-        return losses
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(outputs.float(), targets).float()
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         inputs = laid_out(inputs, self._layout, DTYPES.get(self.precision, torch.float32))
@@ -401,7 +456,8 @@ class Scorer:
         if self.precision == "int8" and not self.statistics.num_estimated:
             self._program.calibrate(inputs[:SLICE])
         if evaluated is not None and outputs is not None:
-            self._note_statistics(evaluated, self._losses(outputs[:CHECKED], compared[1]))
+            batch = self._losses(outputs[:CHECKED], compared[1])
+            self._note_statistics(evaluated.cpu().numpy(), batch.cpu().numpy())
 
     def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
         changed = self.statistics.note(evaluated, batch)
@@ -410,11 +466,9 @@ class Scorer:
 
     # --- checks -----------------------------------------------------------------------------------
 
-    def _note(self, losses: Floats, exact: Floats | None, inputs: Tensor, targets: Tensor) -> None:
-        if exact is not None and self._scale != 1.0:
-            self.scale_agreement.note(
-                agreement_of(exact, self._losses(self.model(self._laid_out(inputs)), targets))
-            )
+    def _note(self, losses: Floats, exact: Floats | None, full: Floats | None) -> None:
+        if exact is not None and full is not None:
+            self.scale_agreement.note(agreement_of(exact, full))
         self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
         if self.agreement.is_low and self.slower:
             found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"

@@ -1,6 +1,8 @@
 """From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
 
-from collections.abc import Iterable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,8 @@ from sbpipe.errors import PeerRejected
 from sbpipe.records import Floats, Ids, Lease, Selection, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
+from sbpipe.scoring import Scored
+from sbpipe.scoring.queued import Queued
 from sbpipe.selection.draws import Mask
 from sbpipe.selector.answer_log import AnswerLog
 from sbpipe.selector.forward import ForwardPass
@@ -86,33 +90,70 @@ class Selector:
         if self._judge.needs_scores:
             self._forward.refresh(lease)
         is_whole = self._judge.chooses_sets and not lease.keep_all
-        chunks = self._as_a_set(lease) if is_whole else self._in_turn(lease, self._passes(lease))
+        chunks = self._as_a_set(lease) if is_whole else self._in_turn(lease)
         selection = self._selection(lease, chunks)
         self._log.note(selection)
         return selection
 
-    def _passes(self, lease: Lease) -> Iterator[_Seen]:
-        """Score the lease's candidates, a pass at a time."""
-        for start in range(lease.start, lease.stop, self._batch_size):
-            example_ids = self._order.ids(lease.epoch, start, min(start + self._batch_size, lease.stop))
+    def _passes(self, lease: Lease, wanted: Callable[[], int] | None = None) -> Iterator[_Seen]:
+        """Score the lease's candidates, a pass at a time.
+
+        On an accelerator passes are queued and read together: all of the lease, or with `wanted` so many as
+        should yield what is still to be kept.
+        """
+        start = lease.start
+        while start < lease.stop:
+            stop = lease.stop
+            if wanted is not None:
+                stop = min(stop, start + self._num_ahead(lease, wanted()) * self._batch_size)
+            yield from self._seen(lease, start, stop)
+            start = stop
+
+    def _num_ahead(self, lease: Lease, wanted: int) -> int:
+        """Passes to queue before one is read."""
+        if not self._forward.is_far:
+            return 1
+        keep = 1.0 if lease.keep_all else max(lease.keep, 1e-3)
+        return max(1, math.ceil(wanted / keep / self._batch_size))
+
+    def _seen(self, lease: Lease, start: int, stop: int) -> Iterator[_Seen]:
+        """Score a range of candidates; what is queued is read once."""
+        began, passes = time.perf_counter(), list[tuple[_Seen, Queued | None]]()
+        for first in range(start, stop, self._batch_size):
+            example_ids = self._order.ids(lease.epoch, first, min(first + self._batch_size, stop))
             scores, is_new = self._judge.recall(example_ids, lease.epoch)
             seen = _Seen(example_ids, scores, is_new)
-            if is_new.any():
-                scored = self._forward.score(example_ids[is_new], lease.epoch)
-                scores[is_new] = scored.scores
-                # A remembered score comes without what else the model would say.
-                if is_new.all():
-                    seen = seen._replace(
-                        predictions=scored.predictions, residuals=scored.residuals, places=scored.places
-                    )
-            # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
+            if not self._forward.is_far:
+                known = self._forward.score(example_ids[is_new], lease.epoch) if is_new.any() else None
+                yield self._told(seen, known)
+                continue
+            queued = self._forward.queue(example_ids[is_new], lease.epoch) if is_new.any() else None
+            passes.append((seen, queued))
             self.progress += 1
-            yield seen
+        reading = self._forward.read([queued for _, queued in passes if queued is not None], began)
+        for seen, queued in passes:
+            yield self._told(seen, None if queued is None else next(reading))
 
-    def _in_turn(self, lease: Lease, passes: Iterable[_Seen]) -> list[_Considered]:
+    def _told(self, seen: _Seen, scored: Scored | None) -> _Seen:
+        """Candidates of a pass with what the model said of those that went through it."""
+        # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
+        self.progress += 1
+        if scored is None:
+            return seen
+        seen.scores[seen.is_new] = scored.scores
+        # A remembered score comes without what else the model would say.
+        if not seen.is_new.all():
+            return seen
+        return seen._replace(predictions=scored.predictions, residuals=scored.residuals, places=scored.places)
+
+    def _in_turn(self, lease: Lease, passes: Iterable[_Seen] | None = None) -> list[_Considered]:
         """Choose within each pass, until enough are kept."""
         chunks: list[_Considered] = []
         num_kept = 0
+        if passes is None:
+            passes = self._passes(
+                lease, lambda: lease.enough - sum(len(each.decision.kept) for each in chunks)
+            )
         for seen in passes:
             with self._spans.span("select"):
                 decision = self._judge.choose(

@@ -4,7 +4,9 @@ It counts what that takes. It must not know policies, leases' ranges or sockets.
 """
 
 import time
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scored
 from sbpipe.scoring.autotune import AnyScorer, Tuning
+from sbpipe.scoring.queued import Queued
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
@@ -33,6 +36,14 @@ class Candidates(Protocol):
     def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Any, Any]:
         """Inputs and targets of these examples, in that order, as they look in their epochs."""
         ...
+
+
+class _Checks(NamedTuple):
+    """How many checks there were, and what was scored in."""
+
+    of_ranks: int
+    of_statistics: int
+    precision: str
 
 
 class ForwardPass:
@@ -107,36 +118,80 @@ class ForwardPass:
         if self._scorer.refresh():
             self._spans.add("refresh", begin, time.perf_counter() - begin)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether passes run on an accelerator, where several are queued before the first is read."""
+        return self._scorer.device.type != "cpu"
+
     def score(self, example_ids: Ids, epoch: int) -> Scored:
         """What the model says of some candidates."""
         begin = time.perf_counter()
-        with self._spans.span("view"):
-            inputs, targets = self._candidates.batch(example_ids, epoch)
-        statistics = self._scorer.statistics
-        num_checks, num_compared = self._scorer.agreement.num_checks, statistics.num_checks
-        precision = self.precision
-        on_core_s = time.thread_time()
+        inputs, targets = self._load(example_ids, epoch)
+        before, on_core_s = self._checks(), time.thread_time()
         with self._spans.span("score"):
             scored = self._scorer.examine(inputs, targets)
-        if self._scorer.device.type == "cpu":
+        if not self.is_far:
             self._score_cpu_s += time.thread_time() - on_core_s
+        self._offer(inputs, targets)
+        self._tell(before)
+        self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
+        self._num_scored += len(scored.scores)
+        return scored
+
+    def queue(self, example_ids: Ids, epoch: int) -> Queued:
+        """Start to score some candidates; `read` gives what the model says of them."""
+        inputs, targets = self._load(example_ids, epoch)
+        before = self._checks()
+        with self._spans.span("score"):
+            # Not these very inputs, should they be needed again: those of a whole lease may be too many.
+            queued = self._scorer.queue(inputs, targets, partial(self._candidates.batch, example_ids, epoch))
+        self._offer(inputs, targets)
+        self._tell(before)
+        self._num_scored += queued.num_candidates
+        return queued
+
+    def read(self, passes: Sequence[Queued], began: float) -> Iterator[Scored]:
+        """What the model says of the candidates of passes that were queued since `began`, pass by pass."""
+        reading = iter(self._scorer.read(passes))
+        for _ in passes:
+            before = self._checks()
+            with self._spans.span("score"):
+                scored = next(reading)
+            self._tell(before)
+            self._slowest_s = max(self._slowest_s, time.perf_counter() - began)
+            yield scored
+
+    def _load(self, example_ids: Ids, epoch: int) -> tuple[Any, Any]:
+        with self._spans.span("view"):
+            return self._candidates.batch(example_ids, epoch)
+
+    def _offer(self, inputs: Any, targets: Any) -> None:
         if self._tuning is not None:
             self._tuning.offer(inputs, targets)
-        if self._scorer.agreement.num_checks > num_checks:
+
+    def _checks(self) -> _Checks:
+        return _Checks(
+            self._scorer.agreement.num_checks, self._scorer.statistics.num_checks, self._scorer.precision
+        )
+
+    def _tell(self, before: _Checks) -> None:
+        """Write what checks found since then."""
+        statistics = self._scorer.statistics
+        if self._scorer.agreement.num_checks > before.of_ranks:
             # Under the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
-                "check", version=self.version, precision=precision, agreement=self._scorer.agreement.latest
+                "check",
+                version=self.version,
+                precision=before.precision,
+                agreement=self._scorer.agreement.latest,
             )
-        if statistics.num_checks > num_compared and statistics.checked is not None:
+        if statistics.num_checks > before.of_statistics and statistics.checked is not None:
             self._events.write(
                 "statistics",
                 version=self.version,
                 **statistics.checked._asdict(),
                 are_estimated=statistics.are_estimated,
             )
-        self._slowest_s = max(self._slowest_s, time.perf_counter() - begin)
-        self._num_scored += len(scored.scores)
-        return scored
 
     def count(self, predictions: NDArray[np.int64]) -> NDArray[np.int32]:
         """How many predictions there are of each class."""

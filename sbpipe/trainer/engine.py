@@ -23,6 +23,7 @@ from torch import nn
 from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
+from sbpipe.machine.copies import Downloads
 from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
@@ -116,6 +117,7 @@ class Engine:
         self.census = Census(self.stream.table, job.classes, job.num_classes)
         self.steering = Steering(config, job.classes, events, trained)
         self._late: StepOutcome | None = None
+        self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
         """The next train batch with its inputs, given an event that stops the wait; None at the end."""
         self.weigher = self.steering.weigher
@@ -161,8 +163,17 @@ class Engine:
 
         On an accelerator the losses of the step before are looked at: this step's are still being computed.
         """
-        told = targets if isinstance(targets, torch.Tensor) else torch.empty(0)
-        outcome = StepOutcome(batch, losses, told, self.census.class_counts)
+        told = targets if self.census.counts_by(targets) else torch.empty(0)
+        if self._downloads is None and losses.device.type != "cpu":
+            self._downloads = Downloads(losses.device)
+        outcome = StepOutcome(
+            batch,
+            losses,
+            told,
+            self.census.class_counts,
+            weights=self.steering.far_weights,
+            downloads=self._downloads,
+        )
         self.settle()
         self._late = outcome
         if outcome.is_here:

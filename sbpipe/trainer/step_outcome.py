@@ -11,8 +11,8 @@ from functools import cached_property
 import torch
 
 from sbpipe.errors import UserError
+from sbpipe.machine.copies import Downloads
 from sbpipe.records import Floats, Ids, TrainBatch
-from sbpipe.trainer.arrival import Arrival
 
 WAY_OUT = "Lower optim.lr, or look for what is wrong with the data"
 
@@ -31,19 +31,40 @@ class StepOutcome:
     """The result of one step; what is asked of it waits for the copy that was started when it was made."""
 
     def __init__(
-        self, batch: TrainBatch, losses: torch.Tensor, targets: torch.Tensor, count_classes: CountClasses
+        self,
+        batch: TrainBatch,
+        losses: torch.Tensor,
+        targets: torch.Tensor,
+        count_classes: CountClasses,
+        *,
+        weights: torch.Tensor | None = None,
+        downloads: Downloads | None = None,
     ) -> None:
+        """`weights` are those of the examples, where they were computed on the device."""
         self.batch = batch
         self.is_here = losses.device.type == "cpu"
         """Whether its numbers are at hand without waiting for a device."""
-        self._losses, self._targets = Arrival(losses), Arrival(targets)
+        self._has_weights = weights is not None
+        told = [losses, targets] if weights is None else [losses, targets, weights]
+        self._arrival = None if self.is_here else (downloads or Downloads(losses.device))(told)
+        self._told = told if self.is_here else []
         self._count_classes = count_classes
+
+    def _arrived(self) -> list[torch.Tensor]:
+        if self._arrival is not None:
+            self._told, self._arrival = self._arrival.wait(), None
+        return self._told
 
     @cached_property
     def losses(self) -> Floats:
         """The fresh loss of each example."""
-        losses: Floats = self._losses.wait().float().numpy()
+        losses: Floats = self._arrived()[0].float().numpy()
         return losses
+
+    @property
+    def weights(self) -> Floats | None:
+        """What each example counted, where that was decided on the device."""
+        return self._arrived()[2].numpy() if self._has_weights else None
 
     @cached_property
     def mean_loss(self) -> float:
@@ -53,7 +74,7 @@ class StepOutcome:
     @cached_property
     def class_counts(self) -> list[int]:
         """How many examples of the batch are of each class; [] where there are no classes."""
-        return self._count_classes(self.batch.example_ids, self._targets.wait())
+        return self._count_classes(self.batch.example_ids, self._arrived()[1])
 
     def check(self) -> None:
         """Raise if the run has diverged."""

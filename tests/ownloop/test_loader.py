@@ -14,8 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import sbpipe
+from sbpipe.config import Config
 from sbpipe.errors import ConfigError, DataError, ModelError
+from sbpipe.ownloop import session
 from sbpipe.ownloop.handed import LoopError
+from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.loader import SelectedLoader
 from sbpipe.weights.manifest import digest
 
@@ -64,6 +67,25 @@ def test_a_loop_learns_and_leaves_a_summary_with_a_verdict(tmp_path: Path, capsy
     assert summary["steps"] == 60
     assert (tmp_path / "run" / "summary.json").exists()
     assert "fidelity" in capsys.readouterr().err
+
+
+def test_selectors_are_told_which_device_the_loop_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Noted(Keeper):
+        def __init__(self, config: Config, path: Path, count: int, is_over: threading.Event) -> None:
+            told.append(config.train.device)
+            super().__init__(config, path, count, is_over)
+
+    monkeypatch.setattr(session, "Keeper", Noted)
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    loader._open()
+    loader.close()
+    assert told == [
+        "cpu"
+    ]  # `auto` would have kept the first accelerator free for a trainer that is not there
 
 
 def test_a_pass_is_as_many_batches_as_the_examples_that_are_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Passes that are recorded once: replayed, they read the weights of now. The device that records is a fake."""
+"""Passes that are recorded once: replayed, they read the weights of now. The recorder is a fake."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

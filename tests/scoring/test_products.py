@@ -68,7 +68,7 @@ class Mlp(nn.Module):
     def __init__(self, *, convolves: bool = False, sides: int = 64) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.stem = nn.Conv2d(3, 64 if convolves else 2, 9, padding=4)
+        self.stem = nn.Conv2d(3, 256 if convolves else 2, 9, padding=4)
         self.body = nn.Sequential(nn.Linear(2 * 64, sides * 2), nn.ReLU(), nn.Linear(sides * 2, sides))
         self.head = nn.Linear(sides, 10)
 

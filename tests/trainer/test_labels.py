@@ -69,11 +69,12 @@ def test_whatever_is_counted_the_estimate_is_a_share_and_trust_too(
 def test_places_are_those_of_a_slow_reference() -> None:
     outputs = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
     targets = torch.arange(50) % 7
-    found = places_of(outputs, targets)
-    assert found is not None
+    found, are_places = places_of(outputs, targets)
+    assert are_places
     for row, target, place in zip(outputs.tolist(), targets.tolist(), found.tolist(), strict=True):
         assert sorted(row, reverse=True).index(row[target]) == place
-    assert places_of(outputs, targets + 1) is None
+    _, are_places = places_of(outputs, targets + 1)
+    assert not are_places
 
 
 class Candidates:

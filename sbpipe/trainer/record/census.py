@@ -44,6 +44,10 @@ class Census:
         """Whether the data set tells the class of each example before it is loaded."""
         return self._classes is not None
 
+    def counts_by(self, targets: Any) -> bool:
+        """Whether classes are counted by these targets: they may be, and nothing else tells."""
+        return self._classes is None and isinstance(targets, torch.Tensor) and targets.ndim == 1
+
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
         """How many of these examples are of each class; by their targets where no classes are known."""
         if self._classes is not None:

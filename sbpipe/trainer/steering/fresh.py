@@ -14,6 +14,7 @@ call of torch lets go of the interpreter and may have to wait for its other thre
 import numpy as np
 import torch
 
+from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Floats, Rates
 
 _UNITS, _MOST_UNITS = 2.0**23, 2.0**46
@@ -82,7 +83,9 @@ class FreshWeights:
         else:
             shares = _share_below(losses, self._losses, self._stands_for)
         # Nearly always all examples aim at one rate: a number, not a column, has the bits of a fixed one.
-        aim = float(keep[0]) if (keep == keep[0]).all() else torch.from_numpy(keep).float().to(losses.device)
+        aim: float | torch.Tensor = float(keep[0])
+        if not (keep == keep[0]).all():
+            (aim,) = uploads_to(losses.device).together([torch.from_numpy(keep).float()])
         return _bounded(shares ** (1.0 / aim - 1.0), keep_probability, strength, aim)
 
     def _newest(self, remembered: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
@@ -121,8 +124,8 @@ def _bounded(
     """
     if keep_probability.device.type != "cpu":
         target = strength * sharp + (1.0 - strength) * keep
-        most = torch.as_tensor(1.0 / keep, device=sharp.device)
-        return torch.where(keep_probability < 1.0, torch.minimum(target / keep_probability, most), 1.0)
+        bounded = torch.clamp(target / keep_probability, max=1.0 / keep)
+        return torch.where(keep_probability < 1.0, bounded, 1.0)
     rate = keep if isinstance(keep, float) else keep.numpy()
     chances = keep_probability.numpy()
     bounded = np.minimum((strength * sharp.numpy() + (1.0 - strength) * rate) / chances, 1.0 / rate)

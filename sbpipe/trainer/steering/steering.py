@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sbpipe.config import Config
+from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import TrainedLosses
-from sbpipe.trainer.arrival import Arrival
 from sbpipe.trainer.steering.fresh import FreshWeights, effective_share
 from sbpipe.trainer.steering.groups import ScoreGroups
 from sbpipe.trainer.steering.guard import Guard
@@ -36,7 +35,8 @@ class _Taken(NamedTuple):
     """A step whose numbers may still be on their way from the device."""
 
     outcome: StepOutcome
-    weights: Arrival | None
+    weights: torch.Tensor | None
+    """What its examples counted, where that is known on the host."""
     predicted: Sequence[Predicted]
 
 
@@ -86,14 +86,15 @@ class Steering:
         if self._trained is not None:
             most = math.inf  # as InfoBatch does: whoever could have been dropped counts for those who were
         if fresh is None and most:
-            return lambda losses: self._unbiased(batch, most).to(losses.device, non_blocking=True)
+            return lambda losses: uploads_to(losses.device).together([self._unbiased(batch, most)])[0]
         if fresh is None:
             return None
         classes = None if self._classes is None else self._classes[batch.example_ids]
 
         def weigh(losses: torch.Tensor) -> torch.Tensor:
-            keep_probability = _on_device(batch.keep_probability, losses.device)
-            groups = None if classes is None else _on_device(classes, losses.device)
+            known = [batch.keep_probability] if classes is None else [batch.keep_probability, classes]
+            keep_probability, *rest = uploads_to(losses.device).together([*map(torch.from_numpy, known)])
+            groups = rest[0] if rest else None
             self._weights = fresh(losses, keep_probability, self.strength, groups, keep=batch.target_keep)
             return self._weights
 
@@ -105,12 +106,18 @@ class Steering:
         self._weights = torch.from_numpy(np.minimum(numerator / batch.keep_probability, np.float32(most)))
         return self._weights
 
+    @property
+    def far_weights(self) -> torch.Tensor | None:
+        """What the examples of the last batch count, where only the device knows: it goes with the losses."""
+        is_far = self._weights is not None and self._weights.device.type != "cpu"
+        return self._weights if is_far else None
+
     def observe(self, outcome: StepOutcome, predicted: Sequence[Predicted] = ()) -> None:
         """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes.
 
         `predicted` is what selectors' models said of the candidates before it.
         """
-        weights = Arrival(self._weights) if self._weights is not None else None
+        weights = self._weights if self.far_weights is None else None
         taken: _Taken | None = _Taken(outcome, weights, predicted)
         if not (outcome.is_here or self._is_immediate):
             taken, self._pending = self._pending, taken
@@ -129,7 +136,8 @@ class Steering:
         for told in predicted:
             self.health.predicted(told.by_class)
         swing = self.health.count(outcome.class_counts or self._groups.count(batch.scores))
-        ess = effective_share(weights.wait().numpy()) if weights is not None else None
+        counted = outcome.weights if weights is None else weights.numpy()
+        ess = None if counted is None else effective_share(counted)
         if self._ramp is not None:
             self._ramp.observe(outcome.losses, batch.keep_probability)
         if self._trained is not None:
@@ -185,8 +193,3 @@ class Steering:
 def _largest_share(classes: Classes | None) -> float | None:
     """The share of the most frequent class; None where classes are not known before examples are loaded."""
     return None if classes is None or not len(classes) else float(np.bincount(classes).max() / len(classes))
-
-
-def _on_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(values)
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

@@ -1,0 +1,45 @@
+"""Passes that were queued on a device, and the one copy that brings what several of them found to the host.
+
+It must not know models, precisions or leases.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sbpipe.machine.copies import Downloads
+
+Again: TypeAlias = Callable[[], tuple[Any, Tensor]]
+"""Makes the candidates of a pass once more: inputs and targets."""
+Found: TypeAlias = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A pass: what it found, by name, perhaps still on the device, and what its owner must know of it."""
+
+    found: dict[str, Tensor]
+    num_candidates: int
+    way: int
+    """How it was scored: another number, and the pass has to be repeated."""
+    is_checked: bool
+    was_estimated: bool
+    again: Again
+
+
+class Reader:
+    """Brings what passes found to the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._downloads = None if device.type == "cpu" else Downloads(device)
+
+    def __call__(self, passes: Sequence[Queued]) -> list[Found]:
+        """Of each pass, by name; waits once, for all of them."""
+        if self._downloads is None:
+            return [{name: value.numpy() for name, value in each.found.items()} for each in passes]
+        arrived = iter(self._downloads([value for each in passes for value in each.found.values()]).wait())
+        return [{name: next(arrived).numpy() for name in each.found} for each in passes]

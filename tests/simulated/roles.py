@@ -1,0 +1,91 @@
+"""Runs of both roles on simulated devices, with what each of them saw there."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from support import runs
+
+import simulated
+from sbpipe.config import Config, resolve
+from sbpipe.process import roles, selector_settings
+from sbpipe.records import Lease, Selection
+from sbpipe.selector.answer import Selector
+
+Waits = Counter[tuple[str, str, bool]]
+"""How often, by thread, line, and whether the device ran dry."""
+
+
+class Seen(NamedTuple):
+    """A run, and what both processes saw of their devices."""
+
+    summary: dict[str, Any]
+    trainer: dict[str, Any]
+    selector: dict[str, Any]
+    per_step: list[Waits]
+    """The trainer's waits when each step began, so far."""
+    per_lease: list[Waits]
+    """The selector's waits when each lease was taken, so far."""
+
+    @property
+    def races(self) -> list[Any]:
+        """Those of both."""
+        return [*self.trainer["races"], *self.selector["races"]]
+
+
+def waits_so_far() -> Waits:
+    """What was waited for in this process."""
+    found: Waits = Counter()
+    for wait in simulated.waits():
+        found[wait.thread, wait.where, True] += wait.drains
+        found[wait.thread, wait.where, False] += wait.count - wait.drains
+    return found
+
+
+def train(config: Config, path: Path) -> Seen:
+    """A run whose trainer is this process and whose selector another one, behind real sockets."""
+    told = path.with_suffix(".selector.json")
+    given = selector_settings(config) | {"link.connect": str(path)}
+    selector = runs._PROCESSES.Process(target=_select, args=(given, told), daemon=True)
+    per_step: list[Waits] = []
+    simulated.reset()
+    selector.start()
+    try:
+        summary = roles.run_trainer(
+            config,
+            path,
+            resume=False,
+            overwrite=False,
+            on_open=lambda run_dir: None,
+            doing=lambda what: per_step.append(waits_so_far()) if what == "training" else None,
+        )
+    finally:
+        selector.join(runs.HANG_S if not told.exists() else 10.0)
+        selector.kill()
+    seen = json.loads(told.read_text())
+    per_lease = [Counter({tuple(key): count for key, count in waits}) for waits in seen.pop("per_lease")]
+    return Seen(summary, simulated.report(), seen, per_step, per_lease)
+
+
+def _select(given: dict[str, Any], told: Path) -> None:
+    torch.set_num_threads(1)
+    simulated.trace(True)
+    per_lease: list[Any] = []
+    Selector.answer = _counted(Selector.answer, per_lease)  # type: ignore[method-assign]
+    roles.run_selector(resolve(given), given)
+    torch.accelerator.synchronize(0)  # what is still in flight is looked at too
+    torch.accelerator.synchronize(1)
+    told.write_text(json.dumps({**simulated.report(), "per_lease": per_lease}))
+
+
+def _counted(
+    answer: Callable[[Selector, Lease], Selection], per_lease: list[Any]
+) -> Callable[[Selector, Lease], Selection]:
+    def counted(self: Selector, lease: Lease) -> Selection:
+        per_lease.append(list(waits_so_far().items()))
+        return answer(self, lease)
+
+    return counted
