@@ -87,7 +87,8 @@ def test_a_check_that_fails_is_reported_with_its_reason_and_the_others_go_on(
     assert report.has_failed(found["whole"])
     page = report.page(found["whole"])
     assert "speed  3.5 GB/s" in page
-    assert "1 checks measured (1 of their facts could not be), 1 not possible here, 1 failed." in page
+    assert "1 checks measured, 1 not possible here, 1 failed." in page
+    assert "0 are not to be had here and 1 failed." in page
 
 
 def test_a_check_whose_process_dies_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:

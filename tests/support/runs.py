@@ -32,6 +32,9 @@ SMALL: dict[str, Any] = {
     "data.examples": 600,
     "data.test_examples": 100,
     "model.options": {"width": 8},
+    # What most tests mean: on a machine with accelerators `auto` would take those.
+    "train.device": "cpu",
+    "selector.device": "cpu",
     "train.batch_size": 16,
     "train.steps": 12,
     "selection.ramp": False,  # so few steps would be over before it lets scores count

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -77,7 +78,7 @@ def gather(names: Sequence[str], *, is_quick: bool, ask: Ask) -> Report:
     report = {
         "made_by": "sbpipe bench accelerator",
         "format": FORMAT,
-        "is_quick": is_quick,
+        "size": asdict(QUICK if is_quick else WHOLE),
         "versions": versions(),
         "checks": found,
     }
@@ -182,18 +183,23 @@ def _ending(report: Report) -> str:
     count = {"measured": 0, "not here": 0, FAILED: 0}
     for check in report["checks"]:
         count[check["outcome"]] += 1
-    gaps = sum(fact["value"] is None for check in report["checks"] for fact in check["facts"])
+    facts = [fact for check in report["checks"] for fact in check["facts"]]
+    broken = sum(_is_broken(fact) for fact in facts)
+    gaps = sum(fact["value"] is None for fact in facts) - broken
     return (
-        f"{count['measured']} checks measured ({gaps} of their facts could not be), "
-        f"{count['not here']} not possible here, {count[FAILED]} failed."
+        f"{count['measured']} checks measured, {count['not here']} not possible here, {count[FAILED]} failed. Of "
+        f"the facts of those measured, {gaps} are not to be had here and {broken} failed."
     )
+
+
+def _is_broken(fact: dict[str, Any]) -> bool:
+    return bool(fact["note"].startswith("failed: "))
 
 
 def has_failed(report: Report) -> bool:
     """Whether a check, or a part of one, failed where it should have measured."""
     return any(
-        check["outcome"] == FAILED or any(fact["note"].startswith("failed: ") for fact in check["facts"])
-        for check in report["checks"]
+        check["outcome"] == FAILED or any(map(_is_broken, check["facts"])) for check in report["checks"]
     )
 
 

@@ -60,7 +60,12 @@ _RUN = (
 )
 _LOOP_MEANINGS = {stage.name: stage.meaning for stage in STAGES if stage.role == "trainer"}
 _TRAINER = (
-    Number("trainer.busy_ratio", "trainer busy", "share", "of its time in forward, backward and optimizer"),
+    Number(
+        "trainer.busy_ratio",
+        "trainer busy",
+        "share",
+        "of its time in stages of work; of an accelerator, by its own clock",
+    ),
     Number(
         "trainer.launch_ratio",
         "launch-bound",
@@ -69,7 +74,12 @@ _TRAINER = (
         "sets the pace, the device idles between two launches, and `trainer.busy_ratio` is an upper bound; 0 "
         "on a CPU",
     ),
-    Number("trainer.idle_ratio", "trainer idle", "share", "of its time without a batch to train on"),
+    Number(
+        "trainer.idle_ratio",
+        "trainer idle",
+        "share",
+        "of its time without a batch to train on; an accelerator that still computes meanwhile is not idle",
+    ),
     Number(
         "trainer.wait_view_ratio",
         "trainer loads",
