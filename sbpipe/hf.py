@@ -18,6 +18,7 @@ from sbpipe.files import atomic_file
 from sbpipe.models.stand_in import Losses
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.ownloop.ranks import refuse_ranks
 from sbpipe.ownloop.select import select
 
 try:
@@ -113,6 +114,7 @@ class Selecting(_Mixed):  # type: ignore[misc]
         loader = super().get_train_dataloader()
         if self._run is None:
             return loader
+        refuse_ranks("the Trainer")
         # The Trainer's own, to seed workers: here every example is.
         loader.worker_init_fn = None
         # auto_find_batch_size begins again, with smaller batches.

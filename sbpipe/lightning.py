@@ -13,6 +13,7 @@ from typing import Any
 from sbpipe.errors import MissingExtra, SbpipeError
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.ownloop.ranks import refuse_ranks
 
 try:
     # The same library under two names: the one that the program uses already.
@@ -36,6 +37,7 @@ class Selection(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The optimizers are there."""
+        refuse_ranks("Lightning")
         if len(trainer.optimizers) != 1:
             raise LoopError(
                 f"selection: the module has {len(trainer.optimizers)} optimizers, and a train batch ends "

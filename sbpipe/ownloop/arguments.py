@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
@@ -29,6 +29,8 @@ _TAKEN = {
     "train.batch_size": "the loader's batch_size",
     "train.epochs": "the loop",
     "train.steps": "the loop",
+    "train.ranks": "torchrun",
+    "train.shard": "the model, which the loop cuts up or not,",
 }
 
 
@@ -100,15 +102,6 @@ def unwrapped(model: Any, what: str = "model") -> nn.Module:
     return model
 
 
-def refuse_ranks() -> None:
-    """Selection serves one training process; ranks that each select would train on different terms."""
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise UserError(
-            f"select: this is one of {distributed.get_world_size()} training processes, and selection serves "
-            "one. Train in one process, and give the other devices to selectors (selector='cuda:1')"
-        )
-
-
 def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
     """What both roles work on."""
     if not callable(losses):
@@ -134,6 +127,7 @@ def make_config(
     accumulate: int,
     num_workers: int,
     num_examples: int,
+    num_ranks: int = 1,
 ) -> Config:
     """The settings of a run in a user's own loop."""
     given = dict(settings or {})
@@ -157,6 +151,7 @@ def make_config(
         "train.batch_size": batch_size * accumulate,
         "train.steps": _ENDLESS,
         "data.workers": num_workers,
+        "train.ranks": num_ranks,
         # The user's own checkpoints and evaluations: ours have nothing to do.
         "checkpoint.every": 0,
         "eval.every": 0.0,

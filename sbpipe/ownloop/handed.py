@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from sbpipe.errors import UserError
 from sbpipe.records import Ids, Lot, TrainBatch
@@ -26,7 +25,8 @@ class Flight:
     batch: TrainBatch
     parts: list[Lot]
     num_handed: int = 0
-    losses: list[torch.Tensor] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+    """Of each part, or what will have them: of several ranks they are gathered beside the backward pass."""
 
     @property
     def is_handed(self) -> bool:
@@ -42,7 +42,8 @@ class Flight:
         """What is known of the examples of one part."""
         if len(self.parts) == 1:
             return self.batch
-        size = self.parts[0].num_examples
+        # Not what the part holds here: of several ranks it may be a share of it.
+        size = len(self.batch.example_ids) // len(self.parts)
         return cut(self.batch, number * size, (number + 1) * size)
 
 
@@ -61,7 +62,8 @@ class Due(NamedTuple):
 class Handed:
     """All train batches that the loop has and has not finished, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        self._rank, self._world = rank, world
         self._flights: deque[Flight] = deque()
         self.last_ids: Ids = np.empty(0, np.int64)
         """The examples of the part that was handed out last."""
@@ -88,7 +90,7 @@ class Handed:
         flight = self._unhanded
         assert flight is not None, "there is one"
         flight.num_handed += 1
-        self.last_ids = flight.part(flight.num_handed - 1).example_ids
+        self.last_ids = flight.part(flight.num_handed - 1).example_ids[self._rank :: self._world]
         return flight.parts[flight.num_handed - 1].tree
 
     def due(self) -> Due:

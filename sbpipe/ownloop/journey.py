@@ -5,14 +5,16 @@ time went. It must not know the optimizer, checkpoints or how a loop is written.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from sbpipe.config import Config
 from sbpipe.errors import ModelError
-from sbpipe.ownloop.handed import Due, Handed, LoopError
+from sbpipe.ownloop.handed import Due, Flight, Handed, LoopError
 from sbpipe.ownloop.session import Session
+from sbpipe.records import RunEnd
 from sbpipe.runs.spans import Span
 from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
@@ -41,10 +43,11 @@ class Journey:
 
     # --- a batch ----------------------------------------------------------------------------------
 
-    def begin_pass(self) -> None:
-        """A new pass begins: what the last one left is handed out again."""
+    def begin_pass(self, first: int) -> int:
+        """A new pass begins at this position: what the last one left is handed out again."""
         self.finish_if_skipped()
         self.handed.take_back()
+        return first
 
     def next_part(self) -> Any:
         """The next batch for the loop."""
@@ -86,32 +89,46 @@ class Journey:
 
     # --- its losses -------------------------------------------------------------------------------
 
-    def due(self, losses: Any) -> Due:
+    def weights(self, losses: Any) -> torch.Tensor | None:
+        """What each example of the part that these losses belong to counts; None = all alike."""
+        due = self._due(losses)
+        weights = self._weigh(due, losses)
+        if due.flight.is_weighed and self._is_here(due):
+            self._take(due.flight)
+        self._enter("backward")
+        return weights
+
+    def _weigh(self, due: Due, losses: torch.Tensor) -> torch.Tensor | None:
+        weigh = self.weigher(due)
+        weights = None if weigh is None else weigh(losses.detach())
+        due.flight.losses.append(losses.detach())
+        return weights
+
+    def _due(self, losses: Any) -> Due:
         """The part that these losses belong to; refuses what cannot be its losses."""
         self._enter("weigh")
         self.finish_if_skipped()
         self._is_taken_for_skipped = False
         due = self.handed.due()
-        if not isinstance(losses, torch.Tensor) or losses.shape != (due.num_examples,):
-            got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise ModelError(
-                f"weigh: got losses of shape {got}, want shape [{due.num_examples}]: one value per example "
-                "of the batch. reduction='none' is the usual fix"
-            )
+        check_losses(losses, due)
         return due
 
     def weigher(self, due: Due) -> Weigh | None:
         """What weighs the losses of a part; None = all count alike."""
         return self.session.engine.weigher(due.flight.part(due.number))
 
-    def take(self, due: Due, losses: torch.Tensor) -> None:
-        """The losses of a part are known; those of a whole train batch go to the engine."""
-        flight = due.flight
-        flight.losses.append(losses.detach())
-        if flight.is_weighed:
-            fresh = flight.losses[0] if len(flight.losses) == 1 else torch.cat(flight.losses)
-            self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
-        self._enter("backward")
+    @staticmethod
+    def _is_here(due: Due) -> bool:
+        """Whether a part's losses are known now, and not on their way from other ranks."""
+        return isinstance(due.flight.losses[-1], torch.Tensor)
+
+    def _take(self, flight: Flight) -> None:
+        """The losses of a whole train batch go to the engine."""
+        fresh = self._fresh(flight.losses)
+        self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
+
+    def _fresh(self, losses: list[Any]) -> torch.Tensor:
+        return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     # --- its step ---------------------------------------------------------------------------------
 
@@ -144,15 +161,41 @@ class Journey:
         self.session.engine.finish_step(self.session.step + 1, has_moved=False)
 
     def _finish(self, *, has_moved: bool, rate: float = 0.0, share: float | None = None) -> None:
-        session, outcome, self._outcome = self.session, self._outcome, None
+        session, flight = self.session, self.handed.finish()
+        if self._outcome is None:
+            self._take(flight)
+        outcome, self._outcome = self._outcome, None
         assert outcome is not None, "its losses were taken"
-        self.handed.finish()
         session.engine.finish_step(session.step + 1, has_moved=has_moved)
         if session.engine.most_selectors:
             session.keeper.was_ready()
         with session.spans.span("log"):
             session.telemetry.step(outcome, rate, session.engine.steering.health.last)
             session.telemetry.progress(share)
+
+    # --- beyond batches ---------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Train batches done."""
+        return self.session.step
+
+    @property
+    def num_selectors(self) -> int:
+        """Selectors that are ready."""
+        return len(self.session.engine.roster.ready())
+
+    def state(self) -> Mapping[str, Any]:
+        """All that another journey needs to go on."""
+        return self.session.state()
+
+    def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
+        """End the run; its summary."""
+        return self.session.close(end, reason)
+
+    def fail(self, reason: str) -> None:
+        """The loop ended by an error."""
+        self.session.fail(reason)
 
     # --- the loop's time --------------------------------------------------------------------------
 
@@ -172,3 +215,13 @@ class Journey:
     def _is_long(self, spent_s: float) -> bool:
         """An evaluation or a checkpoint of the user's is no measure of how long a step takes."""
         return spent_s > max(_LONG_S, _LONG_STEPS * (self.session.engine.period_s or 0.0))
+
+
+def check_losses(losses: Any, due: Due) -> None:
+    """Refuse what cannot be the losses of a part."""
+    if not isinstance(losses, torch.Tensor) or losses.shape != (due.num_examples,):
+        got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+        raise ModelError(
+            f"weigh: got losses of shape {got}, want shape [{due.num_examples}]: one value per example "
+            "of the batch. reduction='none' is the usual fix"
+        )

@@ -21,9 +21,9 @@ from torch import nn
 
 from sbpipe.config import digest
 from sbpipe.errors import ModelError
-from sbpipe.ownloop.arguments import refuse_ranks
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.journey import Journey
+from sbpipe.ownloop.ranks import FollowingJourney, LeadingJourney, group_of
 from sbpipe.ownloop.rehearsal import rehearse
 from sbpipe.ownloop.session import Plan, Session, say_verdict
 from sbpipe.records import Ids, RunEnd
@@ -36,7 +36,7 @@ class SelectedLoader:
     def __init__(self, plan: Plan, batch_size: int) -> None:
         self._plan, self.batch_size = plan, batch_size
         self.dataset = plan.job.data.dataset
-        self._journey: Journey | None = None
+        self._journey: Journey | FollowingJourney | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._hook: Any = None
         self._state: dict[str, Any] | None = None
@@ -56,8 +56,7 @@ class SelectedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         journey = self._open()
-        journey.begin_pass()
-        first, self._resume_at = self._resume_at, 0
+        first, self._resume_at = journey.begin_pass(self._resume_at), 0
         for position in range(first, len(self)):
             batch = journey.next_part()
             self._position = position + 1
@@ -84,11 +83,7 @@ class SelectedLoader:
                 "weigh: no optimizer is attached, so nobody would know when a step is done. Give it to "
                 "sbpipe.select(...), or call loader.attach(optimizer) before the first batch"
             )
-        due = journey.due(losses)
-        weigh = journey.weigher(due)
-        weights = None if weigh is None else weigh(losses.detach())
-        journey.take(due, losses)
-        return weights
+        return journey.weights(losses)
 
     def skip(self) -> None:
         """The loop drops the oldest batch that it has: it counts as trained and teaches selection nothing."""
@@ -130,12 +125,12 @@ class SelectedLoader:
     @property
     def num_selectors(self) -> int:
         """Selectors that are ready now; 0 before the first batch."""
-        return len(self._journey.session.engine.roster.ready()) if self._journey is not None else 0
+        return self._journey.num_selectors if self._journey is not None else 0
 
     @property
     def steps(self) -> int:
         """Train batches that are done, over all resumes; 0 before the first batch."""
-        return self._journey.session.step if self._journey is not None else 0
+        return self._journey.step if self._journey is not None else 0
 
     @property
     def last_ids(self) -> Ids:
@@ -159,17 +154,15 @@ class SelectedLoader:
 
     # --- beginning, state, end --------------------------------------------------------------------
 
-    def _open(self) -> Journey:
+    def _open(self) -> Journey | FollowingJourney:
         if self._journey is None:
             if self._summary is not None:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
-            refuse_ranks()
-            rehearse(self._plan)
             state, self._state = self._state, None
-            self._journey = Journey(Session(self._plan, state))
+            self._journey = begin(self._plan, state)
         return self._journey
 
-    def _running(self, what: str) -> Journey:
+    def _running(self, what: str) -> Journey | FollowingJourney:
         if self._journey is None:
             raise LoopError(f"{what}: no batch was drawn from the loader yet")
         return self._journey
@@ -183,8 +176,11 @@ class SelectedLoader:
             raise LoopError("state_dict: the loader was closed, and its state went with it. Ask before that")
         if self._journey is None:
             return {} if self._state is None else {"sbpipe": frozen(self._state), "position": self._resume_at}
+        state = self._journey.state()
+        if not state:
+            return {}
         position = max(0, self._position - self._journey.handed.num_parts_out)
-        return {"sbpipe": frozen(self._journey.session.state()), "position": position % len(self)}
+        return {"sbpipe": frozen(state), "position": position % len(self)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; the model has its weights already, or gets them before the next batch.
@@ -200,7 +196,7 @@ class SelectedLoader:
                 "seed, policy or mode). Use the same ones, or begin anew without it"
             )
         if self._journey is not None:
-            self._journey.session.close(RunEnd.STOPPED, "the loop goes on from a checkpoint")
+            self._journey.close(RunEnd.STOPPED, "the loop goes on from a checkpoint")
             self._journey = None
         self._state, self._resume_at = found, int(state["position"])
 
@@ -217,8 +213,9 @@ class SelectedLoader:
         journey, self._journey = self._journey, None
         if journey is not None:
             journey.finish_if_skipped()
-            self._summary = journey.session.close(end)
-            say_verdict(self._summary, self._plan.path)
+            self._summary = journey.close(end)
+            if self._summary:
+                say_verdict(self._summary, self._plan.path)
         self._forget()
         return self._summary or {}
 
@@ -226,7 +223,7 @@ class SelectedLoader:
         journey, self._journey = self._journey, None
         if journey is not None:
             self._summary = {}
-            journey.session.fail(str(error) or type(error).__name__)
+            journey.fail(str(error) or type(error).__name__)
         self._forget()
 
     def _forget(self) -> None:
@@ -244,6 +241,18 @@ class SelectedLoader:
             self.close()
         else:
             self._fail(error)
+
+
+def begin(plan: Plan, state: dict[str, Any] | None) -> Journey | FollowingJourney:
+    """The journey of this process: of a loop that is alone, of rank 0, or of a rank that follows it."""
+    device = next(plan.job.model.parameters()).device
+    group = group_of(plan.config, device)
+    rehearse(plan)
+    if group is None:
+        return Journey(Session(plan, state))
+    if group.rank:
+        return FollowingJourney(plan, group, device)
+    return LeadingJourney(Session(plan, state, group), group)
 
 
 def _leave_if_there(reference: "weakref.ref[SelectedLoader]") -> None:

@@ -19,7 +19,7 @@ def rehearse(plan: Plan) -> None:
     modes = [(module, module.training) for module in job.model.modules()]
     buffers = {name: buffer.clone() for name, buffer in job.model.named_buffers()}
     try:
-        size = config.train.batch_size // plan.accumulate
+        size = -(-config.train.batch_size // plan.accumulate // config.num_ranks)
         lot, _ = batches.batch(np.arange(size), 0)
         job.model.eval()
         with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=_kind(device)):

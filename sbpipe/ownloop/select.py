@@ -15,6 +15,7 @@ from torch import nn
 from sbpipe.models.stand_in import Losses
 from sbpipe.ownloop.arguments import batch_size_of, make_config, make_job, unwrapped
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.ownloop.ranks import num_ranks, whole_copy
 from sbpipe.ownloop.role import serve
 from sbpipe.ownloop.session import Plan
 from sbpipe.runs.directory import default_path
@@ -43,11 +44,13 @@ def select(
     the share of the examples to train on (by default as small as the selector's speed allows). `selector` is
     the device of the selector that is started beside the loop, or an address (`tcp://0.0.0.0:5555`) to listen
     at for selectors of other hosts, or None for those that will connect by `run_dir`. `accumulate` is how
-    many batches one optimizer step takes. `publish` is the module whose weights score, such as an average of
-    the model's. `settings` are dotted keys as `sbpipe run` has them. The optimizer may come later, by
-    `.attach(optimizer)`.
+    many batches one optimizer step takes. On several ranks (torchrun) `loader` has global batches, of which
+    each rank gets its share; call it before `fully_shard`. `publish` is the module whose weights score, such
+    as an average of the model's. `settings` are dotted keys as `sbpipe run` has them. The optimizer may come
+    later, by `.attach(optimizer)`.
     """
     own_job, batch_size = make_job(loader, model, losses), batch_size_of(loader)
+    world = num_ranks()
     config = make_config(
         settings,
         keep=keep,
@@ -56,6 +59,7 @@ def select(
         accumulate=accumulate,
         num_workers=own_job.data.num_workers,
         num_examples=own_job.data.num_examples,
+        num_ranks=world,
     )
     # As many as the loader has, unless the settings say otherwise.
     data = replace(own_job.data, num_workers=max(1, config.data.workers))
@@ -64,7 +68,9 @@ def select(
         serve(config, own_job, dict(settings or {}))
     path = Path(run_dir) if run_dir is not None else default_path("own")
     has_own_selector = selector is not None and "://" not in selector
-    plan = Plan(own_job, config, path, accumulate, has_own_selector, unwrapped(publish or model, "publish"))
+    published = unwrapped(publish or model, "publish")
+    skeleton = None if world == 1 else whole_copy(own_job.model)
+    plan = Plan(own_job, config, path, accumulate, has_own_selector, published, skeleton)
     selected = SelectedLoader(plan, batch_size)
     return selected if optimizer is None else selected.attach(optimizer)
 

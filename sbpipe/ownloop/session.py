@@ -28,9 +28,11 @@ from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.device_spans import spans_on
+from sbpipe.machine.place import own_place
 from sbpipe.ownloop.keeper import Keeper
+from sbpipe.ownloop.shares import SharedParts
 from sbpipe.process.roles import INLINE
-from sbpipe.records import Ids, Lease, RunEnd
+from sbpipe.records import Ids, Lease, Manifest, RunEnd
 from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
@@ -40,8 +42,12 @@ from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text
 from sbpipe.trainer.engine import Engine, Job
+from sbpipe.trainer.ranks import shards
+from sbpipe.trainer.ranks.group import Group
+from sbpipe.trainer.ranks.lead import announce_publishes
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
+from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.setup import ON_DEVICE, slots_for
 from sbpipe.weights.manifest import digest as digest_of
 from sbpipe.weights.replica import SlotSource
@@ -62,15 +68,27 @@ class Plan:
     """Whether the loop starts a selector itself."""
     published: nn.Module
     """Whose weights selectors score with."""
+    skeleton: nn.Module | None = None
+    """Of several ranks, the model as it was before anything cut it up."""
+
+    def twin(self) -> OwnJob:
+        """The job with a model of its own, whole."""
+        whole = self.job.model if self.skeleton is None else self.skeleton
+        return OwnJob(self.job.data, copy.deepcopy(whole), self.job.losses)
+
+    def manifest(self) -> Manifest:
+        """The layout of snapshots."""
+        whole = self.job.model if self.skeleton is None else self.skeleton
+        return OwnJob(self.job.data, whole, self.job.losses).manifest(self.config.sync.dtype)
 
 
 class Session:
     """One run, open until `close`."""
 
-    def __init__(self, plan: Plan, state: dict[str, Any] | None) -> None:
-        """`state` is what an earlier session's `state` gave, to go on from there."""
-        self._plan, self._began = plan, time.perf_counter()
-        self.config = plan.config
+    def __init__(self, plan: Plan, state: dict[str, Any] | None, group: Group | None = None) -> None:
+        """`state` is what an earlier session's `state` gave, to go on from there; `group` are the ranks."""
+        self._plan, self._group, self._began = plan, group, time.perf_counter()
+        self.config, self.accumulate = plan.config, plan.accumulate
         self._device = next(plan.job.model.parameters()).device
         self.spans, self._untimed = spans_on(self._device, ON_DEVICE)
         self.is_over = threading.Event()
@@ -78,9 +96,12 @@ class Session:
         self._opened = ExitStack()
         is_new = not plan.path.exists()
         resume = state is not None and (plan.path / CONFIG).exists()
-        claim(plan.path, resume=resume, overwrite=False)
+        # Ranks that torchrun started again before the user's first checkpoint begin anew.
+        place = own_place()
+        is_again = state is None and bool(place and place.num_restarts) and (plan.path / CONFIG).exists()
+        claim(plan.path, resume=resume, overwrite=is_again)
         try:
-            self._open(resume=resume)
+            self._open(resume=resume, overwrite=is_again)
             self._begin(state)
         except BaseException:
             self._opened.close()
@@ -89,13 +110,14 @@ class Session:
                 shutil.rmtree(plan.path, ignore_errors=True)
             raise
 
-    def _open(self, *, resume: bool) -> None:
+    def _open(self, *, resume: bool, overwrite: bool) -> None:
         config, plan = self.config, self._plan
         batches = self._batches()
         # While this process has no threads: a fork would copy half of them.
         batches.start()
         # A copy: the probe tries other weights, and an inline selector takes its model for itself.
-        twin = OwnJob(plan.job.data, copy.deepcopy(plan.job.model), plan.job.losses)
+        twin = plan.twin()
+        twin.model.to(self._device)
         manifest = twin.manifest(config.sync.dtype)
         if OwnJob(plan.job.data, plan.published, plan.job.losses).manifest(config.sync.dtype) != manifest:
             raise ModelError(
@@ -104,7 +126,7 @@ class Session:
             )
         fingerprints = twin.fingerprints(batches, manifest, self._device)
         self._listener = None if config.is_one_process else self._listen()
-        self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=False)
+        self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=overwrite)
         self._opened.callback(self._run_dir.close)
         if not resume:
             self._run_dir.write_config(config)
@@ -120,7 +142,7 @@ class Session:
             config=config,
             model=plan.published,
             manifest=manifest,
-            examples=PartedBatches(batches, plan.accumulate),
+            examples=self._examples(batches),
             num_examples=plan.job.data.num_examples,
             num_classes=0 if classes is None else int(classes.max()) + 1,
             classes=classes,
@@ -129,12 +151,14 @@ class Session:
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         self._opened.callback(self.engine.close)
+        if self._group is not None and shards.is_sharded(plan.published):
+            announce_publishes(self._group, self.engine)
         if self._listener is None:
             self.engine.admit(INLINE, devices.describe(self._device))
         self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)
         self._accounts = Accounts(
             config,
-            Trained(manifest, self._device, lambda: digest_of(plan.job.model)),
+            Trained(manifest, self._device, self._digest),
             self.spans,
             self.telemetry,
             self.engine,
@@ -150,6 +174,16 @@ class Session:
         # The loop's device is the trainer's: `auto` must not give it to a selector, or leave another idle.
         told = replace(config, train=replace(config.train, device=str(self._device)))
         self.keeper = Keeper(told, plan.path, count, self.is_over)
+
+    def _examples(self, batches: OwnBatches) -> Examples:
+        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
+        if self._group is None:
+            return PartedBatches(batches, self.accumulate)
+        return SharedParts(batches, self.accumulate, self._group)
+
+    def _digest(self) -> str | None:
+        """None where no rank has all weights, and the others are not here to give theirs."""
+        return None if shards.is_sharded(self._plan.job.model) else digest_of(self._plan.job.model)
 
     def _batches(self) -> OwnBatches:
         """Batches for one of the two roles in this process."""

@@ -27,7 +27,7 @@ from support.clients import (
 from torch.utils.data import DataLoader
 
 import sbpipe
-from sbpipe.errors import MissingExtra, ModelError, UserError
+from sbpipe.errors import MissingExtra, ModelError
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.loader import SelectedLoader
 
@@ -273,14 +273,3 @@ def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(
     monkeypatch.delitem(sys.modules, f"sbpipe.{extra}", raising=False)
     with pytest.raises(MissingExtra, match=rf"sbpipe\[{extra}\]"):
         importlib.import_module(f"sbpipe.{extra}")
-
-
-def test_one_of_several_training_processes_is_refused(tmp_path: Path) -> None:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        with pytest.raises(UserError, match="one of 2 training processes"):
-            next(iter(loader_of(Net(), tmp_path, square_losses)))
-    finally:
-        torch.distributed.destroy_process_group()

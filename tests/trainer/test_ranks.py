@@ -149,7 +149,7 @@ def test_shares_that_are_not_alike_count_by_their_examples(batch_size: int, tmp_
 @pytest.mark.slow
 def test_every_policy_considers_and_keeps_on_two_ranks_what_it_does_on_one(tmp_path: Path) -> None:
     """Also those that weigh: `steady` by fresh losses of the whole batch, `infobatch` by chances."""
-    # Not `shuffled`: it deals by the bits of the scores, and these are of weights that differ in the last one.
+    # Not `shuffled`: it deals by the bits of the scores, and the weights differ in their last ones.
     policies = [
         policy
         for policy in POLICIES

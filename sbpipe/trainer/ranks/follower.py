@@ -4,16 +4,17 @@ import contextlib
 import queue
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sbpipe.config import Config
 from sbpipe.machine.devices import make_current
-from sbpipe.records import Manifest, Part
+from sbpipe.records import Ids, Manifest, Part
 from sbpipe.trainer.evaluation import evaluate
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.step import RankedStep, load_share
 from sbpipe.trainer.ranks.word import Do, Word
-from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.setup import Setup
 from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import layouts_of
@@ -28,7 +29,7 @@ class Follower:
         step = setup.train_step
         assert isinstance(step, RankedStep), "ranks share their steps"
         self._setup, self._group, self._step = setup, group, step
-        self._ahead = Ahead(setup.data.train, group)
+        self._ahead = Ahead(partial(load_share, setup.data.train, group), group)
         self._published = shares_of(setup.config, step.published, setup.manifest)
 
     def run(self) -> None:
@@ -85,8 +86,9 @@ def shares_of(config: Config, model: Any, manifest: Manifest) -> dict[Part, Shar
 class Ahead:
     """A thread that loads this rank's share of the batch that rank 0 named last."""
 
-    def __init__(self, split: Examples, group: Group) -> None:
-        self._split, self._group = split, group
+    def __init__(self, load: Callable[[Ids, Ids], Any], group: Group) -> None:
+        """`load` gets example ids and epochs of a whole batch."""
+        self._load_share, self._group = load, group
         self._ready: queue.Queue[Any] = queue.Queue(maxsize=1)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._load, name="feed", daemon=True)
@@ -114,7 +116,7 @@ class Ahead:
             make_current(self._group.device)
             while (order := self._group.next_order()) is not None:
                 if not self._is_stopping.is_set():
-                    self._put(load_share(self._split, self._group, *order))
+                    self._put(self._load_share(*order))
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             self._put(error)
 

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from sbpipe.errors import DeviceError, RankLost
@@ -52,9 +54,9 @@ class Group:
         torchrun keeps one store over its restarts, so what is written there needs a name of its own.
         """
         backend = _backend_of(self.device)
-        given, rank, world = next(dist.rendezvous("env://", self.rank, self.world, timeout=self._wait))
+        given, rank, world = next(rendezvous("env://", self.rank, self.world, timeout=self._wait))
         given.set_timeout(self._wait)
-        store = dist.PrefixStore(f"sbpipe {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", given)
+        store = PrefixStore(f"sbpipe {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", given)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=self._wait)
 
     def _side_group(self) -> dist.ProcessGroup:

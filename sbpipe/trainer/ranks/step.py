@@ -61,7 +61,7 @@ class RankedStep(TrainStep):
         self, step: int, progress: float, inputs: Any, targets: Any, weigh: Weigh | None = None
     ) -> torch.Tensor:
         """Rank 0: train on its share, the others on theirs; the losses of the whole batch."""
-        by, table = self._way_to_weigh(weigh)
+        by, table = way_to_weigh(weigh, self._group.batch_size, is_clocked=self._config.is_clocked)
         word = Word(Do.STEP, step, progress, by, intervals=self.intervals(), table=table)
         self._group.tell(word)
         self._weigh = weigh
@@ -107,18 +107,6 @@ class RankedStep(TrainStep):
         return own
 
     # --- weights ----------------------------------------------------------------------------------
-
-    def _way_to_weigh(self, weigh: Weigh | None) -> tuple[By, torch.Tensor | None]:
-        """How the ranks come to the weights of their shares, and what they need for it."""
-        if weigh is None:
-            return By.NOTHING, None
-        if not isinstance(weigh, FreshWeigher):
-            return By.TABLE, weigh(torch.zeros(self._group.batch_size)).double()
-        # Under a clock a run is exact, and waits; else no rank waits for another's losses.
-        if self._config.is_clocked:
-            return By.BATCH, None
-        recent = weigh.recent()
-        return By.RECENT, None if recent is None else recent.table
 
     def _weights(self, own: torch.Tensor) -> torch.Tensor | None:
         if self._word.by is By.NOTHING:
@@ -178,6 +166,19 @@ class RankedStep(TrainStep):
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             shards.load_model(self.ema.model, state["ema"])
+
+
+def way_to_weigh(weigh: Weigh | None, count: int, *, is_clocked: bool) -> tuple[By, torch.Tensor | None]:
+    """How the ranks come to the weights of their shares of `count` examples, and what they need for it."""
+    if weigh is None:
+        return By.NOTHING, None
+    if not isinstance(weigh, FreshWeigher):
+        return By.TABLE, weigh(torch.zeros(count)).double()
+    # Under a clock a run is exact, and waits; else no rank waits for another's losses.
+    if is_clocked:
+        return By.BATCH, None
+    recent = weigh.recent()
+    return By.RECENT, None if recent is None else recent.table
 
 
 class SharedSplit:

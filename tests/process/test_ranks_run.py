@@ -1,0 +1,142 @@
+"""Ranks as a user starts them: by `sbpipe run`, which has torchrun start them, and by torchrun itself."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.ranked import train_ranks
+from support.runs import (
+    HANG_S,
+    events_of,
+    has_steps,
+    sbpipe,
+    settings,
+    small,
+    start,
+    summary_of,
+    train_inline,
+    wait_for,
+)
+
+from sbpipe.errors import ConfigError
+
+FULL = {"mode": "data-parallel", "selection__policy": "full"}
+pytestmark = pytest.mark.slow
+
+
+def test_data_parallel_has_no_selector() -> None:
+    with pytest.raises(ConfigError, match=r"selection.policy = 'sb'.*no selector"):
+        small(mode="data-parallel", selection__policy="sb")
+
+
+def test_a_trainer_alone_is_not_two_ranks(run_path: Path) -> None:
+    done = sbpipe("trainer", "--run-dir", str(run_path), *settings(**FULL))
+    assert done.returncode == 2
+    assert "train.ranks = 2: this is one process" in done.stderr
+    assert "torchrun --nproc-per-node 2 -m sbpipe trainer" in done.stderr
+
+
+def test_under_torchrun_a_run_has_a_folder_that_restarts_find_again(tmp_path: Path) -> None:
+    ranks = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "1"}
+    done = sbpipe("trainer", *settings(**FULL), env=ranks, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--run-dir = None: is missing" in done.stderr
+    done = sbpipe("trainer", "--run-dir", "run", "--overwrite", *settings(**FULL), env=ranks, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--overwrite = True" in done.stderr
+
+
+def test_one_rank_is_training_in_one_process_bit_for_bit(run_path: Path, tmp_path: Path) -> None:
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__ranks=1, train__threads=1))
+    assert done.returncode == 0, done.stderr
+    alone = train_inline(small(mode="inline", selection__policy="full"), tmp_path / "inline")
+    assert summary_of(run_path)["weights.digest"] == alone["weights.digest"]
+
+
+def test_two_ranks_take_the_steps_of_one_and_see_every_example_once(run_path: Path) -> None:
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__epochs=1.0, train__steps=0))
+    assert done.returncode == 0, done.stderr
+    summary = summary_of(run_path)
+    assert (summary["steps"], summary["devices"], summary["trained"]) == (600 // 16, 2, 600 // 16 * 16)
+    assert sum(sum(event["class_counts"]) for event in events_of(run_path, "step")) == summary["trained"]
+
+
+def test_a_budget_of_seconds_ends_all_ranks(run_path: Path) -> None:
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=0, train__seconds=2.0))
+    assert done.returncode == 0, done.stderr
+    assert summary_of(run_path)["train_s"] >= 2.0
+
+
+def test_a_mistake_is_told_once_and_not_tried_again(run_path: Path) -> None:
+    wrong = settings(**FULL, loss__name="support.losses:no_such_loss")
+    done = sbpipe("run", "--run-dir", str(run_path), *wrong)
+    assert done.returncode == 2
+    assert "no_such_loss" in done.stderr
+    assert "starting it again" not in done.stderr
+
+
+def test_a_killed_rank_is_started_again_with_all_others_and_they_come_to_the_same_weights(
+    run_path: Path, tmp_path: Path
+) -> None:
+    same = {**FULL, "train__steps": 200, "checkpoint__every": 5}
+    process = start("run", "--run-dir", str(run_path), *settings(**same))
+    wait_for("12 steps", has_steps(run_path, 12))
+    os.kill(_rank_below(process.pid, 1), signal.SIGKILL)
+    said, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, said
+    assert "starting it again from the checkpoint of step" in said
+    whole = train_ranks(small(**same), tmp_path / "whole")
+    assert events_of(run_path, "resumed")
+    assert summary_of(run_path)["weights.digest"] == whole["weights.digest"]
+
+
+def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_once(run_path: Path) -> None:
+    """With a selector in another process; then rank 0 is killed too, then the selector."""
+    same = {"train__steps": 0, "train__epochs": 6.0, "checkpoint__every": 5, "selection__policy": "sb"}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node", "2"]
+    trainer = ["-m", "sbpipe", "trainer", "--run-dir", str(run_path), *settings(**same, train__shard="full")]
+    ranks = subprocess.Popen(
+        [sys.executable, *torchrun, *trainer], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    selectors = [start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL)]
+    try:
+        wait_for("12 steps", has_steps(run_path, 12))
+        os.kill(_rank_below(ranks.pid, 1), signal.SIGKILL)
+        wait_for("a restart", lambda: len(events_of(run_path, "resumed")) == 1)
+        os.kill(_rank_below(ranks.pid, 0), signal.SIGKILL)
+        wait_for("another restart", lambda: len(events_of(run_path, "resumed")) == 2)
+        selectors[0].kill()
+        selectors.append(start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL))
+        said, _ = ranks.communicate(timeout=HANG_S)
+    finally:
+        for process in (ranks, *selectors):
+            process.kill()
+            process.communicate(timeout=HANG_S)
+    assert ranks.returncode == 0, said
+    summary = summary_of(run_path)
+    assert (summary["status"], summary["candidates"], summary["ranks"]) == ("finished", 3600, 2)
+
+
+def test_an_interrupt_ends_all_ranks_at_a_step_and_leaves_a_checkpoint(run_path: Path) -> None:
+    process = start("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=4000))
+    wait_for("5 steps", has_steps(run_path, 5))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == 130
+    assert summary_of(run_path)["status"] == "stopped"
+    assert list((run_path / "checkpoints").glob("step-*.pt"))
+
+
+def _rank_below(launcher: int, rank: int) -> int:
+    """The process id of a rank that a process started, itself or by torchrun."""
+    below = [launcher]
+    while below:
+        children = Path(f"/proc/{below[0]}/task/{below.pop(0)}/children").read_text().split()
+        for child in map(int, children):
+            if f"\0RANK={rank}\0".encode() in Path(f"/proc/{child}/environ").read_bytes():
+                return child
+            below.append(child)
+    raise AssertionError(f"no rank {rank}")
