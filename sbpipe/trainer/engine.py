@@ -184,7 +184,7 @@ class Engine:
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
-        self._dispatcher.step_done(self.steering.proposal)
+        self._dispatcher.step_done(self.steering.proposal, self.steering.doubt)
 
     def leave_out(self, seconds: float) -> None:
         """So much of the time since the last batch was no training: no measure of the loop's pace."""
