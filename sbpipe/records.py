@@ -40,7 +40,9 @@ class Lease:
     are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
     selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
     says how sharply to choose: 0 = uniformly; policies that know no strength ignore it. `keep` is the share
-    of the candidates that the policy shall keep of this lease: it may move from lease to lease.
+    of the candidates that the policy shall keep of this lease: it may move from lease to lease. `doubted` has
+    a bit for each candidate (NumPy's packbits; None = nobody is doubted): whose last score was above
+    `doubt_above`, and is so again, is passed over, for its label is probably wrong.
     """
 
     lease_id: int
@@ -57,6 +59,8 @@ class Lease:
     history_classes: NDArray[np.int32] | None = None
     fast_version: int = -1
     keep: float = 1.0
+    doubted: NDArray[np.uint8] | None = None
+    doubt_above: float = 0.0
 
     @property
     def num_candidates(self) -> int:

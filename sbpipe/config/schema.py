@@ -349,7 +349,7 @@ class SelectionConfig:
     trust: bool = setting(
         True,
         "spread, steady: choose uniformly while scores say nothing about fresh losses, the more so the more "
-        "labels look wrong",
+        "labels look wrong; spread: pass over those that are probably wrong",
     )
     late: str = setting(
         "fill",

@@ -35,7 +35,7 @@ from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, S
 
 MAGIC = b"SBPL"
 # Any change of fields is a new major: a decoder refuses both unknown and missing ones.
-PROTOCOL = (6, 0)
+PROTOCOL = (7, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
 PREFIX_BYTES = PREFIX.size + CRC.size

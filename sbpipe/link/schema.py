@@ -240,6 +240,8 @@ def _lease_fault(lease: Lease) -> str:
         lease.history is None or len(lease.history) != len(lease.history_classes)
     ):
         return "as many classes as scores must be in a history"
+    if lease.doubted is not None and len(lease.doubted) != (lease.num_candidates + 7) // 8:
+        return f"{len(lease.doubted)} bytes of doubt for {lease.num_candidates} candidates"
     return _fast_fault(lease)
 
 
@@ -350,10 +352,12 @@ SHAPES: dict[int, Shape] = {
             "strength": Real(0.0, 1.0),
             "keep": Real(MIN_KEEP, 1.0),
             "fast_version": _FAST_VERSION,
+            "doubt_above": Real(-1e30, 1e30),
         },
         {
             "history": Array("<f4", MAX_HISTORY, is_optional=True),
             "history_classes": Array("<i4", MAX_HISTORY, is_optional=True),
+            "doubted": Array("|u1", MAX_CANDIDATES // 8, is_optional=True),
         },
         check=_lease_fault,
     ),

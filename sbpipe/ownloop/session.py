@@ -267,6 +267,7 @@ class Session:
             "train_s": self.telemetry.elapsed_s,
             **self.telemetry.summary(),
             **self.engine.steering.health.summary(),
+            "selection.passed_over": self.engine.stream.num_passed_over,
         }
         self.engine.stop(end, reason)
         self.keeper.stop()

@@ -50,11 +50,14 @@ class ScoreAdjustment(ABC):
         *,
         strength: float,
         due: Mask,
+        passed_over: Mask | None = None,
     ) -> Mask:
         """The policy's, of adjusted scores; residuals stay, so only what has no score any more is missed."""
         assert isinstance(self._policy, SetPolicy)
         seen = self.adjust(scores, None) if len(self._history.state()) else scores
-        return self._policy.choose_set(seen, residuals, count, uniform, strength=strength, due=due)
+        return self._policy.choose_set(
+            seen, residuals, count, uniform, strength=strength, due=due, passed_over=passed_over
+        )
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
         """Remember the scores as they came."""

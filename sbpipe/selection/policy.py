@@ -59,8 +59,12 @@ class SetPolicy(Policy, Protocol):
         *,
         strength: float,
         due: Mask,
+        passed_over: Mask | None = None,
     ) -> Mask:
-        """Who is kept: up to `count`, one uniform number for each draw, those that are `due` first."""
+        """Who is kept: up to `count`, one uniform number for each draw, those that are `due` first.
+
+        Who is `passed_over` is kept only where the others are not enough.
+        """
         ...
 
 

@@ -74,4 +74,5 @@ class Inbox:
 def _bytes_of(message: Held) -> int:
     if not isinstance(message, Lease):
         return 0
-    return sum(array.nbytes for array in (message.history, message.history_classes) if array is not None)
+    arrays = (message.history, message.history_classes, message.doubted)
+    return sum(array.nbytes for array in arrays if array is not None)

@@ -17,6 +17,7 @@ from sbpipe.selection import (
     is_due,
     set_coins,
 )
+from sbpipe.selection.doubt import passed_over
 from sbpipe.selection.draws import Mask
 
 
@@ -109,6 +110,7 @@ class Judge:
             set_coins(self._seed, lease.epoch, lease.start, lease.enough),
             strength=lease.strength,
             due=is_due(self._seed, lease.epoch, example_ids, self._floor),
+            passed_over=passed_over(lease, scores),
         )
         policy.consider(scores)
         self._cache.remember(example_ids, scores, lease.epoch)

@@ -102,6 +102,7 @@ class Engine:
             _teller(self.stream.versions, port),
         )
         self.roster = _roster_of(config)
+        self._is_on_host = all(tensor.device.type == "cpu" for tensor in job.model.state_dict().values())
         self._pacer = Pacer(config, self.sync, spans, self.roster, events)
         self._reception = Reception(
             port=port,
@@ -197,11 +198,18 @@ class Engine:
         if self._needs_weights and not has_moved and not self.config.is_clocked:
             pass
         elif self._needs_weights:
-            self.publisher.publish_due(step, self.intervals())
+            self._publish(step)
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
-        self._dispatcher.step_done(self.steering.proposal)
+        self._dispatcher.step_done(self.steering.proposal, self.steering.doubt)
+
+    def _publish(self, step: int) -> None:
+        begin = time.thread_time()
+        self.publisher.publish_due(step, self.intervals())
+        # On an accelerator the clock is right: there it is the device that is waited for.
+        if self._is_on_host:
+            self._pacer.published(time.thread_time() - begin)
 
     def intervals(self) -> dict[Part, int]:
         """How often each part of the weights is published, in steps; {} where nobody scores with them."""

@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -30,6 +31,10 @@ SELECTOR_SHARE = 0.95
 LONGEST_INTERVAL, GREATEST_DEPTH = 64, 8
 MARGIN = 1.5
 """How far beyond what is in use a need must be to change it: what is measured scatters."""
+IN_A_ROW = 2
+"""Decisions that must ask for a change in the same direction: one window may fall into somebody's burst."""
+FOLLOWED_SHARE = 0.2
+"""The share of the selector's time that applying may take where the keep rate follows what is left of it."""
 
 
 @dataclass
@@ -72,6 +77,8 @@ class Costs:
     """What the selectors score for one step takes one of them."""
     round_trip_s: float = 0.0
     """A lease's way there and its answer's way back, without the work in between."""
+    apply_share: float = APPLY_SHARE
+    """The share of the selector's time that applying may take where scoring leaves none."""
 
 
 # --- what is decided ------------------------------------------------------------------------------
@@ -81,7 +88,7 @@ def interval_needed(costs: Costs) -> dict[str, float]:
     """The interval that each limit asks for, by its reason; the greatest counts."""
     step_s = max(costs.step_s, 1e-9)
     # Where scoring alone takes the whole step, applying still gets a small share of the selector's time.
-    spare_s = max(SELECTOR_SHARE * step_s - costs.score_s, APPLY_SHARE * max(step_s, costs.score_s))
+    spare_s = max(SELECTOR_SHARE * step_s - costs.score_s, costs.apply_share * max(step_s, costs.score_s))
     arrive_s = costs.transfer_s + costs.apply_s
     return {
         f"a publish takes {_ms(costs.publish_s)} of a step of {_ms(step_s)}": costs.publish_s
@@ -102,6 +109,15 @@ def revised(current: int, needed: float, most: int) -> int:
     if current * 0.5 < needed <= current * MARGIN:
         return min(current, most)
     return min(max(1, math.ceil(needed)), most)
+
+
+def agreed(current: int, needs: Sequence[float]) -> float:
+    """What the last decisions agree on: of their needs the nearest to what is in use. That itself, if they
+    differ in direction or are too few.
+    """
+    if len(needs) < IN_A_ROW:
+        return current
+    return min(needs) if min(needs) > current else max(needs) if max(needs) < current else current
 
 
 def _ms(seconds: float) -> str:
@@ -139,6 +155,9 @@ class Pacer:
         self._scored_s = 0.0
         self._step_times: list[float] = []
         self._publish_times: deque[float] = deque(maxlen=WINDOW)
+        self._publish_cpu_s: float | None = None
+        self._needs = {name: deque[float](maxlen=IN_A_ROW) for name in ("interval", "depth")}
+        self._apply_share = FOLLOWED_SHARE if config.keep_bounds is not None else APPLY_SHARE
 
     def restore(self, used: dict[str, int]) -> None:
         """Go on with what a checkpoint had in use, where it is left to "auto"."""
@@ -146,6 +165,13 @@ class Pacer:
             self._pace.interval = used.get("interval", self._pace.interval)
         if self._has_depth:
             self._pace.depth = used.get("depth", self._pace.depth)
+
+    def published(self, cpu_s: float) -> None:
+        """What went out after this step took the loop's thread so much processor time.
+
+        Told where that is all it costs: by the clock, a thread that has to wait for its core takes longer.
+        """
+        self._publish_cpu_s = cpu_s
 
     def step_done(self) -> None:
         """A step is done; every `WINDOW` of them, decide."""
@@ -166,12 +192,17 @@ class Pacer:
         if self._has_interval:
             reason, needed = max(interval_needed(costs).items(), key=lambda item: item[1])
             most = max(1, min(LONGEST_INTERVAL, self._bound - pace.depth + 1))
-            self._use("interval", revised(pace.interval, needed, most), reason)
+            self._use("interval", revised(pace.interval, self._agreed("interval", needed), most), reason)
         if self._has_depth:
             reason = f"a lease and its answer travel {_ms(costs.round_trip_s)}, a step {_ms(costs.step_s)}"
             most = max(2, min(GREATEST_DEPTH, self._bound - pace.interval + 1))
             # Two at least: one is trained while the next is scored.
-            self._use("depth", 1 + revised(pace.depth - 1, depth_needed(costs), most - 1), reason)
+            needed = self._agreed("depth", 1.0 + depth_needed(costs)) - 1.0
+            self._use("depth", 1 + revised(pace.depth - 1, needed, most - 1), reason)
+
+    def _agreed(self, name: str, needed: float) -> float:
+        self._needs[name].append(needed)
+        return agreed(getattr(self._pace, name), self._needs[name])
 
     def _use(self, name: str, new: int, reason: str) -> None:
         old = getattr(self._pace, name)
@@ -194,7 +225,8 @@ class Pacer:
         # By the clock and not by stages: on an accelerator these end before its work does.
         self._step_times.append(max(0.0, now.at - before.at - (now.apart_s - before.apart_s)))
         if now.num_published > before.num_published:
-            self._publish_times.append(now.publish_s - before.publish_s)
+            wall_s, cpu_s = now.publish_s - before.publish_s, self._publish_cpu_s
+            self._publish_times.append(wall_s if cpu_s is None else min(wall_s, cpu_s))
 
     def _total_score_s(self) -> float:
         return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
@@ -214,6 +246,7 @@ class Pacer:
             transfer_s=_seconds(mean(lambda stats: stats.transfer_ms)),
             score_s=max(0.0, self._scored_s - before) / WINDOW / max(1, len(ready)),
             round_trip_s=median(trips) if trips else 0.0,
+            apply_share=self._apply_share,
         )
 
 

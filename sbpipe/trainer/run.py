@@ -215,6 +215,7 @@ class TrainerRun:
             "train_s": self._telemetry.elapsed_s,
             **self._telemetry.summary(),
             **self._engine.steering.health.summary(),
+            "selection.passed_over": self._engine.stream.num_passed_over,
         }
         stream = self._engine.stream
         step = stream.steps_done

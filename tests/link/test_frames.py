@@ -55,6 +55,7 @@ EXAMPLES: list[tuple[messages.Message, int]] = [
     (lease(), 3),
     (lease(strength=0.25, history_classes=np.arange(5, dtype=np.int32), fast_version=11), 4),
     (lease(history=None, exact=True, keep_all=True), 2),
+    (lease(history=None, doubted=np.arange(48, dtype=np.uint8), doubt_above=2.3), 3),
     (selection(), 5),
     (selection(predicted=np.array([2, 0, 1], np.int32), fast_version=3), 6),
     (selection(predicted=np.array([2, 0, 1], np.int32), places=np.array([3, 0, 0], np.int32)), 7),
@@ -194,6 +195,9 @@ BAD: list[tuple[messages.Message, str]] = [
     (lease(history_classes=np.arange(4, dtype=np.int32)), "as many classes"),
     (lease(history=None, history_classes=np.arange(4, dtype=np.int32)), "as many classes"),
     (lease(history_classes=np.arange(5)), "history_classes"),
+    (lease(doubted=np.zeros(1, np.uint8)), "bytes of doubt"),
+    (lease(doubted=np.zeros(limits.MAX_CANDIDATES // 8 + 1, np.uint8)), "doubted"),
+    (lease(doubt_above=float("nan")), "doubt_above"),
     (lease(lease_id=1 << 60), "lease_id"),
     (lease(history=np.zeros(3)), "history"),
     (lease(history=np.zeros((3, 1), np.float32)), "history"),
@@ -354,7 +358,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 6\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 7\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 

@@ -424,7 +424,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
-    assert "the peer speaks 0.3, this side 6.0" in answer.reason
+    assert "the peer speaks 0.3, this side 7.0" in answer.reason
 
 
 @pytest.mark.parametrize(

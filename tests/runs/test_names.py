@@ -33,6 +33,7 @@ RARE = LONG | {
     "fill",
     "given up",
     "keep",
+    "passing over",
     "note",
     "restarted",
     "resumed",

@@ -103,6 +103,23 @@ def test_who_is_due_is_kept_first_and_what_is_not_finite_never() -> None:
     assert not kept[[7, 8]].any()
 
 
+def test_who_is_passed_over_is_kept_only_where_others_are_not_enough() -> None:
+    residuals = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    scores, coins = np.full(40, 3.0, np.float32), np.random.default_rng(1).random(30)
+    over = np.arange(40) % 4 == 0
+    policy, nobody = Spread(SelectionConfig()), np.zeros(40, bool)
+    for strength in (0.0, 0.5, 1.0):
+        kept = policy.choose_set(
+            scores, residuals, 30, coins, strength=strength, due=nobody, passed_over=over
+        )
+        assert kept.tolist() == (~over).tolist()
+    more = policy.choose_set(
+        scores, residuals, 35, np.append(coins, coins[:5]), strength=1.0, due=nobody, passed_over=over
+    )
+    assert int(more.sum()) == 35
+    assert more[~over].all()
+
+
 def test_beyond_the_outlier_quantile_nothing_is_kept_where_outliers_are_skipped() -> None:
     config = SelectionConfig(policy="spread", keep=0.25, outliers="skip", outlier_quantile=0.9)
     policy = build_policy(config)

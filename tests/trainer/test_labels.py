@@ -1,6 +1,7 @@
 """Wrong labels are found by where the model ranks them, and turn selection uniform, with a reason."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.runs import events_of, small, train_inline
+from support.runs import events_of, small, train_inline, train_over, train_over_the_wire
 
-from sbpipe.records import Predicted
+from sbpipe.config import Config, resolve
+from sbpipe.link.faults import FaultyPort
+from sbpipe.records import Lease, Part, Predicted, Selection
 from sbpipe.scoring.places import places_of
+from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.steering.labels import (
     CANDIDATES,
     CLOSING,
@@ -24,6 +28,10 @@ from sbpipe.trainer.steering.labels import (
     trusted,
 )
 from sbpipe.trainer.steering.trust import LEARNING, Trust
+from sbpipe.trainer.stream.doubts import Doubt
+from sbpipe.trainer.stream.fallback import Fallback
+from sbpipe.trainer.stream.fill import Filler
+from sbpipe.trainer.stream.stream import Stream
 
 
 @pytest.mark.parametrize(
@@ -186,14 +194,10 @@ def write_pictures(path: Path) -> None:
     np.savez(path, **arrays)
 
 
-@pytest.mark.parametrize(("policy", "wrong"), [("spread", 0.4), ("spread", 0.0), ("shuffled", 0.4)])
-def test_a_run_with_many_wrong_labels_turns_uniform_and_says_why_and_a_clean_one_does_not(
-    policy: str, wrong: float, run_path: Path, tmp_path: Path
-) -> None:
-    write_pictures(tmp_path / "pictures.npz")
-    config = small(
-        mode="inline",
-        selection__policy=policy,
+def mislabelled(folder: Path, wrong: float, **changes: object) -> Config:
+    """A run over 2.5 epochs of such pictures, with wrong labels."""
+    write_pictures(folder / "pictures.npz")
+    return small(
         train__steps=80,
         train__batch_size=128,
         selection__keep=0.25,
@@ -201,15 +205,24 @@ def test_a_run_with_many_wrong_labels_turns_uniform_and_says_why_and_a_clean_one
         selection__guard=False,
         optim__lr=0.1,
         data__name="arrays",
-        data__path=str(tmp_path / "pictures.npz"),
+        data__path=str(folder / "pictures.npz"),
         data__label_noise=wrong,
+        **changes,
     )
+
+
+@pytest.mark.parametrize(("policy", "wrong"), [("spread", 0.4), ("spread", 0.0), ("shuffled", 0.4)])
+def test_a_run_with_many_wrong_labels_passes_them_over_and_says_why_and_a_clean_one_does_not(
+    policy: str, wrong: float, run_path: Path, tmp_path: Path
+) -> None:
+    config = mislabelled(tmp_path, wrong, mode="inline", selection__policy=policy)
     summary, steps = train_inline(config, run_path), events_of(run_path, "step")
     told = [event["text"] for event in events_of(run_path, "warning") if "labels" in event["text"]]
     if not wrong:
         assert {step["label_trust"] for step in steps} == {1.0}
         assert {step["strength"] for step in steps} == {1.0}
         assert (told, summary["selection.label_doubt"]) == ([], None)
+        assert (summary["selection.passed_over"], events_of(run_path, "passing over")) == (0, [])
         return
     assert steps[-1]["label_trust"] < 0.8
     assert 0.15 < steps[-1]["wrong_labels"] < wrong + 0.05
@@ -217,9 +230,116 @@ def test_a_run_with_many_wrong_labels_turns_uniform_and_says_why_and_a_clean_one
     assert "look wrong" in summary["selection.label_doubt"]
     assert "of the labels look wrong" in summary["verdict.headline"]
     if policy == "spread":
-        assert steps[-1]["strength"] == steps[-1]["label_trust"]
+        assert steps[-1]["strength"] == 1.0, "last scores tell which are wrong"
         assert "the more uniformly candidates are chosen" in told[0]
         assert "no sign of being worse than random selection (" in summary["verdict.headline"]
+        assert len(events_of(run_path, "passing over")) == 1
+        assert summary["selection.passed_over"] > 500
+        assert "were passed over" in summary["verdict.headline"]
     else:
+        assert summary["selection.passed_over"] == 0
         assert "goes by its scores all the same" in told[0]
         assert "perhaps worse" in summary["verdict.headline"]
+
+
+@pytest.mark.slow
+def test_passing_over_is_the_same_in_two_processes_and_under_a_lag_whatever_the_timing(
+    tmp_path: Path,
+) -> None:
+    found = {}
+    for name, train, mode in (
+        ("one", train_inline, "inline"),
+        ("two", train_over_the_wire, "lockstep"),
+        ("lag", train_over, "fixed-lag"),
+        ("late", partial(train_over, wrap=lambda port: FaultyPort(port, 1, delay=0.3)), "fixed-lag"),
+    ):
+        config = mislabelled(tmp_path, 0.4, mode=mode, selection__policy="spread")
+        summary = train(config, tmp_path / name)
+        assert summary["selection.passed_over"] > 500
+        found[name] = summary["weights.digest"], summary["selection.passed_over"]
+    assert found["one"] == found["two"]
+    assert found["lag"] == found["late"]
+
+
+# --- what a lease says of it ----------------------------------------------------------------------
+
+
+def known(lag: int) -> tuple[Stream, Peer]:
+    """A stream in its second epoch, in whose first one every third example had a score of a wrong label."""
+    given = {"mode": "fixed-lag", "sync.lag": lag} if lag else {"mode": "inline"}
+    config = resolve({"train.batch_size": 16, "selection.keep": 0.25, "train.epochs": 9.0, **given})
+    stream, peer = Stream(config, 64), Peer("a", "cpu", is_ready=True)
+    stream.versions.offer(Part.WHOLE, 0)
+    answer_next(stream, peer, np.arange(64) % 3 == 0)
+    return stream, peer
+
+
+def answer_next(stream: Stream, peer: Peer, is_high: NDArray[np.bool_]) -> Lease:
+    """Grant the next lease and answer it with scores above 2 where `is_high` says so, by example id."""
+    ((_, lease),) = stream.grant([peer])
+    example_ids = stream.order.ids(lease.epoch, lease.start, lease.stop)
+    scores = np.where(is_high[example_ids], 3.0, 1.0).astype(np.float32)
+    chances = np.full(len(scores), 0.25, np.float32)
+    kept = np.arange(lease.enough, dtype=np.int32)
+    assert stream.accept(Selection(lease.lease_id, lease.version, scores, kept, chances)) == ""
+    return lease
+
+
+def doubted_in(stream: Stream, lease: Lease) -> list[int]:
+    assert lease.doubted is not None
+    bits = np.unpackbits(lease.doubted, count=lease.num_candidates).astype(bool)
+    return sorted(stream.order.ids(lease.epoch, lease.start, lease.stop)[bits].tolist())
+
+
+def finish(stream: Stream, strength: float, doubt: Doubt | None) -> None:
+    stream.ready.popleft()
+    stream.start()
+    stream.finish_step(strength, doubt)
+    stream.versions.offer(Part.WHOLE, stream.steps_done)
+
+
+def test_a_lease_names_those_whose_last_score_was_high_and_chooses_sharply_again() -> None:
+    stream, peer = known(0)
+    finish(stream, 0.1, Doubt(0.8, 2.0))
+    lease = answer_next(stream, peer, np.arange(64) % 6 == 0)
+    assert doubted_in(stream, lease) == list(range(0, 64, 3))
+    assert (lease.strength, lease.doubt_above) == (pytest.approx(0.8), 2.0)
+    assert stream.num_passed_over == len(range(0, 64, 6)), "who is doubted and high again"
+
+
+def test_in_the_first_epoch_nobody_is_doubted_and_selection_stays_as_uniform_as_labels_ask() -> None:
+    config = resolve({"mode": "inline", "train.batch_size": 16, "selection.keep": 0.25})
+    stream = Stream(config, 640)
+    stream.versions.offer(Part.WHOLE, 0)
+    answer_next(stream, Peer("a", "cpu", is_ready=True), np.ones(640, bool))
+    finish(stream, 0.1, Doubt(0.8, 2.0))
+    lease = answer_next(stream, Peer("a", "cpu", is_ready=True), np.ones(640, bool))
+    assert (lease.doubted, lease.strength) == (None, pytest.approx(0.1))
+
+
+def test_under_a_lag_a_lease_goes_by_what_was_known_so_many_steps_before() -> None:
+    stream, peer = known(2)
+    answer_next(stream, peer, np.arange(64) % 3 == 0)
+    answer_next(stream, peer, np.arange(64) % 3 == 0)
+    finish(stream, 0.1, Doubt(0.8, 2.0))
+    lease = answer_next(stream, peer, np.arange(64) % 3 == 0)
+    assert doubted_in(stream, lease) == list(range(0, 64, 3))
+    again = Stream(resolve({"mode": "fixed-lag", "sync.lag": 2, "train.batch_size": 16}), 64)
+    again.restore(stream.state())
+    assert again._doubts == stream._doubts
+    assert again.num_passed_over == stream.num_passed_over
+
+
+def test_a_fill_passes_over_the_doubted_too() -> None:
+    config = small(selection__late="fill", train__steps=0, train__epochs=3.0, train__batch_size=16)
+    stream = Stream(config, 64)
+    stream.versions.offer(Part.WHOLE, 0)
+    filler = Filler(stream, Fallback(config, stream.order, stream.table))
+    scores = np.where(np.arange(64) % 3, 1.0, 3.0).astype(np.float32)
+    nobody = np.empty(0, np.int32)
+    stream.table.record(np.arange(64), Selection(0, 0, scores, nobody, np.ones(64, np.float32)))
+    filler.fill()
+    finish(stream, 0.1, Doubt(0.8, 2.0))
+    filler.fill()
+    assert stream.ready[0].is_fill.all()
+    assert (stream.ready[0].example_ids % 3).all()

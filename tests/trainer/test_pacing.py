@@ -1,5 +1,6 @@
 """How often weights go out and how far ahead is leased: decided from numbers, within bounds, and kept."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,28 @@ from sbpipe.records import Part, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer import pacing
-from sbpipe.trainer.pacing import WINDOW, Costs, Pacer, SyncPace, depth_needed, interval_needed, revised
+from sbpipe.trainer.pacing import (
+    FOLLOWED_SHARE,
+    WINDOW,
+    Costs,
+    Pacer,
+    SyncPace,
+    agreed,
+    depth_needed,
+    interval_needed,
+    revised,
+)
 from sbpipe.trainer.serving.peers import Peer, Roster
+
+
+@dataclass
+class Clock:
+    """Time that goes by when it is told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def needed(**costs: float) -> float:
@@ -57,6 +78,53 @@ def test_what_is_in_use_stays_while_it_is_near_enough(current: int, need: float,
     assert revised(new, need, 64) == new, "a decision does not undo itself"
 
 
+@pytest.mark.parametrize(
+    ("current", "needs", "need"),
+    [
+        (1, [5.0], 1),
+        (1, [5.0, 0.4], 1),
+        (1, [5.0, 3.0], 3.0),
+        (8, [2.0, 3.0], 3.0),
+        (8, [20.0, 3.0], 8),
+    ],
+)
+def test_a_change_must_be_asked_for_twice_in_a_row(current: int, needs: list[float], need: float) -> None:
+    assert agreed(current, needs) == need
+
+
+def test_a_burst_of_others_on_the_machine_changes_nothing() -> None:
+    pacer, pace = pacer_of(EventLog(None, "trainer"), sync__interval="auto", sync__depth="auto")
+    quiet, burst = Costs(step_s=0.1, publish_s=0.0005), Costs(step_s=0.1, publish_s=0.005, round_trip_s=0.3)
+    for costs in (quiet, burst, quiet, burst, quiet):
+        pacer.decide(costs)
+        assert (pace.interval, pace.depth) == (1, 2)
+
+
+def test_where_keep_follows_applying_may_take_a_fifth_of_the_selectors_time() -> None:
+    busy = Costs(step_s=0.1, apply_s=0.02, score_s=0.09)
+    assert max(interval_needed(busy).values()) == pytest.approx(4.0)
+    assert max(interval_needed(replace(busy, apply_share=FOLLOWED_SHARE)).values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("cpu_s", "interval"), [(0.0002, 1), (None, 50)])
+def test_a_publish_that_waits_for_its_core_is_judged_by_its_processor_time(
+    cpu_s: float | None, interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pacing.time, "perf_counter", clock)
+    spans, config = Spans(), small(mode="pipelined", sync__interval="auto")
+    pace = SyncPace.of(config)
+    roster = Roster(lost_after_s=4.0, hung_after_s=60.0)
+    pacer = Pacer(config, pace, spans, roster, EventLog(None, "trainer"))
+    for _ in range(2 * WINDOW + 1):
+        clock.now += 0.1 + 0.05  # a step, and a publish that lost its core to somebody else
+        spans.add("publish", 0.0, 0.05)
+        if cpu_s is not None:
+            pacer.published(cpu_s)
+        pacer.step_done()
+    assert pace.interval == interval
+
+
 def test_nothing_exceeds_its_bound() -> None:
     assert revised(1, 1e9, 64) == 64
     assert revised(8, 8.0, 3) == 3
@@ -88,6 +156,7 @@ def test_a_bound_on_staleness_holds_for_what_is_chosen() -> None:
     pacer, pace = pacer_of(
         EventLog(None, "trainer"), sync__interval="auto", sync__depth="auto", sync__max_staleness=5
     )
+    pacer.decide(SLOW_WIRE)
     pacer.decide(SLOW_WIRE)
     assert pace.interval + pace.depth - 1 <= 5
     assert pace.interval > 1

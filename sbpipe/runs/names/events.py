@@ -238,6 +238,11 @@ _PACE = (
         Field("selectors", "selectors", "that are ready and whose speed is known"),
         Field("reason", "text", "whether the speed or a bound of the policy decides"),
     )),
+    EventKind("passing over", ("trainer",), "candidates whose labels are probably wrong are passed over", (
+        STEP,
+        WRONG_LABELS,
+        Field("above", "loss", "that the last score and the score must exceed: the loss of a guess"),
+    )),
 )  # fmt: skip
 _AUTO = EventKind("auto", ("trainer",), "a setting that is `auto` was decided anew", (
     Field("key", "text", "the setting: `sync.interval` or `sync.depth`"),

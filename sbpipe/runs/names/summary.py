@@ -147,6 +147,8 @@ _SELECTION = (
     Number("selection.label_doubt", "doubt in labels", "text", "why labels were not trusted, the first time; "
            "null where they were"),
     Number("selection.wrong_labels", "wrong labels", "ratio", "the last `wrong_labels`"),
+    Number("selection.passed_over", "passed over", "candidates", "by selectors, because their labels are "
+           "probably wrong: scored above a guess in the epoch before and again"),
     Number("worth.ess", "effective share", "ratio", "mean(g)² / mean(g²) of the residual norms of the last "
            "candidates: 1 = all alike, selection can gain nothing; null where scores do not tell the norms"),
     Number("worth.ess_error", "its error", "ratio", "standard error of `worth.ess`"),

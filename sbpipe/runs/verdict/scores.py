@@ -29,6 +29,8 @@ def scores_finding(numbers: Numbers) -> Finding:
     if doubt and trust is not None and trust < DOUBTED:
         return _doubted(numbers, parts, str(doubt), 1.0 - trust)
     label_trust = number(numbers, "selection.label_trust")
+    if number(numbers, "selection.passed_over"):
+        return _passed_over(numbers, parts)
     if numbers.get("selection.label_doubt") and label_trust is not None and label_trust < DOUBTED:
         return _mislabelled(numbers, parts, label_trust)
     swing = number(numbers, "selection.swing")
@@ -77,6 +79,25 @@ def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
     return Finding(
         " ".join([*parts, sign, what]),
         f"{_NOT_WORSE} ({uniform}, as {wrong})" if is_followed else f"perhaps worse ({wrong})",
+        "better labels: those of the examples with the highest scores first",
+    )
+
+
+def _passed_over(numbers: Numbers, parts: list[str]) -> Finding:
+    """Wrong labels were told one by one, and left out."""
+    passed_over, scored = (
+        number(numbers, f"select{what}") or 0.0 for what in ("ion.passed_over", "or.scored")
+    )
+    wrong = f"at least {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
+    sign = f"{wrong[0].upper()}{wrong[1:]}: the model ranks them anywhere among the classes."
+    of_all = percent(passed_over / max(1.0, scored))
+    what = (
+        f"{passed_over:,.0f} candidates ({of_all} of those scored) were passed over for that: their loss "
+        "stayed above that of a guess from one epoch to the next."
+    )
+    return Finding(
+        " ".join([*parts, sign, what]),
+        f"{_NOT_WORSE} ({wrong}, and such candidates were passed over)",
         "better labels: those of the examples with the highest scores first",
     )
 

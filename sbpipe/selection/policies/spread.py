@@ -30,9 +30,16 @@ class Spread(Random):
         *,
         strength: float,
         due: Mask,
+        passed_over: Mask | None = None,
     ) -> Mask:
         """Keep `count`, those that are `due` first; what has no finite score is never kept."""
         is_open = np.isfinite(scores) & np.isfinite(residuals).all(axis=1)
+        if passed_over is not None:
+            residuals = np.where(passed_over[:, None], np.float32(0.0), residuals)
+            is_last = passed_over & is_open
+            # Without residuals they are drawn blindly at most, and not even so while others are left.
+            if int(is_open.sum()) - int(is_last.sum()) >= count:
+                is_open &= ~is_last
         return cover(residuals, count, uniform, strength=strength, due=due & is_open, is_open=is_open)
 
     def keep_probability(

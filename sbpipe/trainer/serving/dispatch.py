@@ -22,6 +22,7 @@ from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.trainer.stream import fleet
+from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.fallback import PEER as FALLBACK
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.fill import Filler
@@ -120,10 +121,10 @@ class Dispatcher:
             self._changed.notify_all()
         self._port.wake()
 
-    def step_done(self, strength: float = 1.0) -> None:
-        """The loop has finished a step; leases granted from now on choose at this strength."""
+    def step_done(self, strength: float = 1.0, doubt: Doubt | None = None) -> None:
+        """The loop has finished a step; leases granted from now on choose like this."""
         with self._changed:
-            self._stream.finish_step(strength)
+            self._stream.finish_step(strength, doubt)
             self._follow_speed()
         # Without a clock nothing is granted for a step that has ended, and the next one, which wakes the
         # thread, begins at once: a turn of it less on the loop's core.

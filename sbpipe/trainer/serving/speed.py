@@ -6,6 +6,7 @@ changed. So the mean is taken over many answers, and the older ones are dropped 
 from them by more than their own scatter explains.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -54,11 +55,11 @@ def _differ(older: Sequence[float], newer: Sequence[float], least: float) -> boo
     before, before_scatter = _moments(older)
     now, now_scatter = _moments(newer)
     # The larger scatter of the two: a few short ones in a row are no proof of a selector that became steady.
-    error = max(before_scatter, now_scatter) * (1.0 / len(older) + 1.0 / len(newer)) ** 0.5
+    error = max(before_scatter, now_scatter) * math.sqrt(1.0 / len(older) + 1.0 / len(newer))
     return abs(now - before) > max(SURE * error, least * before)
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation; the exact sums of `statistics` take fifty times as long."""
     mean = sum(values) / len(values)
-    return mean, (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sbpipe.config import Config
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.steering.swing import Swing
+from sbpipe.trainer.stream.doubts import Doubt
 
 log = logging.getLogger("sbpipe.trainer")
 
@@ -87,6 +88,7 @@ class HealthMonitor:
         self._means = _Means()
         self._swinging: deque[bool] = deque(maxlen=PATIENCE)
         self._was_warned = False
+        self._passes_over = False
         self._doubts, self._first_doubts = dict.fromkeys(_DOUBTED, ""), dict.fromkeys(_DOUBTED, "")
         self.last = Health()
 
@@ -134,6 +136,18 @@ class HealthMonitor:
             self._events.write("warning" if is_news else "note", text=text)
         self._doubts[subject] = reason
 
+    def passes_over(self, step: int, doubt: Doubt | None, wrong: float | None) -> None:
+        """Note that candidates with probably wrong labels are passed over from now on, once."""
+        if doubt is None or self._passes_over:
+            return
+        self._passes_over = True
+        text = (
+            f"at step {step} {100 * (wrong or 0.0):.0f} % of the labels look wrong: candidates whose loss "
+            f"stays above {doubt.above:.2f}, that of a guess, from one epoch to the next are passed over"
+        )
+        log.info("%s", text)
+        self._events.write("passing over", step=step, wrong_labels=wrong, above=doubt.above)
+
     def _warn_if_swinging(self, step: int) -> None:
         swing, sway = self.last.swing, self.last.prediction_swing
         self._swinging.append(step >= LEARNING and is_swinging(swing, sway))
@@ -173,6 +187,7 @@ class HealthMonitor:
             "swinging": [list(self._swinging), self._was_warned],
             "means": [self._means.totals.copy(), self._means.counts.copy()],
             "doubts": [self._doubts.copy(), self._first_doubts.copy()],
+            "passes_over": self._passes_over,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -183,6 +198,7 @@ class HealthMonitor:
         self._swinging.extend(swinging)
         self._means = _Means(*state["means"])
         self._doubts, self._first_doubts = (dict(doubts) for doubts in state["doubts"])
+        self._passes_over = state.get("passes_over", False)
 
 
 def _words_about_scores(reason: str, policy: str, *, is_followed: bool) -> str:
@@ -198,7 +214,8 @@ def _words_about_scores(reason: str, policy: str, *, is_followed: bool) -> str:
 
 def _words_about_labels(reason: str, policy: str, *, is_followed: bool) -> str:
     consequence = (
-        "The more there are, the more uniformly candidates are chosen"
+        "The more there are, the more uniformly candidates are chosen; 'spread' passes them over instead, "
+        "once it has seen all candidates"
         if is_followed
         else f"Policy {policy!r} goes by its scores all the same; 'spread' would choose more uniformly"
     )

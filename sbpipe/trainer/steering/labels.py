@@ -7,6 +7,7 @@ sign of wrong labels, and its height tells how many there are, however confident
 mistaken for similar classes only cannot be told from hard examples, and are not found.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ GUESSING, LEARNT = 0.35, 0.55
 """Knowledge up to which an estimate does not count, and from which on it counts in full: a model that knows
 nothing ranks every label anywhere.
 """
+DOUBTED = 0.03
+"""Share of wrong labels from which on those that are probably wrong are passed over."""
 CLOSING = 0.1
 """Share of the way to go in one step."""
 WORTH_TELLING = 0.9
@@ -88,6 +91,7 @@ class LabelTrust:
 
     def __init__(self) -> None:
         self._recent = CountsWindow(CANDIDATES)
+        self._num_classes = 0
         self.factor = 1.0
         self.reason = ""
         self.wrong: float | None = None
@@ -96,8 +100,18 @@ class LabelTrust:
     def observe(self, by_place: NDArray[np.integer], largest_class: float) -> None:
         """Take in the labels' places of some candidates."""
         self._recent.add(by_place)
+        self._num_classes = len(by_place)
         if len(by_place) >= FEWEST_CLASSES and self._recent.total >= CANDIDATES:
             self._judge(estimate(self._recent.counts, largest_class))
+
+    @property
+    def doubt_above(self) -> float | None:
+        """The loss above which a label is probably wrong if it stays there: that of a guess. None = labels
+        are not doubted one by one.
+        """
+        if self._num_classes < FEWEST_CLASSES or (self.wrong or 0.0) < DOUBTED:
+            return None
+        return math.log(self._num_classes)
 
     def _judge(self, found: Estimate) -> None:
         if found.knowledge > GUESSING:
@@ -112,9 +126,16 @@ class LabelTrust:
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
         recent = self._recent.state()
-        return {"recent": recent, "factor": self.factor, "reason": self.reason, "wrong": self.wrong}
+        return {
+            "recent": recent,
+            "num_classes": self._num_classes,
+            "factor": self.factor,
+            "reason": self.reason,
+            "wrong": self.wrong,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._recent.restore(state["recent"])
+        self._num_classes = state.get("num_classes", 0)
         self.factor, self.reason, self.wrong = state["factor"], state["reason"], state["wrong"]

@@ -26,6 +26,7 @@ from sbpipe.trainer.steering.ramp import Ramp
 from sbpipe.trainer.steering.trust import Trust
 from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
+from sbpipe.trainer.stream.doubts import Doubt
 
 LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: every step looks through them all."""
@@ -86,17 +87,32 @@ class Steering:
     @property
     def strength(self) -> float:
         """How sharply fresh selection would choose now: the target that weights aim at."""
+        return self._strength(self._trust.labels.factor) if self._trust is not None else self._strength(1.0)
+
+    def _strength(self, label_trust: float) -> float:
         if not self._is_steered:
             return 1.0
         strength = self._ramp.strength if self._ramp else 1.0
         if self._trust is not None and self._config.selection.trust:
-            strength *= self._trust.factor * self._trust.labels.factor
+            strength *= self._trust.factor * label_trust
         return strength * (self._guard.factor if self._guard else 1.0)
 
     @property
     def proposal(self) -> float:
         """How sharply the next leases choose by scores that will be old: the target, softened if asked."""
         return self.strength * (1.0 - self._config.selection.soften) if self._is_steered else 1.0
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Whether the next leases pass over candidates with probably wrong labels, and how they choose."""
+        selection = self._config.selection
+        if self._trust is None or not (selection.trust and selection.traits.chooses_sets):
+            return None
+        above = self._trust.labels.doubt_above if self._config.loss.name == "cross_entropy" else None
+        if above is None:
+            return None
+        # Where wrong labels are passed over, selection need not turn uniform because of them.
+        return Doubt(self._strength(1.0) * (1.0 - selection.soften), above)
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
@@ -172,16 +188,22 @@ class Steering:
             )
             self.health.doubt(batch.step, "scores", self._trust.reason)
             self.health.doubt(batch.step, "labels", self._trust.labels.reason)
+            self.health.passes_over(batch.step, self.doubt, self._trust.labels.wrong)
         self.health.note(
             batch.step,
             swing=swing,
             ess=ess,
-            strength=self.strength if self._is_steered else None,
+            strength=self._applied_strength(batch) if self._is_steered else None,
             guard=self._guard.factor if self._guard else None,
             trust=self._trust.factor if self._trust else None,
             label_trust=self._trust.labels.factor if self._trust else None,
             wrong_labels=self._trust.labels.wrong if self._trust else None,
         )
+
+    def _applied_strength(self, batch: TrainBatch) -> float:
+        """As of now, for candidates like those of this batch: in their first epoch none has a last score."""
+        doubt = self.doubt
+        return self.strength if doubt is None or batch.epochs.min() < 1 else doubt.strength
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

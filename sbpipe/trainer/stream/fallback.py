@@ -8,6 +8,7 @@ from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Floats, Ids, Lease, Selection
 from sbpipe.selection import build_policy, choose, drawn
+from sbpipe.selection.doubt import passed_over
 from sbpipe.selection.draws import Mask
 from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.stream.scores import ScoreTable
@@ -44,6 +45,8 @@ class Fallback:
         )
         blind = ~self._is_known(scores, versions, step)
         probability[blind] = lease.keep
+        if (is_over := passed_over(lease, scores)) is not None:
+            probability[is_over] = 0.0
         probability, is_kept = drawn(
             policy,
             probability,
@@ -66,7 +69,7 @@ class Fallback:
         return bool(is_recent.mean() >= ENOUGH_KNOWN)
 
     def take_all(self, lease: Lease, step: int) -> tuple[Selection, Ids]:
-        """Keep every candidate of a lease, unseen.
+        """Keep every candidate of a lease, unseen, but those whose labels are probably wrong.
 
         Each carries the chance `keep`, that of the line: relative to it a blind choice favours nobody.
         Weighed by target / chance, it then counts for as much as a selected example does on average.
@@ -74,8 +77,11 @@ class Fallback:
         count = lease.num_candidates
         probability = np.full(count, 1.0 if lease.keep_all else lease.keep, np.float32)
         unscored = np.full(count, np.nan, np.float32)
-        selection = Selection(lease.lease_id, step, unscored, np.arange(count, dtype=np.int32), probability)
-        return selection, np.full(count, step)
+        kept = np.arange(count, dtype=np.int32)
+        if lease.doubted is not None:
+            scores, _ = self._table.lookup(self._order.ids(lease.epoch, lease.start, lease.stop))
+            kept = kept[~np.asarray(passed_over(lease, scores))]
+        return Selection(lease.lease_id, step, unscored, kept, probability), np.full(len(kept), step)
 
     def _is_known(self, scores: Floats, versions: Ids, step: int) -> Mask:
         """Which candidates the policy may judge by their last scores."""

@@ -15,11 +15,13 @@ import numpy as np
 from sbpipe.config import Config
 from sbpipe.data import Order
 from sbpipe.records import Classes, Floats, Ids, Lease, Predicted, Selection, TrainBatch
+from sbpipe.selection.doubt import packed, passed_over
 from sbpipe.selection.draws import share_of
 from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import credit, fleet
 from sbpipe.trainer.stream.assembler import Assembler, Kept
+from sbpipe.trainer.stream.doubts import Doubt, doubted
 from sbpipe.trainer.stream.fallback import FILL
 from sbpipe.trainer.stream.ledger import Grant, Ledger
 from sbpipe.trainer.stream.scores import ScoreTable
@@ -73,6 +75,10 @@ class Stream:
         self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
         self._strengths = {0: 1.0}
         """The strength after each of the last steps; the clock asks for the one of `lag` steps ago."""
+        self._doubts: dict[int, Doubt | None] = {}
+        """The same for what is done about wrong labels."""
+        self.num_passed_over = 0
+        """Candidates passed over because their labels are probably wrong."""
         self.predicted: deque[tuple[int, Predicted]] = deque(maxlen=_MOST_PREDICTED)
         """What selectors' models predicted in the last selections, for who wants to take it, each with the
         number of the batch that was being filled: under a clock it does not depend on when an answer arrives.
@@ -277,17 +283,29 @@ class Stream:
             fast_version=versions[1],
             exact=exact,
             keep_all=self.stretches.at(places[0], self.num_assembled)[0],
-            strength=self._strength(),
+            strength=self._strengths[self._steered_at],
             keep=self.keep,
         )
+        doubt = self._doubts.get(self._steered_at)
+        if doubt is not None and not lease.keep_all:
+            lease = self._doubting(lease, doubt)
         self.ledger.grant(Grant(lease, name, *places, expected))
         return lease
 
-    def _strength(self) -> float:
-        """The strength of a lease granted now; under a clock, the one known `lag` steps before its batch."""
-        return self._strengths[
-            max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done
-        ]
+    @property
+    def _steered_at(self) -> int:
+        """The step that steers a lease granted now; under a clock, the one `lag` steps before its batch."""
+        return max(0, self.num_assembled - self._config.lag) if self._config.is_clocked else self.steps_done
+
+    def _doubting(self, lease: Lease, doubt: Doubt) -> Lease:
+        """The lease with its doubted candidates. Under a clock no other is out: what the table knows is a
+        function of the clock too.
+        """
+        example_ids = self.order.ids(lease.epoch, lease.start, lease.stop)
+        is_doubted, known = doubted(self.table, example_ids, doubt.above)
+        # Who has no last score cannot be doubted: for these it stays as uniform as wrong labels ask.
+        strength = lease.strength + known * (doubt.strength - lease.strength)
+        return replace(lease, strength=strength, doubted=packed(is_doubted), doubt_above=doubt.above)
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -316,6 +334,8 @@ class Stream:
         if selection.predicted is not None:
             self.predicted.append((self.num_assembled, Predicted(selection.predicted, selection.places)))
         is_fill = grant.peer == FILL
+        if not is_fill and (is_over := passed_over(lease, selection.scores)) is not None:
+            self.num_passed_over += int(is_over.sum())
         if is_fill:
             self.yielded.fill(num_kept)
         else:
@@ -378,11 +398,12 @@ class Stream:
         """The strength of the leases before the first step."""
         self._strengths = {self.steps_done: strength}
 
-    def finish_step(self, strength: float = 1.0) -> None:
-        """The oldest batch was trained; `strength` is that of leases granted from now on."""
+    def finish_step(self, strength: float = 1.0, doubt: Doubt | None = None) -> None:
+        """The oldest batch was trained; `strength` and `doubt` are those of leases granted from now on."""
         self.steps_done += 1
-        self._strengths[self.steps_done] = strength
-        self._strengths.pop(self.steps_done - self._config.lag - 1, None)
+        self._strengths[self.steps_done], self._doubts[self.steps_done] = strength, doubt
+        for known in (self._strengths, self._doubts):
+            known.pop(self.steps_done - self._config.lag - 1, None)
         _, lease_ids = self._untrained.popleft()
         for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
             self.ledger.train(int(lease_id), int(count))
@@ -421,6 +442,8 @@ class Stream:
             "keep": self.keep,
             "yielded": self.yielded.state(),
             "strengths": dict(self._strengths),
+            "doubts": {step: doubt and tuple(doubt) for step, doubt in self._doubts.items()},
+            "num_passed_over": self.num_passed_over,
             "ledger": self.ledger.state(),
             "waiting": waiting.state(),
             "table": self.table.state(),
@@ -436,6 +459,8 @@ class Stream:
         self.keep = state["keep"]
         self.yielded.restore(state["yielded"])
         self._strengths = dict(state["strengths"])
+        self._doubts = {step: told and Doubt(*told) for step, told in state.get("doubts", {}).items()}
+        self.num_passed_over = state.get("num_passed_over", 0)
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
         for number, *told in state["predicted"]:
