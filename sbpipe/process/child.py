@@ -72,7 +72,7 @@ class Child:
                 stderr=log,
                 # Ctrl-C signals the terminal's whole session: only the supervisor may get it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 pass_fds=(self.bulletin.handle,),
                 env={**os.environ, SUPERVISED: "1", **self.bulletin.environment, **self.environment},
             )
@@ -124,7 +124,8 @@ class Child:
             self.process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Called in a new process: it is told to end when its parent does."""
     # SIGTERM, not SIGKILL: a trainer whose supervisor was killed still leaves a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

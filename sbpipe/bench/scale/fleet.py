@@ -49,7 +49,7 @@ class Found:
     """Processor time of the dispatcher's thread."""
     wall_s: float
     cpu_s: float
-    """Processor time of all threads of the trainer per step: what the loop would lose if all shared a core."""
+    """Processor time of all threads of the trainer per step: what the loop loses if all share a core."""
     over_s: float
     """Median time of a step beyond what its device takes."""
     staleness: float
