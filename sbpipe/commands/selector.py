@@ -10,10 +10,11 @@ from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED, leave_at_once
 from sbpipe.machine import cores
 from sbpipe.process import SUPERVISED
+from sbpipe.process.instances import instances_of, run_instances
 from sbpipe.show.terminal import Display, lone_selector_line
 
 _LOWEST = 19
-HELP = "a selector; takes all other settings from its trainer"
+HELP = "a selector, or several of one host; takes all other settings from its trainer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the job of a user's own loop (sbpipe.select): the file it left, or module:function",
     )
     parser.add_argument(
+        "--instances",
+        type=int,
+        metavar="N",
+        help="start N selectors, on the devices of --device in turn (cuda:0,cuda:1) or on shares of the cores",
+    )
+    parser.add_argument(
         "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"
     )
     parser.add_argument(
@@ -52,9 +59,15 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    if args.instances is not None:
+        return run_instances(
+            instances_of(config, given, args.instances, *(["--job", args.job] if args.job else []))
+        )
     if len(config.selector.devices) > 1:
         reason = "names several devices, and this is one selector"
-        raise ConfigError("--device", config.selector.device, reason, "Start one selector for each")
+        raise ConfigError(
+            "--device", config.selector.device, reason, "Add --instances N: at least one for each"
+        )
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
     cores.pin_role("selector", config.selector.device, config.selector.threads)

@@ -1,5 +1,6 @@
 """From a welcome to a selector: the trainer's settings, its own device, the shortest way to weights."""
 
+import contextlib
 import json
 import logging
 import os
@@ -38,6 +39,7 @@ from sbpipe.selector.judge import Judge
 from sbpipe.selector.permission import Permission
 from sbpipe.selector.service import Built
 from sbpipe.weights.manifest import build_manifest, layouts_of
+from sbpipe.weights.relay import RelayedSource
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource, WeightsSource
 from sbpipe.weights.slots import Slots
 
@@ -250,6 +252,7 @@ class Builder:
         self._device = device
         self._spans = spans
         self._loaded: tuple[object, Data] | None = None
+        self._relay: RelayedSource | None = None
         self.events = EventLog(None, "selector")
         # What scoring chose or warns of is read where the run was started, not on this terminal.
         self._teller = Teller(self.events)
@@ -265,8 +268,8 @@ class Builder:
         if repeats:
             log.info("%s", repeats)
         slots = self._attach(welcome, config)
-        pulled = PulledSource()
-        source: WeightsSource = pulled if slots is None else SlotSource(slots)
+        pulled = self._puller_of(welcome, config) if slots is None else None
+        source: WeightsSource = SlotSource(slots) if slots is not None else pulled or PulledSource()
         selector, manifest, fingerprints = self._assemble(config, source)
         ready = Ready(fingerprints, pulls_weights=slots is None, precision=selector.precision)
         self.events.write(
@@ -280,7 +283,9 @@ class Builder:
         sizes = {part: layout.num_bytes for part, layout in layouts_of(manifest).items()}
         if not config.fast_interval:
             sizes.pop(Part.FAST, None)
-        return Built(selector, ready, pulled if slots is None else None, sizes)
+        if isinstance(pulled, RelayedSource):
+            pulled.expect(sizes)
+        return Built(selector, ready, pulled, sizes)
 
     def _check_job(self, config: Config) -> None:
         is_own = config.data.name == OWN
@@ -338,7 +343,7 @@ class Builder:
     def _load(self, config: Config) -> Data:
         wanted = (config.data, config.view, config.seed)
         if self._loaded is None or self._loaded[0] != wanted:
-            self.close()
+            self._close_data()
             data = load_data(
                 config.data,
                 config.view,
@@ -358,8 +363,25 @@ class Builder:
             log.info("weights will be pulled over the wire: no shared memory with the trainer (%s)", error)
             return None
 
+    def _puller_of(self, welcome: Welcome, config: Config) -> PulledSource | RelayedSource:
+        """Weights over the wire: once for all selectors of this host, where they share memory."""
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+        # Under a clock one selector works at a time, and pulls what its leases name.
+        if welcome.shared_memory and config.sync.shared_memory and not config.is_clocked:
+            with contextlib.suppress(OSError):
+                self._relay = RelayedSource(welcome.shared_memory)
+        return self._relay or PulledSource()
+
     def close(self) -> None:
-        """Let go of loaders."""
+        """Let go of loaders, and leave the pulling of weights to another."""
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+        self._close_data()
+
+    def _close_data(self) -> None:
         if self._batches is not None:
             self._batches.close()
             self._batches = None

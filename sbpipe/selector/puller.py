@@ -2,15 +2,29 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
 
 from sbpipe.link.messages import Announce, Chunk, Fetch, Gone
 from sbpipe.records import Lease, Part
 from sbpipe.runs.spans import Spans
-from sbpipe.weights.replica import PulledSource
 from sbpipe.weights.transfer import Piece, Pull
 
 _STALLED_S = 10.0
 _STAGES = {Part.WHOLE: "transfer", Part.FAST: "transfer_fast"}
+
+
+class Arrivals(Protocol):
+    """Where complete snapshots go."""
+
+    def leads(self) -> bool:
+        """Whether this process is the one that pulls."""
+        ...
+
+    def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
+        """A complete snapshot of a part has arrived."""
+        ...
 
 
 class Puller:
@@ -20,7 +34,7 @@ class Puller:
         self,
         sizes: Mapping[Part, int],
         piece_bytes: int,
-        source: PulledSource,
+        source: Arrivals,
         send: Callable[[Fetch], object],
         spans: Spans,
     ) -> None:
@@ -29,6 +43,7 @@ class Puller:
         self._source = source
         self._send = send
         self._spans = spans
+        self._wanted: dict[Part, int] = {}
         self._began = dict.fromkeys(sizes, 0.0)
         self._piece_at = dict.fromkeys(sizes, 0.0)
 
@@ -53,13 +68,18 @@ class Puller:
             self._ask(message.part, pull.gone())
 
     def watch(self, now: float) -> None:
-        """Begin again if pieces were lost."""
+        """Begin again if pieces were lost, or if who pulled for this host is gone."""
+        for part, version in self._wanted.items():
+            self._want(part, version)
         for part, pull in self._pulls.items():
             if pull.is_pulling and now - self._piece_at[part] > _STALLED_S:
                 self._ask(part, pull.restart())
 
     def _want(self, part: Part, version: int) -> None:
-        if part in self._pulls:
+        if part not in self._pulls:
+            return
+        self._wanted[part] = version
+        if self._source.leads():
             self._ask(part, self._pulls[part].want(version))
 
     def _ask(self, part: Part, pieces: list[Piece]) -> None:

@@ -23,9 +23,8 @@ from sbpipe.records import Lease, Part, RunEnd, SelectorStats
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer import Selector
 from sbpipe.selector.inbox import Inbox
-from sbpipe.selector.puller import Puller
+from sbpipe.selector.puller import Arrivals, Puller
 from sbpipe.version import __version__
-from sbpipe.weights.replica import PulledSource
 
 log = logging.getLogger("sbpipe.selector")
 
@@ -47,7 +46,7 @@ class Built:
 
     selector: Selector
     ready: messages.Ready
-    pulled: PulledSource | None
+    pulled: Arrivals | None
     snapshot_bytes: Mapping[Part, int]
 
 

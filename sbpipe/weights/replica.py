@@ -199,6 +199,10 @@ class PulledSource:
         self._arrived = threading.Condition()
         self._offers: dict[Part, tuple[int, torch.Tensor]] = {}
 
+    def leads(self) -> bool:
+        """It pulls for itself."""
+        return True
+
     def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
         """A complete, verified snapshot of a part has arrived; the last one offered is kept."""
         with self._arrived:

@@ -1,4 +1,4 @@
-"""What the trainer holds of 10^5 to 10^9 examples, beyond model and data: the stream with its score table full
+"""What the trainer holds of 10^5 to 10^9 examples, beyond model and data: the stream with a full score table,
 and a checkpoint of it being written.
 """
 

@@ -1,13 +1,15 @@
-"""Selectors without a device, many in one process: real ports and real messages, work that is only waited for.
+"""Selectors without a device, many in one process: real ports and messages, work that is only waited for.
 
 `python -m sbpipe.bench.scale.selectors RUN_DIR COUNT SPEED` serves the trainer of a run directory until it
 says goodbye. SPEED is candidates per second of each, 0 = answers at once.
 """
 
+import os
 import sys
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,22 +67,24 @@ class Simulated:
             if time.monotonic() < self._done[0]:
                 return
             self._port.send(self._done[1])
+            self._scored, self._busy_s = self._done[1].stats.scored, self._done[1].stats.score_s
             self._answers += 1
             self._done = None
 
     def _begin(self, lease: Lease) -> tuple[float, Selection]:
         """When the answer is due, and the answer: as `selector/answer.py` considers and cuts."""
-        is_kept = self._chance.random(lease.num_candidates) < lease.keep
-        if lease.enough < lease.num_candidates:  # a set
-            is_kept = np.argsort(self._chance.random(lease.num_candidates)) < lease.enough
-        considered, kept = choose(is_kept, lease.most)
+        draws, considered = self._chance.random(lease.num_candidates), lease.num_candidates
+        if lease.enough < lease.num_candidates and not lease.keep_all:  # a set, considered as a whole
+            kept = np.sort(np.argsort(draws)[: lease.enough]).astype(np.int32)
+        else:
+            considered, kept = choose(draws < (1.0 if lease.keep_all else lease.keep), lease.most)
         scored = min(lease.num_candidates, -(-considered // PASS) * PASS)
         busy_s = scored / self._speed if self._speed else 0.0
-        self._scored += scored
-        self._busy_s += busy_s
         scores = self._chance.random(considered, np.float32)
         chances = np.full(considered, lease.keep, np.float32)
-        selection = Selection(lease.lease_id, lease.version, scores, kept, chances, self._stats())
+        # Totals as they will be when it is sent: what is under way is not scored yet.
+        totals = replace(self._stats(), scored=self._scored + scored, score_s=self._busy_s + busy_s)
+        selection = Selection(lease.lease_id, lease.version, scores, kept, chances, totals)
         return time.monotonic() + busy_s, selection
 
     def _stats(self) -> SelectorStats:
@@ -89,6 +93,8 @@ class Simulated:
 
 def main(run_dir: str, count: str, speed: str) -> None:
     """A thread for each."""
+    # They stand for other machines: the trainer's threads come first.
+    os.nice(10)
     each = [Simulated(Path(run_dir), number, float(speed)) for number in range(int(count))]
     threads = [threading.Thread(target=one.serve) for one in each]
     for thread in threads:

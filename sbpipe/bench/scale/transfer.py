@@ -1,5 +1,5 @@
-"""Weights of 10 MB to 10 GB to many selectors: what a publish costs the trainer, run up to what fits here, and
-how long a version takes to reach everybody, as arithmetic.
+"""Weights of 10 MB to 10 GB to many selectors: what a publish costs the trainer, run as far as it fits here,
+and how long a version takes to reach everybody, as arithmetic.
 
 The model: each host pulls a version once (`weights/relay.py`) at the smaller of its own line and its share of
 the trainer's, and no more than `WIRE` allows; then its selectors read it from memory. A version can follow

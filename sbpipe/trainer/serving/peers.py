@@ -116,11 +116,12 @@ class Roster:
 
     def ready(self) -> list[Peer]:
         """Peers that can be granted leases, in a stable order."""
-        return [peer for _, peer in sorted(self.peers.items()) if peer.is_ready]
+        return [peer for peer in self.peers.values() if peer.is_ready]
 
     def add(self, peer: Peer) -> None:
         """A peer has come, or has become ready."""
-        self.peers[peer.name] = peer
+        # In order here, where it is rare: who is ready is asked at every turn. A new one: other threads read.
+        self.peers = dict(sorted((self.peers | {peer.name: peer}).items()))
 
     def hear(self, name: str, now: float, *, progress: int | None = None) -> None:
         """A message came; `progress` moves when the selector does."""

@@ -30,7 +30,7 @@ there on, and a set policy keeps some sixteen of them.
 MOST_AHEAD = 8.0
 """Train batches that may be out at a time on account of the number of selectors."""
 MARGIN = 1.0
-"""Train batches that should be on hand, or nearly so, beside these: leases do not end when a batch is needed."""
+"""Train batches that should be on hand beside these: leases do not end when a batch is needed."""
 HEADROOM = 1.1
 """How much faster than the loop the selectors are that count as needed."""
 
