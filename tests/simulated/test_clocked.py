@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sbpipe.trainer.parallel.group import Group
 from support.digests import CUT_AT, resumed
 from support.runs import _PROCESSES, HANG_S, events_of, small, train_inline, train_over
 
@@ -12,7 +13,6 @@ import simulated
 from sbpipe.config import Config
 from sbpipe.errors import DeviceError
 from sbpipe.machine.place import Place
-from sbpipe.trainer.parallel.group import Group
 
 
 def on_sim(**changes: object) -> Config:
