@@ -1,4 +1,4 @@
-"""Copies between host and device, scoring and publishing: nobody waits, and nothing is overwritten in flight."""
+"""Copies between host and device, passes, weights: nobody waits, nothing is overwritten in flight."""
 
 import numpy as np
 import pytest
