@@ -84,7 +84,7 @@ def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
 
 
 def _passed_over(numbers: Numbers, parts: list[str]) -> Finding:
-    """Wrong labels were told one by one and left out. Who is not learnt by heart is counted: no lower bound."""
+    """Wrong labels were told one by one and left out. None is learnt by heart then: no lower bound."""
     passed_over = number(numbers, "selection.passed_over") or 0.0
     scored = number(numbers, "selector.scored") or 0.0
     wrong = f"about {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
