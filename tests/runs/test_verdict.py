@@ -100,7 +100,7 @@ def test_wrong_labels_are_said_with_what_was_done_about_them() -> None:
         assert "perhaps worse (at least 25 % of the labels look wrong)" in unheeded.headline
     passed = verdict_of(mislabelled | {"selection.passed_over": 1500, "selector.scored": 10_000})
     assert "1,500 candidates (15 % of those scored) were passed over" in passed.scores
-    assert "at least 25 % of the labels look wrong, and such candidates were passed over" in passed.headline
+    assert "about 25 % of the labels look wrong, and such candidates were passed over" in passed.headline
 
 
 def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:
