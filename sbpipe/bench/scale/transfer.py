@@ -1,8 +1,8 @@
 """Weights of 10 MB to 10 GB to many selectors: what a publish costs the trainer, run as far as it fits here,
 and how long a version takes to reach everybody, as arithmetic.
 
-The model: each host pulls a version once (`weights/relay.py`), all share the trainer's line, and together they
-are no faster than one connection of ours under CURVE, as measured here: one thread encrypts for all. Then the
+The model: each host pulls a version once (`weights/relay.py`), all share the trainer's line, and together are
+no faster than one connection of ours under CURVE, as measured here: one thread encrypts for all. Then the
 selectors of a host read it from memory. A version can follow another when the last host has it, so the least
 interval is that time over a step's.
 """
