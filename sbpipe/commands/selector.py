@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--instances",
         type=int,
         metavar="N",
-        help="start N selectors, on the devices of --device in turn (cuda:0,cuda:1) or on shares of the cores",
+        help="start N selectors, on the devices of --device in turn (cuda:0,cuda:1) or on shares of cores",
     )
     parser.add_argument(
         "--orphan-timeout", type=float, metavar="S", help="seconds to wait for a lost trainer (60)"

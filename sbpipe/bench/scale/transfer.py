@@ -1,9 +1,10 @@
 """Weights of 10 MB to 10 GB to many selectors: what a publish costs the trainer, run as far as it fits here,
 and how long a version takes to reach everybody, as arithmetic.
 
-The model: each host pulls a version once (`weights/relay.py`) at the smaller of its own line and its share of
-the trainer's, and no more than `WIRE` allows; then its selectors read it from memory. A version can follow
-another when the last host has it, so the least interval is that time over a step's.
+The model: each host pulls a version once (`weights/relay.py`), all share the trainer's line, and together are
+no faster than one connection of ours under CURVE, as measured here: one thread encrypts for all. Then the
+selectors of a host read it from memory. A version can follow another when the last host has it, so the least
+interval is that time over a step's.
 """
 
 import time
@@ -11,6 +12,7 @@ import time
 import torch
 from torch import nn
 
+from sbpipe.bench import link
 from sbpipe.bench.rows import Row
 from sbpipe.models import parts_of
 from sbpipe.records import Part
@@ -23,10 +25,6 @@ RUN_MB = (10, 100, 1000)
 ALL_MB = (10, 100, 1000, 10_000)
 GIGABITS = (1, 10, 100)
 HOSTS = 8
-WIRE = {"plain": 1.5e9, "CURVE": 2.1e8}
-"""Bytes per second that one connection of ours carries, whatever the line: measured by `sbpipe bench link` on
-two cores of a server; CURVE encrypts on one core.
-"""
 
 
 def measure_transfers() -> list[Row]:
@@ -35,16 +33,18 @@ def measure_transfers() -> list[Row]:
         Row("scale", f"publish of {size:,} MB into memory", publish_ms(size), "ms of a core")
         for size in RUN_MB
     ]
+    wire = next(row for row in link.measure() if row.unit == "MB/s" and row.what.endswith("CURVE"))
+    rows.append(Row("scale", wire.what, wire.value, wire.unit))
     for size in ALL_MB:
         for gigabits in GIGABITS:
-            seconds = arrival_s(size * 1e6, gigabits * 1e9 / 8, HOSTS, WIRE["CURVE"])
+            seconds = arrival_s(size * 1e6, line=gigabits * 1e9 / 8, hosts=HOSTS, wire=wire.value * 1e6)
             name = f"{size:,} MB to {HOSTS} hosts at {gigabits} Gb/s under CURVE (arithmetic)"
             rows.append(Row("scale", name, seconds, "s"))
     return rows
 
 
-def arrival_s(num_bytes: float, line: float, hosts: int, wire: float) -> float:
-    """Seconds until all hosts have a version: the trainer's line is shared, so is its one sending thread."""
+def arrival_s(num_bytes: float, *, line: float, hosts: int, wire: float) -> float:
+    """Seconds until all hosts have a version: they share the trainer's line, and its one sending thread."""
     return num_bytes * hosts / min(line, wire)
 
 
