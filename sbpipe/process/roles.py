@@ -205,7 +205,9 @@ def run_selector(
     loop, which no trainer can tell.
     """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
-    device = devices.resolve("selector.device", devices.plan(config.train.device, config.selector.device)[1])
+    device = devices.resolve(
+        "selector.device", devices.plan(config.train.device, config.selector.device, config.num_ranks)[1]
+    )
     devices.use(device)
     selector_id = new_selector_id()
     is_stopped = threading.Event()
