@@ -38,7 +38,7 @@ two terminals, or two hosts
 
 `sbpipe COMMAND --help` tells more. Exit codes: 0 done, 1 a bug, a missed bar
 or failed cells of a study, 2 a mistake in the input, 3 the other role is lost or disagrees, 4 results are
-in a spare folder, 5 results are lost, 130 stopped.
+in a spare folder, 5 results are lost, 6 another rank of the trainer is gone, 130 stopped.
 """
 
 

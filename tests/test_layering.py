@@ -51,6 +51,7 @@ TORCH_FREE = (
     "files",
     "link",
     "machine/cores.py",
+    "machine/place.py",
     "process/__init__.py",
     "process/bulletin.py",
     "process/child.py",

@@ -15,10 +15,11 @@ def accelerators() -> list[torch.device]:
     )
 
 
-def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
+def plan(trainer: str = "auto", selector: str = "auto", num_ranks: int = 1) -> tuple[str, str]:
     """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU.
 
-    Of several selectors, whose devices are all named, it is the first one's.
+    Of several selectors, whose devices are all named, it is the first one's. Several ranks have an
+    accelerator each, from the trainer's on.
     """
     found = [str(device) for device in accelerators()]
     taken = [name.strip() for name in selector.split(",")]
@@ -26,7 +27,9 @@ def plan(trainer: str = "auto", selector: str = "auto") -> tuple[str, str]:
         trainer = next((name for name in found if name not in taken), "cpu")
     selector = taken[0]
     if selector == "auto":
-        selector = next((name for name in found if name != trainer), "cpu")
+        first = found.index(trainer) if trainer in found else 0
+        ranks = found[first : first + num_ranks] if trainer in found else []
+        selector = next((name for name in found if name not in ranks), "cpu")
     return trainer, selector
 
 

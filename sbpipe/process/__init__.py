@@ -38,7 +38,7 @@ MAX_RESTARTS = 3
 """How often in a row, without a new checkpoint, a trainer that died is started again if nobody says."""
 
 
-_OF_BOTH = ("data.workers", "data.download", "train.device", "model.options")
+_OF_BOTH = ("data.workers", "data.download", "train.device", "train.ranks", "model.options")
 
 
 def run_processes(

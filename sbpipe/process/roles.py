@@ -237,7 +237,7 @@ def run_selector(
     loop, which no trainer can tell.
     """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
-    planned = devices.plan(config.train.device, config.selector.device)
+    planned = devices.plan(config.train.device, config.selector.device, config.num_ranks)
     device = devices.resolve("selector.device", planned[1])
     keep_to_what_is_left(config, *planned, is_guest=job is not None)
     devices.use(device)

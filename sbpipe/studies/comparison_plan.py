@@ -91,9 +91,9 @@ def weaknesses(plan: Plan) -> list[str]:
     found = []
     if all(config.schedule.name == "constant" for config in configs):
         found.append("no arm's learning rate decays: final errors are those of unfinished training")
-    if any(config.mode == "data-parallel" for config in configs):
+    if any(config.num_ranks > 1 for config in configs):
         found.append(
-            "data-parallel arms normalise over each replica's share of a batch, as DDP does, not over the "
+            "arms of several ranks normalise over each rank's share of a batch, as DDP does, not over the "
             "whole of it"
         )
     if len(plan.seeds) == 1:

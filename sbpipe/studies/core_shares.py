@@ -17,7 +17,7 @@ from sbpipe.machine.cores import share
 
 def runs_alone(config: Config) -> bool:
     """Whether a run must have the machine to itself."""
-    return not config.is_clocked or config.mode == "data-parallel" or bool(config.train.seconds)
+    return not config.is_clocked or config.num_ranks > 1 or bool(config.train.seconds)
 
 
 def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:

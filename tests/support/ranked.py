@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import pickle
 import queue
 import tempfile
 import traceback
@@ -50,7 +51,7 @@ def in_ranks(function: Callable[..., Any], *arguments: Any, world: int = 2) -> l
             while len(found) < world:
                 rank, value, error = told.get(timeout=HANG_S)
                 assert not error, error
-                found[rank] = value
+                found[rank] = pickle.loads(value)
         for process in ranks:
             process.join(HANG_S)
     return [found[rank] for rank in range(world)]
@@ -84,10 +85,11 @@ def _be(
         "gloo", init_method=meeting, rank=place.rank, world_size=place.world, timeout=wait
     )
     try:
-        told.put((place.rank, function(place, *arguments), ""))
+        # Pickled here: a queue would send tensors as handles of this process, which ends.
+        told.put((place.rank, pickle.dumps(function(place, *arguments)), ""))
         torch.distributed.destroy_process_group()
     except BaseException:
-        told.put((place.rank, None, f"rank {place.rank}: {traceback.format_exc()}"))
+        told.put((place.rank, b"", f"rank {place.rank}: {traceback.format_exc()}"))
 
 
 def train_ranks(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_the_rehearsal_tries_a_part_and_not_the_whole() -> None:
     ("given", "message"),
     [
         ({"train.batch_size": 4}, r"train\.batch_size is 4"),
-        ({"mode": "data-parallel", "selection.policy": "full"}, "data-parallel cuts the batch"),
+        ({"mode": "data-parallel", "selection.policy": "full"}, "the ranks cut the batch"),
         ({"selection.policy": "steady"}, r"selection\.reweight = false"),
         ({"selection.policy": "sb", "selection.unbiased": 4.0}, r"selection\.unbiased = 0"),
     ],

@@ -46,6 +46,7 @@ _RUN = (
     Number(
         "devices", "devices", "devices", "devices held during the run: what device-seconds are counted by"
     ),
+    Number("ranks", "ranks", "processes", "processes that trained, each on its share of every batch"),
     Number("device.trainer", "trainer device", "text", "what the trainer ran on"),
     Number("device.selector", "selector device", "text", "what the selectors ran on"),
     Number("eval.error", "test error", "share", "share of test examples classified wrongly, at the end"),
