@@ -1,53 +1,161 @@
-"""Buffers of page-locked memory are used again only when their copy is done, however far behind it is."""
+"""Copies between host and device, passes, weights: nobody waits, nothing is overwritten in flight."""
 
+import numpy as np
 import pytest
 import torch
+from support.nets import candidates, net
+from torch import nn
 
 import simulated
+from sbpipe.config import LossConfig
+from sbpipe.data.own_batches import OwnBatches, OwnData
 from sbpipe.machine.copies import Downloads, Uploads
+from sbpipe.models import parts_of
+from sbpipe.models.losses import build_loss
+from sbpipe.models.residuals import build_residual
+from sbpipe.records import Part
+from sbpipe.runs.spans import Spans
+from sbpipe.scoring import Scorer
+from sbpipe.weights.manifest import build_manifest, copy, digest, tensors_in, tensors_of
+from sbpipe.weights.publisher import PartPublisher
+from sbpipe.weights.replica import Replica
+from sbpipe.weights.slots import Slots
 
-DEVICE = torch.device("sim:1")
-COUNT = 50
-
-
-def batch(number: int) -> list[torch.Tensor]:
-    """Tensors of several kinds, all of them told by a number."""
-    return [
-        torch.full((7,), number, dtype=torch.int64),
-        torch.full((3, 5), float(number)),
-        torch.full((2, 3, 4, 4), number, dtype=torch.uint8).to(memory_format=torch.channels_last),
-    ]
-
-
-@pytest.fixture(autouse=True)
-def slow_copies() -> None:
-    simulated.set_copies(latency_s=2e-3)
+SIM = torch.device("sim", 0)
 
 
-@pytest.mark.parametrize("how", ["together", "apart"])
-def test_many_uploads_in_a_row_arrive_as_they_were_sent_and_wait_for_nothing(how: str) -> None:
-    uploads = Uploads(DEVICE)
-    torch.accelerator.set_device_index(DEVICE.index)
-    arrived = [getattr(uploads, how)(batch(number)) for number in range(COUNT)]
-    torch.accelerator.set_device_index(0)
+def test_many_tensors_go_up_and_down_in_one_copy_each_while_the_device_is_behind() -> None:
+    simulated.set_slowness(0, 50.0)
+    uploads, downloads = Uploads(SIM), Downloads(SIM)
+    work = torch.randn(300, 300, device=SIM)
+    images = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    sent = [[torch.arange(5) + k, torch.rand(7, dtype=torch.float64), images + k] for k in range(20)]
+    arrivals = []
+    simulated.reset()
+    for tensors in sent:
+        far = uploads.together(tensors)
+        work = work @ work
+        arrivals.append(downloads([*far, torch.ones(3, dtype=torch.bool, device=SIM)]))
     assert simulated.waits() == []
-    torch.accelerator.synchronize(DEVICE)
-    for number, tensors in enumerate(arrived):
-        for sent, there in zip(batch(number), tensors, strict=True):
-            assert torch.equal(there.cpu(), sent)
-            assert there.stride() == sent.stride()
+    for tensors, arrival in zip(sent, arrivals, strict=True):
+        *found, ones = arrival.wait()
+        assert all(torch.equal(*pair) for pair in zip(tensors, found, strict=True))
+        assert ones.all()
     assert simulated.races() == []
 
 
-def test_many_downloads_in_a_row_arrive_as_they_were_when_they_were_asked_for() -> None:
-    downloads, state = Downloads(DEVICE), torch.zeros(9, device=DEVICE)
-    asked = []
-    for _ in range(COUNT):
-        asked.append(downloads([state, state.long()]))
-        state.add_(1)
-    for number, arrival in enumerate(asked):
-        single, whole = arrival.wait()
-        assert single.tolist() == [number] * 9
-        assert whole.tolist() == [number] * 9
-    assert {wait.kind for wait in simulated.waits()} == {"event"}
+def test_a_batch_of_any_make_goes_up_without_a_wait_and_its_parts_apart() -> None:
+    data = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.arange(32))
+    batches = OwnBatches(OwnData(data, torch.utils.data.default_collate), seed=0, device=SIM)
+    simulated.reset()
+    lot, _ = batches.batch(np.array([3, 1, 2]), 0)
+    assert simulated.waits() == []
+    inputs, targets = lot.tree
+    assert inputs.untyped_storage().data_ptr() != targets.untyped_storage().data_ptr()
+    assert targets.tolist() == [3, 1, 2]
+
+
+def scorer_on(device: torch.device, precision: str, model: nn.Module | None = None) -> Scorer:
+    config = LossConfig()
+    return Scorer(
+        model or net(),
+        build_loss(config),
+        precision=precision,
+        device=device,
+        residual=build_residual(config),
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_passes_that_are_queued_are_read_with_one_wait_and_are_those_of_the_cpu(precision: str) -> None:
+    found = []
+    for device in (torch.device("cpu"), SIM):
+        scorer = scorer_on(device, precision)
+        inputs, targets = (tensor.to(device) for tensor in candidates(64))
+        scorer.prepare(inputs, targets)
+        scorer.weights_arrived()
+        parts = [(inputs[k : k + 16], targets[k : k + 16]) for k in range(0, 64, 16)]
+        simulated.reset()
+        queued = [scorer.queue(*part, lambda part=part: part) for part in parts]
+        assert simulated.waits() == []
+        found.append(list(scorer.read(queued)))
+    assert sum(wait.count for wait in simulated.waits()) == 1
+    for here, far in zip(*found, strict=True):
+        for one, other in zip(here, far, strict=True):
+            assert np.array_equal(one, other)
     assert simulated.races() == []
+
+
+def test_a_pass_that_overflows_makes_the_queued_ones_behind_it_be_scored_again() -> None:
+    scorer = scorer_on(SIM, "fp16")
+    inputs, targets = (tensor.to(SIM) for tensor in candidates(48))
+    scorer.prepare(inputs, targets)
+    parts = [(inputs[k : k + 16] * (1e6 if k == 16 else 1.0), targets[k : k + 16]) for k in range(0, 48, 16)]
+    scored = list(scorer.read([scorer.queue(*part, lambda part=part: part) for part in parts]))
+    assert scorer.precision == "fp32"
+    exact = scorer_on(SIM, "fp32")
+    assert all(np.isfinite(each.scores).all() for each in scored)
+    for each, part in zip(scored[1:], parts[1:], strict=True):
+        assert np.array_equal(each.scores, exact.score(*part))
+
+
+def test_weights_that_are_not_finite_are_found_with_the_scores() -> None:
+    scorer = scorer_on(SIM, "fp32")
+    inputs, targets = (tensor.to(SIM) for tensor in candidates(16))
+    with torch.no_grad():
+        next(iter(scorer.model.parameters())).fill_(float("nan"))
+    scorer.weights_arrived()
+    assert np.isnan(scorer.score(inputs, targets)).all()
+
+
+def test_a_replica_is_loaded_in_one_upload_and_not_before_the_bytes_are_known_to_be_whole() -> None:
+    source, model = net(), net().to(SIM)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(1.0)
+    manifest = build_manifest(source, parts_of(source))
+    flat = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
+    copy(tensors_in(flat, manifest), tensors_of(source, manifest))
+    replica, before = Replica(model, manifest), digest(model)
+    simulated.reset()
+    replica.load(flat)
+    flat.zero_()  # the slot is written again: what was taken stays
+    assert (replica.version, digest(model)) == (-1, before)
+    simulated.reset()
+    replica.became(4)
+    assert simulated.waits() == []
+    assert (replica.version, digest(model)) == (4, digest(source))
+
+
+class _Refuses(Slots):
+    def commit(self, index: int, version: int) -> None:
+        raise OSError("the slot is gone")
+
+
+def test_what_fails_in_the_publish_thread_is_raised_in_the_loop() -> None:
+    model = nn.Linear(4, 4).to(SIM)
+    manifest = build_manifest(model, parts_of(model))
+    slots = _Refuses.create(manifest.num_bytes)
+    publisher = PartPublisher(
+        model, manifest, slots, Spans(), lambda part, version, is_late: None, Part.WHOLE
+    )
+    with pytest.raises(OSError, match="the slot is gone"):
+        publisher.publish(0, must=True)
+    publisher.publish(1)
+    publisher._stage._is_idle.wait(10.0)  # type: ignore[union-attr]
+    with pytest.raises(OSError, match="the slot is gone"):
+        publisher.check()
+    publisher.close()
+
+
+def test_one_thread_publishes_all_snapshots_and_ends_with_the_publisher() -> None:
+    model = nn.Linear(4, 4).to(SIM)
+    manifest = build_manifest(model, parts_of(model))
+    publisher = PartPublisher(model, manifest, Slots.create(manifest.num_bytes), Spans(), lambda *told: None)
+    thread = publisher._stage._thread  # type: ignore[union-attr]
+    for version in range(3):
+        publisher.publish(version, must=True)
+        assert publisher._stage._thread is thread  # type: ignore[union-attr]
+        assert thread.is_alive()
+    publisher.close()
+    assert not thread.is_alive()
