@@ -85,6 +85,7 @@ def test_scores_of_a_device_that_does_not_round_need_no_check() -> None:
 def _as_it_was() -> Iterator[None]:
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     torch.backends.cudnn.benchmark = True
+    torch.use_deterministic_algorithms(False)  # a clocked run on an accelerator leaves it on
     yield
     torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
