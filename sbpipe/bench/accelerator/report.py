@@ -187,8 +187,9 @@ def _ending(report: Report) -> str:
     broken = sum(_is_broken(fact) for fact in facts)
     gaps = sum(fact["value"] is None for fact in facts) - broken
     return (
-        f"{count['measured']} checks measured, {count['not here']} not possible here, {count[FAILED]} failed. Of "
-        f"the facts of those measured, {gaps} are not to be had here and {broken} failed."
+        f"{count['measured']} checks measured, "
+        f"{count['not here']} not possible here, {count[FAILED]} failed. "
+        f"Of the facts of those measured, {gaps} are not to be had here and {broken} failed."
     )
 
 
