@@ -628,13 +628,17 @@ void sim_trace(int is_on) { state().traces = is_on != 0; }
 
 void sim_reset() {
   std::lock_guard<std::mutex> guard(state().lock);
-  for (const Stream& stream : state().streams) observe(stream.clock);  // what was before races with nothing after
+  for (Stream& stream : state().streams) {
+    observe(stream.clock);  // what was before races with nothing after
+    stream.end_ns = std::min(stream.end_ns, now_ns());
+  }
   state().waits.clear();
   state().races.clear();
   for (Device& device : state().devices) {
     device.launches = 0;
     device.begin_ns = now_ns();
     for (int64_t& busy : device.busy_ns) busy = 0;
+    for (int64_t& end : device.free_ns) end = std::min(end, now_ns());
   }
 }
 
