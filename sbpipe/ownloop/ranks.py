@@ -23,10 +23,10 @@ from sbpipe.ownloop.shares import SharedParts
 from sbpipe.records import Part, RunEnd
 from sbpipe.trainer.ranks.follower import Ahead, shares_of
 from sbpipe.trainer.ranks.group import Gathering, Group
-from sbpipe.trainer.ranks.shards import is_sharded
 from sbpipe.trainer.ranks.share import share_size
 from sbpipe.trainer.ranks.step import way_to_weigh
 from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
+from sbpipe.weights.gather import Shards
 
 _GRACE_S = 5.0
 
@@ -50,7 +50,7 @@ def refuse_ranks(framework: str) -> None:
 
 def whole_copy(model: nn.Module) -> nn.Module:
     """The model for selectors, on the CPU, taken before each rank is left with a share of it."""
-    if is_sharded(model):
+    if Shards.are_in(model):
         raise ModelError(
             "select: the model is sharded already (fully_shard), and selectors score with a whole one. Call "
             "sbpipe.select before fully_shard, and loader.attach(optimizer) after it"

@@ -42,13 +42,13 @@ from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text
 from sbpipe.trainer.engine import Engine, Job
-from sbpipe.trainer.ranks import shards
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.lead import announce_publishes
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.setup import ON_DEVICE, slots_for
+from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import digest as digest_of
 from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
@@ -151,7 +151,7 @@ class Session:
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         self._opened.callback(self.engine.close)
-        if self._group is not None and shards.is_sharded(plan.published):
+        if self._group is not None and Shards.are_in(plan.published):
             announce_publishes(self._group, self.engine)
         if self._listener is None:
             self.engine.admit(INLINE, devices.describe(self._device))
@@ -183,7 +183,7 @@ class Session:
 
     def _digest(self) -> str | None:
         """None where no rank has all weights, and the others are not here to give theirs."""
-        return None if shards.is_sharded(self._plan.job.model) else digest_of(self._plan.job.model)
+        return None if Shards.are_in(self._plan.job.model) else digest_of(self._plan.job.model)
 
     def _batches(self) -> OwnBatches:
         """Batches for one of the two roles in this process."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from sbpipe.records import Manifest
@@ -25,12 +26,15 @@ class Shards:
 
     @staticmethod
     def are_in(model: nn.Module) -> bool:
-        """Whether some tensor of a model is here only in part."""
-        return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        """Whether a model is cut up, though it may be whole for the moment, as after an evaluation."""
+        return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
+            isinstance(parameter, DTensor) for parameter in model.parameters()
+        )
 
     @torch.no_grad()
     def copy_into(self, views: list[torch.Tensor] | None) -> None:
         """Gather, and copy into views of a slot in the order of the layout; None: only give this share."""
+        # Asking for the state makes shares of what was whole: before anything is counted.
         live = tensors_of(self._model, self._manifest)
         sizes = [tensor.numel() * tensor.element_size() for tensor in live]
         for bucket in buckets(self._keys(), sizes, self._bucket_bytes):

@@ -45,11 +45,6 @@ def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
     return any(inner is module for block in blocks for inner in block.modules())
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether some parameter is here only in part."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
-
-
 def gathered(value: Any, *, is_kept: bool) -> Any:
     """A state with whole tensors on the CPU, gathered one by one; all ranks join, rank 0 keeps them."""
     if isinstance(value, DTensor):
