@@ -2,32 +2,30 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import simulated
 
-HERE = Path(__file__).parent
+
+class NotHere(pytest.Module):
+    """A file of tests that is not read: already the names of the devices would be errors."""
+
+    def collect(self) -> NoReturn:
+        """Skip it, and say what is missing."""
+        if simulated.is_available():
+            pytest.skip("no simulated accelerators: set PYTHONPATH=tests/simulated/plugin, as make test does")
+        pytest.skip("no C++ compiler (g++) to make the simulated accelerators with")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, and say what is missing."""
-    if simulated.is_loaded():
-        return
-    if simulated.is_available():
-        reason = "no simulated accelerators here: set PYTHONPATH=tests/simulated/plugin, as make test does"
-    else:
-        reason = "no C++ compiler (g++) to make the simulated accelerators with"
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason=reason))
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Leave files to pytest where the devices are."""
+    return None if simulated.is_loaded() else NotHere.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(autouse=True)
 def clean_devices() -> Iterator[None]:
-    if not simulated.is_loaded():
-        yield
-        return
     simulated.trace(True)
     simulated.reset()
     yield

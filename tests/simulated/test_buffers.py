@@ -6,7 +6,7 @@ import torch
 import simulated
 from sbpipe.machine.copies import Downloads, Uploads
 
-DEVICE = torch.device("sim:1")
+DEVICE = "sim:1"
 COUNT = 50
 
 
@@ -26,8 +26,8 @@ def slow_copies() -> None:
 
 @pytest.mark.parametrize("how", ["together", "apart"])
 def test_many_uploads_in_a_row_arrive_as_they_were_sent_and_wait_for_nothing(how: str) -> None:
-    uploads = Uploads(DEVICE)
-    torch.accelerator.set_device_index(DEVICE.index)
+    uploads = Uploads(torch.device(DEVICE))
+    torch.accelerator.set_device_index(1)
     arrived = [getattr(uploads, how)(batch(number)) for number in range(COUNT)]
     torch.accelerator.set_device_index(0)
     assert simulated.waits() == []
@@ -40,7 +40,7 @@ def test_many_uploads_in_a_row_arrive_as_they_were_sent_and_wait_for_nothing(how
 
 
 def test_many_downloads_in_a_row_arrive_as_they_were_when_they_were_asked_for() -> None:
-    downloads, state = Downloads(DEVICE), torch.zeros(9, device=DEVICE)
+    downloads, state = Downloads(torch.device(DEVICE)), torch.zeros(9, device=DEVICE)
     asked = []
     for _ in range(COUNT):
         asked.append(downloads([state, state.long()]))
