@@ -196,7 +196,7 @@ def test_a_pipelined_run_of_two_ranks_trains_every_batch_and_fills_what_is_late(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3), ("full", 3)])
+@pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(shard: str, ranks: int, tmp_path: Path) -> None:
     changes = {"selection__policy": "sb", "train__ema": 0.9, "optim__clip": 1.0, "checkpoint__keep": 9}
     train_inline(ranked(train__ranks=1, **changes), tmp_path / "whole")
