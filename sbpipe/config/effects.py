@@ -28,6 +28,8 @@ def of_intervals(config: Config) -> Notes:
         yield f"sync.fast_interval = {sync.fast_interval} has no effect: {_why_not_apart(config)}"
     if sync.lag != 1 and config.mode != "fixed-lag":
         yield f"sync.lag = {sync.lag} has no effect: it belongs to mode = 'fixed-lag'"
+    if sync.direct and config.is_one_process:
+        yield f"sync.direct has no effect: {config.mode} has no other process to hand weights to"
 
 
 def _why_not_apart(config: Config) -> str:

@@ -68,6 +68,14 @@ def lockstep_publishes_exactly(config: Config) -> ConfigError | None:
     return ConfigError("sync.dtype", config.sync.dtype, reason, way_out)
 
 
+def direct_weights_have_marks(config: Config) -> ConfigError | None:
+    """Weights that go from device to device are still marked and found in shared memory."""
+    if not config.sync.direct or config.sync.shared_memory:
+        return None
+    reason = "marks and handles lie in shared memory, and sync.shared_memory = false"
+    return ConfigError("sync.direct", True, reason, "Set it to false, or sync.shared_memory to true")
+
+
 # --- data and devices -----------------------------------------------------------------------------
 
 
@@ -195,4 +203,5 @@ RULES: tuple[Rule, ...] = (
     batch_can_be_cut,
     devices_are_names,
     lockstep_publishes_exactly,
+    direct_weights_have_marks,
 )

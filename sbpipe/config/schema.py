@@ -411,6 +411,11 @@ class SyncConfig:
         "fp32", "floating-point format of published weights", choices=("fp32", "bf16", "fp16")
     )
     shared_memory: bool = setting(True, "hand weights over in shared memory where both roles see it")
+    direct: bool = setting(
+        False,
+        "hand weights from the trainer's CUDA device to the selector's on the same host, not through the "
+        "host; never run on hardware",
+    )
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,8 @@ class Session:
         self._run_dir.write_environment({"trainer": devices.describe(self._device), "selector": selector})
         self.events = EventLog(plan.path / TRAINER_EVENTS, "trainer")
         self._opened.callback(self.events.close)
-        slots = slots_for(config, manifest, self._listener.port.session if self._listener else b"")
+        session = self._listener.port.session if self._listener else b""
+        slots = slots_for(config, manifest, self._device, session)
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
         classes = plan.job.data.classes

@@ -38,6 +38,7 @@ from sbpipe.selector.job import OwnJob
 from sbpipe.selector.judge import Judge
 from sbpipe.selector.permission import Permission
 from sbpipe.selector.service import Built
+from sbpipe.weights import direct
 from sbpipe.weights.manifest import build_manifest, layouts_of
 from sbpipe.weights.relay import RelayedSource
 from sbpipe.weights.replica import PulledSource, Replica, SlotSource, WeightsSource
@@ -276,7 +277,7 @@ class Builder:
             "built",
             selector=self._selector_id,
             device=devices.describe(self._device),
-            weights="pulled" if ready.pulls_weights else "shared",
+            weights="pulled" if ready.pulls_weights else "direct" if config.sync.direct else "shared",
             precision=ready.precision,
             **fingerprints,
         )
@@ -355,6 +356,9 @@ class Builder:
         return self._loaded[1]
 
     def _attach(self, welcome: Welcome, config: Config) -> Slots | None:
+        if config.sync.direct:
+            # Never pulled instead: the trainer has no copy on its host to serve.
+            return direct.attach(welcome.shared_memory, self._device)
         if not welcome.shared_memory or not config.sync.shared_memory:
             return None
         try:

@@ -28,6 +28,7 @@ from sbpipe.trainer.first_weights import load_first_weights
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.stream.scores import refuse_forgetting
+from sbpipe.weights import direct
 from sbpipe.weights.leftovers import sweep
 from sbpipe.weights.manifest import build_manifest, fast_part
 from sbpipe.weights.slots import Slots
@@ -83,11 +84,13 @@ class Setup:
 
     def slots(self, session: bytes = b"") -> Slots:
         """Slots for this run's snapshots."""
-        return slots_for(self.config, self.manifest, session)
+        return slots_for(self.config, self.manifest, self.device, session)
 
 
-def slots_for(config: Config, manifest: Manifest, session: bytes = b"") -> Slots:
+def slots_for(config: Config, manifest: Manifest, device: torch.device, session: bytes = b"") -> Slots:
     """Slots for snapshots: in shared memory under the session's name where there is some, else private.
+
+    With `sync.direct` those that another process reads lie on the trainer's device.
 
     Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
     """
@@ -97,6 +100,10 @@ def slots_for(config: Config, manifest: Manifest, session: bytes = b"") -> Slots
     num_bytes = manifest.num_bytes
     for name in sweep():
         log.info("removed %s from shared memory: its trainer is gone", name)
+    if session and config.sync.direct:
+        return direct.create(
+            num_bytes, device, name=session.hex(), num_slots=num_slots, fast_bytes=fast_bytes
+        )
     if session and config.sync.shared_memory:
         try:
             return Slots.create(num_bytes, num_slots=num_slots, name=session.hex(), fast_bytes=fast_bytes)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from sbpipe.errors import DeviceError
+from sbpipe.errors import ConfigError, DeviceError
 from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
 from sbpipe.weights.slots import Slots
-from sbpipe.weights.stage import DEADLINE_S, FlatCopy, Stage
+from sbpipe.weights.stage import DEADLINE_S, FlatCopy, stage_of
 
 Offered = Callable[[Part, int, bool], None]
 """Told which part, which version, and whether the loop has gone on since it was asked for."""
@@ -116,7 +116,8 @@ class PartPublisher:
 
     On the CPU the copy into the slot is the whole cost. On an accelerator the loop pays for one copy on the
     device; a side stream brings it to pinned memory and a thread from there into the slot, and a publish that
-    finds the last one still on its way is skipped.
+    finds the last one still on its way is skipped. Where the slots lie on that device themselves, the one
+    copy is all, and the thread only waits for it.
     """
 
     def __init__(
@@ -129,6 +130,11 @@ class PartPublisher:
         part: Part = Part.WHOLE,
     ) -> None:
         self._shards = Shards(model, manifest) if Shards.are_in(model) else None
+        if self._shards is not None and slots.is_direct:
+            reason = "each rank holds a share of the weights, and they are gathered on the host"
+            raise ConfigError(
+                "sync.direct", True, reason, "Set sync.direct = false, or do not shard the model"
+            )
         self._live = LiveTensors(model, manifest)
         self._manifest = manifest
         self._slots = slots
@@ -142,10 +148,10 @@ class PartPublisher:
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
         overlaps_here = overlaps(device) and self._shards is None
-        self._stage = Stage(manifest, device) if overlaps_here else None
+        self._stage = stage_of(manifest, device, slots) if overlaps_here else None
         # Without streams a copy blocks, and one is better than one for each tensor.
         is_plain = device.type == "cpu" or self._stage is not None or self._shards is not None
-        self._flat = None if is_plain else FlatCopy(manifest, device)
+        self._flat = None if is_plain or slots.is_direct else FlatCopy(manifest, device)
         self.num_published = 0
         self.num_skipped = 0
 
@@ -158,7 +164,7 @@ class PartPublisher:
         if self._shards is not None:
             return self._publish_shards(self._shards, version, must=must)
         with self._spans.span(self._span):
-            # The stage has one buffer: a snapshot still in it would be overwritten half sent.
+            # A stage to the host has one buffer: a snapshot still in it would be overwritten half sent.
             if not self._has_arrived(must=must):
                 self.num_skipped += 1
                 return False
@@ -182,12 +188,12 @@ class PartPublisher:
         return False
 
     def _send(self, index: int, version: int) -> None:
-        live, slot = self._live.read(), self._slots.slot(index)
+        live = self._live.read()
         if self._stage is not None:
-            self._stage.send(live, slot, lambda: self._commit(index, version))
+            self._stage.send(live, index, lambda: self._commit(index, version))
             return
         if self._flat is not None:
-            slot.copy_(self._flat.taken(live))
+            self._slots.slot(index).copy_(self._flat.taken(live))
         else:
             copy(self._views[index], live)
         self._commit(index, version)
@@ -234,12 +240,13 @@ class PartPublisher:
 
     def piece(self, index: int, offset: int, end: int) -> bytes:
         """A copy of some bytes of a slot."""
-        return self._slots.slot(index)[offset:end].numpy().tobytes()
+        return self._slots.slot(index)[offset:end].cpu().numpy().tobytes()
 
     def newest(self) -> dict[str, int | torch.Tensor]:
         """The version published last and a copy of its flat bytes, for a checkpoint."""
-        # A clone: the loop goes on publishing while the checkpoint is being written.
-        return {"version": self.newest_version, "flat": self._slots.slot(self._slots.newest).clone()}
+        # A copy: the loop goes on publishing while the checkpoint is being written.
+        flat = self._slots.slot(self._slots.newest).to("cpu", copy=True)
+        return {"version": self.newest_version, "flat": flat}
 
     def hold(self, peer: str, version: int) -> int | None:
         """Keep a slot from being overwritten while a peer pulls it; one slot per peer."""

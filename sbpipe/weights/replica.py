@@ -54,7 +54,7 @@ class Replica:
     def load(self, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
         """Take the bytes of a part; the caller calls `became` once it knows that they were not torn.
 
-        On the CPU they go straight into the model, elsewhere into a stage on the host.
+        On the CPU they go straight into the model, elsewhere into a stage.
         """
         # Of no version until the copy is known to be whole: a torn one must not pass for the old weights.
         self._is_of(-1, part)
@@ -95,7 +95,8 @@ class _Stage:
     """The way of a snapshot to an accelerator: host memory that nobody else writes, one upload.
 
     A slot may be written into while the device reads, and nobody on the host would see it; so the bytes leave
-    the slot before its sequence is looked at again.
+    the slot before its sequence is looked at again. From a slot on another device they come without the host,
+    into the memory that the upload would fill.
     """
 
     def __init__(self, manifest: Manifest, device: torch.device) -> None:
@@ -104,16 +105,29 @@ class _Stage:
         self._host = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=self._has_streams)
         self._flat = torch.empty(manifest.num_bytes, dtype=torch.uint8, device=device)
         self._sent: torch.Event | None = None
+        self._is_there = False
 
     def take(self, flat: torch.Tensor) -> None:
-        """Copy bytes in."""
+        """Copy bytes in; returns when they have been read."""
+        self._is_there = flat.device.type != "cpu"
+        if self._is_there:
+            self._take_direct(flat)
+            return
         # The last upload has long run when the scores that it led to are known: this waits for nothing then.
         if self._sent is not None and not self._sent.query():
             self._sent.synchronize()
         self._host[: flat.numel()].copy_(flat)
 
+    def _take_direct(self, flat: torch.Tensor) -> None:
+        self._flat[: flat.numel()].copy_(flat, non_blocking=self._has_streams)
+        if self._has_streams:
+            # Waited for: the slot's sequence is looked at next, and must not be before the device has read.
+            torch.accelerator.current_stream(self._device).record_event().synchronize()
+
     def sent(self, num_bytes: int) -> torch.Tensor:
         """The bytes on the device, for whatever is queued from now on."""
+        if self._is_there:
+            return self._flat[:num_bytes]
         flat = self._flat[:num_bytes].copy_(self._host[:num_bytes], non_blocking=self._has_streams)
         if self._has_streams:
             self._sent = torch.accelerator.current_stream(self._device).record_event()

@@ -47,6 +47,8 @@ class Slots:
         stride = _round_up(slot_bytes)
         self._slots = [flat[_PAGE + k * stride :][:slot_bytes] for k in range(num_slots)]
         self._fence = threading.Lock()
+        self.is_direct = False
+        """Whether the slots lie on a device, and not behind their header."""
 
     @classmethod
     def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "", fast_bytes: int = 0) -> "Slots":
@@ -96,6 +98,13 @@ class Slots:
         beside = f"{name}{_FAST}"
         slots.fast = cls.attach(beside) if (SHARED_MEMORY / beside).exists() else None
         return slots
+
+    def lie_in(self, memory: list[torch.Tensor]) -> None:
+        """Let the slots lie in this memory from now on; their marks stay in the header."""
+        assert len(memory) == self.num_slots
+        self._slots = memory
+        self.slot_bytes = memory[0].numel()
+        self.is_direct = True
 
     def slot(self, index: int) -> torch.Tensor:
         """The flat bytes of one slot."""
@@ -156,7 +165,10 @@ class Slots:
         return next((k for k in range(self.num_slots) if self.version(k) == version), None)
 
     def read(self, index: int, copy_out: Callable[[torch.Tensor], None]) -> int | None:
-        """Copy a slot out; its version if the copy is whole, None if the writer came in between."""
+        """Copy a slot out; its version if the copy is whole, None if the writer came in between.
+
+        `copy_out` returns when the bytes have been read: what a device only has queued may still be torn.
+        """
         before = self.sequence(index)
         version = self.version(index)
         if before % 2:

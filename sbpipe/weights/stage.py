@@ -4,11 +4,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from sbpipe.records import Manifest
 from sbpipe.weights.manifest import copy, tensors_in
+from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.weights")
 
@@ -16,19 +18,36 @@ DEADLINE_S = 60.0
 """How long a publish that must be waits for a snapshot to leave the device."""
 
 
-class Stage:
-    """The way from an accelerator to a slot: device copy, side stream, pinned memory, thread.
+class Stage(Protocol):
+    """The way of a snapshot into a slot, beside the loop."""
+
+    def send(self, live: list[torch.Tensor], index: int, arrived: Callable[[], None]) -> None:
+        """Start a snapshot on its way into this slot; returns when the device copy is queued."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the last snapshot has arrived; raises what kept it from arriving."""
+        ...
+
+    def close(self) -> None:
+        """Let the last snapshot arrive and end the thread."""
+        ...
+
+
+def stage_of(manifest: Manifest, device: torch.device, slots: Slots) -> Stage:
+    """The way from this device to where the slots lie."""
+    way = DeviceStage if slots.is_direct else HostStage
+    return way(manifest, device, slots)
+
+
+class _Thread:
+    """What ends a snapshot's way when the device has done its part.
 
     The thread is there as long as the stage: one that is started when memory is short may never begin. What
     fails in it is raised where the loop publishes next.
     """
 
-    def __init__(self, manifest: Manifest, device: torch.device) -> None:
-        self._flat = FlatCopy(manifest, device)
-        # The slots are not pinned, and a copy from a device into such memory would block the loop.
-        self._pinned = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=True)
-        self._device = device
-        self._stream = torch.Stream(device)
+    def __init__(self) -> None:
         self._failure: BaseException | None = None
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -44,21 +63,7 @@ class Stage:
             raise failure
         return is_idle
 
-    def send(self, live: list[torch.Tensor], slot: torch.Tensor, arrived: Callable[[], None]) -> None:
-        """Start a snapshot on its way; returns when the device copy is queued."""
-        # On the training stream: the next optimizer step is queued behind it and cannot change it.
-        flat = self._flat.taken(live)
-        ready = torch.accelerator.current_stream(self._device).record_event()
-        self._stream.wait_event(ready)
-        with self._stream:
-            self._pinned.copy_(flat, non_blocking=True)
-            done = self._stream.record_event()
-
-        def finish() -> None:
-            done.synchronize()
-            slot.copy_(self._pinned)
-            arrived()
-
+    def _then(self, finish: Callable[[], None]) -> None:
         self._is_idle.clear()
         self._work.put(finish)
 
@@ -77,6 +82,58 @@ class Stage:
                 self._failure = error
             finally:
                 self._is_idle.set()
+
+
+class HostStage(_Thread):
+    """The way from an accelerator to a slot on the host: device copy, side stream, pinned memory, thread."""
+
+    def __init__(self, manifest: Manifest, device: torch.device, slots: Slots) -> None:
+        self._flat = FlatCopy(manifest, device)
+        # The slots are not pinned, and a copy from a device into such memory would block the loop.
+        self._pinned = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=True)
+        self._slots = slots
+        self._device = device
+        self._stream = torch.Stream(device)
+        super().__init__()
+
+    def send(self, live: list[torch.Tensor], index: int, arrived: Callable[[], None]) -> None:
+        """Start a snapshot on its way into this slot; returns when the device copy is queued."""
+        # On the training stream: the next optimizer step is queued behind it and cannot change it.
+        flat = self._flat.taken(live)
+        ready = torch.accelerator.current_stream(self._device).record_event()
+        self._stream.wait_event(ready)
+        with self._stream:
+            self._pinned.copy_(flat, non_blocking=True)
+            done = self._stream.record_event()
+
+        def finish() -> None:
+            done.synchronize()
+            self._slots.slot(index).copy_(self._pinned)
+            arrived()
+
+        self._then(finish)
+
+
+class DeviceStage(_Thread):
+    """The way to a slot on the same device: one copy there. Never run on hardware (see `direct.py`)."""
+
+    def __init__(self, manifest: Manifest, device: torch.device, slots: Slots) -> None:
+        self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
+        self._device = device
+        super().__init__()
+
+    def send(self, live: list[torch.Tensor], index: int, arrived: Callable[[], None]) -> None:
+        """Queue the copy into this slot; it has arrived when the device has made it."""
+        # On the training stream: the next optimizer step is queued behind it and cannot change it.
+        copy(self._views[index], live)
+        done = torch.accelerator.current_stream(self._device).record_event()
+
+        def finish() -> None:
+            # A selector sees the marks at once, but what is only queued here it would read too early.
+            done.synchronize()
+            arrived()
+
+        self._then(finish)
 
 
 class FlatCopy:

@@ -134,7 +134,8 @@ def _trainer(config: Config) -> Iterator[tuple[Engine, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         listener.announce(Path(folder))
         job = Job(config, model, manifest, _NoExamples(), _EXAMPLES, 0, None, dict(FINGERPRINTS))
-        engine = Engine(job, listener.port, slots_for(config, manifest), EventLog(None, "trainer"), Spans())
+        slots = slots_for(config, manifest, torch.device("cpu"))
+        engine = Engine(job, listener.port, slots, EventLog(None, "trainer"), Spans())
         engine.begin()
         engine.start()
         try:
