@@ -68,12 +68,23 @@ def lockstep_publishes_exactly(config: Config) -> ConfigError | None:
     return ConfigError("sync.dtype", config.sync.dtype, reason, way_out)
 
 
-def direct_weights_have_marks(config: Config) -> ConfigError | None:
-    """Weights that go from device to device are still marked and found in shared memory."""
-    if not config.sync.direct or config.sync.shared_memory:
+def direct_weights_have_a_way(config: Config) -> ConfigError | None:
+    """Weights that go from device to device need two that can, marks in shared memory, and a whole model."""
+    if not config.sync.direct or config.is_one_process:
         return None
-    reason = "marks and handles lie in shared memory, and sync.shared_memory = false"
-    return ConfigError("sync.direct", True, reason, "Set it to false, or sync.shared_memory to true")
+    if not config.sync.shared_memory:
+        reason = "marks and handles lie in shared memory, and sync.shared_memory = false"
+        return ConfigError("sync.direct", True, reason, "Set it to false, or sync.shared_memory to true")
+    if config.train.shard == "full" and config.num_ranks > 1:
+        reason = "each rank holds a share of the weights (train.shard = 'full'): the host gathers them"
+        return ConfigError("sync.direct", True, reason, "Set it to false, or train.shard to another value")
+    named = {"train.device": [config.train.device], "selector.device": config.selector.devices}
+    for key, names in named.items():
+        for name in names:
+            if name != "auto" and name.partition(":")[0] != "cuda":
+                reason = f"it is for CUDA devices, and {key} names '{name}'"
+                return ConfigError("sync.direct", True, reason, f"Set it to false, or {key} to a CUDA device")
+    return None
 
 
 # --- data and devices -----------------------------------------------------------------------------
@@ -203,5 +214,5 @@ RULES: tuple[Rule, ...] = (
     batch_can_be_cut,
     devices_are_names,
     lockstep_publishes_exactly,
-    direct_weights_have_marks,
+    direct_weights_have_a_way,
 )

@@ -47,7 +47,7 @@ from sbpipe.trainer.ranks.lead import announce_publishes
 from sbpipe.trainer.record.accounts import Accounts, Trained
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.serving.feed import Examples
-from sbpipe.trainer.setup import ON_DEVICE, slots_for
+from sbpipe.trainer.setup import ON_DEVICE, refuse_direct, slots_for
 from sbpipe.weights.gather import Shards
 from sbpipe.weights.manifest import digest as digest_of
 from sbpipe.weights.replica import SlotSource
@@ -90,6 +90,7 @@ class Session:
         self._plan, self._group, self._began = plan, group, time.perf_counter()
         self.config, self.accumulate = plan.config, plan.accumulate
         self._device = next(plan.job.model.parameters()).device
+        refuse_direct(self.config, self._device)
         self.spans, self._untimed = spans_on(self._device, ON_DEVICE)
         self.is_over = threading.Event()
         """Set when the loop must not wait for another batch."""

@@ -112,6 +112,12 @@ def slots_for(config: Config, manifest: Manifest, device: torch.device, session:
     return Slots.create(num_bytes, num_slots=num_slots, fast_bytes=fast_bytes)
 
 
+def refuse_direct(config: Config, device: torch.device) -> None:
+    """Refuse `sync.direct` on a device that cannot do it, before anything is loaded or opened."""
+    if config.sync.direct and not config.is_one_process:
+        direct.sharing_of(device, "train.device")
+
+
 MakeStep = Callable[[Config, nn.Module, PerExampleLoss, Spans], TrainStep]
 
 
@@ -131,6 +137,7 @@ def prepare(
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
     )
+    refuse_direct(config, device)
     if len(config.selector.devices) > 1:  # of `sbpipe run`: on this very machine
         for name in config.selector.devices:
             devices.resolve("selector.device", name)

@@ -151,7 +151,7 @@ def create(
     sharing: Sharing | None = None,
 ) -> Slots:
     """The trainer's side: slots on its device, their marks and handles in shared memory under `name`."""
-    sharing = sharing or _sharing_of(device, "train.device")
+    sharing = sharing or sharing_of(device, "train.device")
     try:
         slots = Slots.create(
             HANDLE_BYTES, num_slots=num_slots, name=name, fast_bytes=HANDLE_BYTES if fast_bytes else 0
@@ -170,7 +170,7 @@ def create(
 
 def attach(name: str, device: torch.device, *, sharing: Sharing | None = None) -> Slots:
     """A selector's side: the trainer's slots, opened once, to be copied from to `device`."""
-    sharing = sharing or _sharing_of(device, "selector.device")
+    sharing = sharing or sharing_of(device, "selector.device")
     try:
         slots = Slots.attach(name)
         for each in (slots, slots.fast):
@@ -200,7 +200,8 @@ def _open(slots: Slots, device: torch.device, sharing: Sharing) -> None:
     slots.lie_in(memory)
 
 
-def _sharing_of(device: torch.device, key: str) -> Sharing:
+def sharing_of(device: torch.device, key: str) -> Sharing:
+    """How this device's memory is shared between processes; refused where it cannot be."""
     if device.type != "cuda":
         raise _refusal(f"it is for CUDA devices, and {key} is '{device}'")
     return CudaSharing()

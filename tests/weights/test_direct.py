@@ -8,18 +8,23 @@ import pytest
 import torch
 from torch import nn
 
-from sbpipe.config import resolve, warnings_of
+from sbpipe.config import resolve, to_json, warnings_of
 from sbpipe.errors import ConfigError
+from sbpipe.link.messages import Welcome
 from sbpipe.models import parts_of
 from sbpipe.records import Part
 from sbpipe.runs.spans import Spans
-from sbpipe.trainer.setup import slots_for
+from sbpipe.selector.build import Builder
+from sbpipe.selector.permission import Permission
+from sbpipe.trainer.setup import prepare, slots_for
 from sbpipe.weights import direct
 from sbpipe.weights.direct import HANDLE_BYTES, BadHandle, CudaSharing, Handle
+from sbpipe.weights.gather import Shards
 from sbpipe.weights.leftovers import SHARED_MEMORY
 from sbpipe.weights.manifest import build_manifest, digest, fast_part
 from sbpipe.weights.publisher import Publisher
 from sbpipe.weights.replica import Replica, SlotSource
+from sbpipe.weights.slots import Slots
 
 CPU = torch.device("cpu")
 HANG_S = 30.0
@@ -231,6 +236,41 @@ def test_slots_of_one_process_stay_on_the_host() -> None:
     assert not any("sync.direct" in note for note in warnings_of(resolve({"sync.direct": True})))
 
 
-def test_it_needs_shared_memory_for_its_marks() -> None:
-    with pytest.raises(ConfigError, match=r"sync\.shared_memory = false"):
-        resolve({"sync.direct": True, "sync.shared_memory": False})
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [
+        ({"sync.shared_memory": False}, r"sync\.shared_memory = false"),
+        ({"train.ranks": 2, "train.shard": "full"}, r"train\.shard = 'full'"),
+        ({"train.device": "cpu"}, r"train\.device names 'cpu'"),
+        ({"selector.device": "cuda:1,cpu"}, r"selector\.device names 'cpu'"),
+    ],
+)
+def test_settings_that_leave_no_way_are_refused(beside: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"sync\.direct = True: .*{reason}.*Set it to false, or"):
+        resolve({"sync.direct": True, **beside})
+    resolve(beside)
+
+
+def test_a_trainers_device_is_refused_before_anything_is_loaded() -> None:
+    # The data set is not there either: it would be told of first, were it looked for.
+    config = resolve({"sync.direct": True, "data.name": "cifar10", "data.path": "/nowhere"})
+    with pytest.raises(ConfigError, match=r"train\.device is 'cpu'"):
+        prepare(config, "cpu")
+
+
+def test_a_selector_without_the_trainers_device_is_refused_and_never_pulls() -> None:
+    builder = Builder("s-1", Permission(), CPU, Spans())
+    welcome = Welcome(to_json(resolve({"sync.direct": True})), "sbpipe-none", 0.5, 4.0)
+    with pytest.raises(ConfigError, match=r"sync\.direct = True: .*selector\.device is 'cpu'\. Set"):
+        builder(welcome)
+    builder.close()
+
+
+def test_a_model_in_shares_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shards, "are_in", lambda model: True)
+    model = net(0)
+    manifest = build_manifest(model, parts_of(model))
+    slots = Slots.create(HANDLE_BYTES)
+    slots.lie_in([torch.empty(manifest.num_bytes, dtype=torch.uint8) for _ in range(3)])
+    with pytest.raises(ConfigError, match=r"sync\.direct = True: .*share.*Set sync\.direct = false"):
+        Publisher(model, manifest, slots, Spans(), [], lambda *told: None)
