@@ -115,7 +115,6 @@ class CudaSharing:
         own = torch.cuda.current_device() if device.index is None else device.index
         if own != index and not torch.cuda.can_device_access_peer(own, index):
             raise BadHandle(f"cuda:{own} has no peer access to cuda:{index}")
-        torch.cuda.init()
         shared: Any = torch.UntypedStorage
         storage = shared._new_shared_cuda(
             index,
