@@ -3,7 +3,8 @@
 It must not know how or when weights travel. The parts, in the order in which they are decided:
 
     norm   parameters and buffers of normalisation layers, running statistics included
-    head   the layer that produces the output: the last registered one with a weight of two or more axes
+    head   the layer that produces the output, unless it is large: the last registered one with a weight of
+           two or more axes
     bias   any other parameter of one axis whose name ends in "bias"
     body   the rest: nearly all of the bytes
 """
@@ -14,6 +15,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+_MOST_SHARE, _SMALL_BYTES = 0.02, 4 << 20
+"""A head of so many bytes at most, or of so much of the model, is a part of its own; a vocabulary's is not."""
+
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -23,7 +27,13 @@ def parts_of(model: nn.Module) -> dict[str, str]:
     owners = {name: _owner_path(name) for name in tensors}
     norms = {path for path in owners.values() if _is_norm(model.get_submodule(path))}
     head = _head_path(model, owners, norms)
+    if sum(tensors[name].nbytes for name in tensors if owners[name] == head) > _most_bytes(tensors):
+        head = None
     return {name: _part(name, tensors[name], owners[name], norms, head) for name in tensors}
+
+
+def _most_bytes(tensors: Mapping[str, torch.Tensor]) -> float:
+    return max(_SMALL_BYTES, _MOST_SHARE * sum(tensor.nbytes for tensor in tensors.values()))
 
 
 def _part(name: str, tensor: torch.Tensor, owner: str, norms: set[str], head: str | None) -> str:

@@ -93,3 +93,9 @@ def test_a_parametrised_weight_belongs_to_its_layer() -> None:
 def test_a_model_without_matrices_has_no_head() -> None:
     assert set(parts_of(nn.BatchNorm1d(3)).values()) == {"norm"}
     assert parts_of(nn.Linear(2, 2)) == {"weight": "head", "bias": "head"}
+
+
+def test_the_head_of_a_large_vocabulary_is_no_fast_part() -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 20_000))
+    assert parts_of(model)["1.weight"] == "body"
+    assert parts_of(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 10_000)))["1.weight"] == "head"

@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 import queue
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -47,14 +48,26 @@ def in_ranks(function: Callable[..., Any], *arguments: Any, world: int = 2) -> l
         _started(function, arguments, world, folder) as (ranks, told),
     ):
         found: dict[int, Any] = {}
-        with contextlib.suppress(queue.Empty):
-            while len(found) < world:
-                rank, value, error = told.get(timeout=HANG_S)
-                assert not error, error
-                found[rank] = pickle.loads(value)
+        while len(found) < world:
+            rank, value, error = _word_of(ranks, told)
+            assert not error, error
+            found[rank] = pickle.loads(value)
         for process in ranks:
             process.join(HANG_S)
     return [found[rank] for rank in range(world)]
+
+
+def _word_of(ranks: list[Any], told: Any) -> tuple[int, bytes, str]:
+    """The next rank's last word; an error if they end without one, as they do before they are themselves."""
+    give_up = time.monotonic() + HANG_S
+    while time.monotonic() < give_up:
+        have_ended = not any(process.is_alive() for process in ranks)
+        with contextlib.suppress(queue.Empty):
+            word: tuple[int, bytes, str] = told.get(timeout=1.0)
+            return word
+        if have_ended:
+            return -1, b"", f"the ranks ended with codes {[process.exitcode for process in ranks]}"
+    return -1, b"", f"the ranks said nothing for {HANG_S:.0f} s"
 
 
 @contextlib.contextmanager
@@ -81,10 +94,10 @@ def _be(
 ) -> None:
     torch.set_num_threads(1)
     wait = timedelta(seconds=HANG_S)
-    torch.distributed.init_process_group(
-        "gloo", init_method=meeting, rank=place.rank, world_size=place.world, timeout=wait
-    )
     try:
+        torch.distributed.init_process_group(
+            "gloo", init_method=meeting, rank=place.rank, world_size=place.world, timeout=wait
+        )
         # Pickled here: a queue would send tensors as handles of this process, which ends.
         told.put((place.rank, pickle.dumps(function(place, *arguments)), ""))
         torch.distributed.destroy_process_group()
