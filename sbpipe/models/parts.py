@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 _MOST_SHARE, _SMALL_BYTES = 0.02, 4 << 20
-"""A head of so many bytes at most, or of so much of the model, is a part of its own; a vocabulary's is not."""
+"""A head of so many bytes, or of so much of the model, at the most is fast; that of a vocabulary is not."""
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
