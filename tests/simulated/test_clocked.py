@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from sbpipe.trainer.parallel.group import Group
 from support.digests import CUT_AT, resumed
 from support.runs import _PROCESSES, HANG_S, events_of, small, train_inline, train_over
 
 import simulated
 from sbpipe.config import Config
 from sbpipe.errors import DeviceError
-from sbpipe.machine.place import Place
+from sbpipe.trainer.ranks.group import Group
 
 
 def on_sim(**changes: object) -> Config:
@@ -54,6 +53,6 @@ def _train(config: Config, path: Path) -> None:
     (path / "touched").write_text(json.dumps([simulated.is_touched(index) for index in range(2)]))
 
 
-def test_replicas_need_collectives_that_these_devices_lack(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"data-parallel' on sim:0.*gradients"):
-        Group(Place(0, 2, tmp_path / "meeting"), torch.device("sim", 0), 16)
+def test_ranks_need_collectives_that_these_devices_lack() -> None:
+    with pytest.raises(DeviceError, match=r"ranks on sim:0.*gradients"):
+        Group(0, 2, torch.device("sim", 0), batch_size=16, wait_s=1.0)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ranked import in_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
@@ -64,9 +65,10 @@ def _publish(place: Place, bucket_bytes: int) -> dict[str, Any]:
     model, tokens = Speaker(), torch.arange(40)
     manifest = build_manifest(model, parts_of(model))
     twin = Speaker()
+    mesh = init_device_mesh("cpu", (place.world,))
     for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     torch.optim.SGD(model.parameters(), lr=0.1).zero_grad()
     functional.cross_entropy(model(tokens), tokens).backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
