@@ -75,7 +75,7 @@ def direct_weights_have_a_way(config: Config) -> ConfigError | None:
     if not config.sync.shared_memory:
         reason = "marks and handles lie in shared memory, and sync.shared_memory = false"
         return ConfigError("sync.direct", True, reason, "Set it to false, or sync.shared_memory to true")
-    if config.train.is_sharded and config.num_ranks > 1:
+    if config.train.shard != "none" and config.num_ranks > 1:
         reason = "each rank holds a share of the weights (train.shard = 'full'): the host gathers them"
         return ConfigError("sync.direct", True, reason, "Set it to false, or train.shard to another value")
     named = {"train.device": [config.train.device], "selector.device": config.selector.devices}

@@ -216,11 +216,6 @@ class TrainConfig:
         choices=("none", "full"),
     )
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each of several ranks holds a share of the model."""
-        return self.shard != "none"
-
 
 @dataclass(frozen=True)
 class OptimConfig:

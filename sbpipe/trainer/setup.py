@@ -168,7 +168,7 @@ def prepare(
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
         # One that is cut up moves share by share: the whole may not fit a device.
-        model = model if num_ranks > 1 and config.train.is_sharded else placed(model, device)
+        model = model if num_ranks > 1 and config.train.shard != "none" else placed(model, device)
         train_step = make_step(config, model, loss, spans)
         train_step.rehearse(*data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0))
         with torch.inference_mode():

@@ -38,7 +38,7 @@ class RankedStep(TrainStep):
     ) -> None:
         super().__init__(config, model, loss, build_optimizer(config.optim, model), spans)
         self._group, self._device = group, group.device
-        self.is_sharded = config.train.is_sharded
+        self.is_sharded = config.train.shard != "none"
         self._is_wrapped = False
         # Dropout must not repeat in every share.
         self._purpose = f"step {group.rank}" if group.rank else "step"
