@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sbpipe.errors import ConfigError
 from sbpipe.link.addresses import Address
-from sbpipe.link.schema import NAME
+from sbpipe.link.kinds import NAME
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
+from sbpipe.link.kinds import BadFrame
 from sbpipe.link.limits import MAX_ENTRIES
 from sbpipe.link.messages import BULK, Chunk, Message
-from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, BadFrame, Shape
+from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, Shape
 
 MAGIC = b"SBPL"
 # Any change of fields is a new major: a decoder refuses both unknown and missing ones.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sbpipe.link.frames import Buffer, Envelope, ProtocolMismatch, decode
+from sbpipe.link.kinds import BadFrame
 from sbpipe.link.limits import MAX_PEERS, MAX_STRIKES
 from sbpipe.link.messages import (
     BULK,
@@ -27,7 +28,6 @@ from sbpipe.link.messages import (
     Reject,
     Welcome,
 )
-from sbpipe.link.schema import BadFrame
 
 
 class Verdict(NamedTuple):

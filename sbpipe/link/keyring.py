@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sbpipe.errors import ConfigError
 from sbpipe.link.binding import Keys
-from sbpipe.link.schema import Z85
+from sbpipe.link.kinds import Z85
 
 log = logging.getLogger("sbpipe.link")
 

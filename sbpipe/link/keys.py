@@ -21,7 +21,7 @@ from sbpipe.errors import ConfigError
 from sbpipe.files import write_atomically
 from sbpipe.link.binding import Keys
 from sbpipe.link.keyring import ALLOWED, FIRST, NAME, SUFFIX, Keyring
-from sbpipe.link.schema import Z85
+from sbpipe.link.kinds import Z85
 from sbpipe.link.sockets import new_key_pair, public_key_of
 
 log = logging.getLogger("sbpipe.link")

@@ -4,22 +4,17 @@ Pure rules over plain values, the same for what we send and what we receive. It 
 or sockets.
 """
 
-import enum
-import operator
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sbpipe.errors import FrameError
 from sbpipe.link import messages
+from sbpipe.link.kinds import NAME, Z85, Flag, Kind, Member, Real, Record, Text, Texts, Whole
 from sbpipe.link.limits import (
     MAX_CANDIDATES,
     MAX_CHUNK_BYTES,
     MAX_CLASSES,
     MAX_CONFIG,
-    MAX_COUNT,
-    MAX_ENTRIES,
     MAX_HEADER_BYTES,
     MAX_HISTORY,
     MAX_PERIOD_S,
@@ -33,182 +28,7 @@ from sbpipe.link.limits import (
 from sbpipe.link.messages import Message
 from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}", re.ASCII)
-Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", re.ASCII)
-"""A key of CURVE as text."""
 DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
-
-
-class BadFrame(FrameError):
-    """A message that is refused; `reason` is the one word it is counted under."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-
-
-class Kind:
-    """One kind of header field."""
-
-    def plain(self, value: Any) -> Any:
-        """Our value as the plain Python value that travels (NumPy scalars become Python's)."""
-        raise NotImplementedError
-
-    def is_legal(self, value: Any) -> bool:
-        """Whether a plain value may be in this field."""
-        raise NotImplementedError
-
-    def restored(self, value: Any) -> Any:
-        """The receiver's value of a legal plain one."""
-        return value
-
-
-@dataclass(frozen=True)
-class Whole(Kind):
-    """An integer of a range."""
-
-    low: int = 0
-    high: int = MAX_COUNT
-
-    def plain(self, value: Any) -> Any:
-        """As int; floats are refused."""
-        # Not int(), which would turn 1.5 into 1.
-        return operator.index(value)
-
-    def is_legal(self, value: Any) -> bool:
-        """An int, not a bool, inside the range."""
-        return type(value) is int and self.low <= value <= self.high
-
-
-@dataclass(frozen=True)
-class Flag(Kind):
-    """Yes or no."""
-
-    def plain(self, value: Any) -> Any:
-        """As bool."""
-        return bool(value)
-
-    def is_legal(self, value: Any) -> bool:
-        """Exactly a bool."""
-        return type(value) is bool
-
-
-@dataclass(frozen=True)
-class Real(Kind):
-    """A number of a range, never NaN; `is_clipped` moves what we send into the range."""
-
-    low: float
-    high: float
-    is_clipped: bool = False
-    is_optional: bool = False
-
-    def plain(self, value: Any) -> Any:
-        """As float, clipped where that is allowed."""
-        if value is None:
-            return None
-        return min(max(float(value), self.low), self.high) if self.is_clipped else float(value)
-
-    def is_legal(self, value: Any) -> bool:
-        """A float inside the range, or None where that is allowed."""
-        if value is None:
-            return self.is_optional
-        return type(value) is float and self.low <= value <= self.high
-
-
-@dataclass(frozen=True)
-class Text(Kind):
-    """A string of limited length; `is_clipped` cuts what we send instead of refusing it."""
-
-    limit: int = 255
-    pattern: re.Pattern[str] | None = None
-    is_clipped: bool = False
-
-    def plain(self, value: Any) -> Any:
-        """The string, clipped where that is allowed."""
-        return value[: self.limit] if self.is_clipped else value
-
-    def is_legal(self, value: Any) -> bool:
-        """A str within the limit that matches the pattern."""
-        return (
-            type(value) is str
-            and len(value) <= self.limit
-            and (self.pattern is None or self.pattern.fullmatch(value) is not None)
-        )
-
-
-@dataclass(frozen=True)
-class Texts(Kind):
-    """A small map from names to strings."""
-
-    limit: int = 128
-
-    def plain(self, value: Any) -> Any:
-        """As dict."""
-        return dict(value)
-
-    def is_legal(self, value: Any) -> bool:
-        """Few entries, short keys, strings within the limit."""
-        return _is_small_map(value) and all(
-            type(inner) is str and len(inner) <= self.limit for inner in value.values()
-        )
-
-
-@dataclass(frozen=True)
-class Member(Kind):
-    """One of an enum, which travels as its value."""
-
-    of: type[enum.Enum]
-
-    def plain(self, value: Any) -> Any:
-        """The value of the member."""
-        return self.of(value).value
-
-    def is_legal(self, value: Any) -> bool:
-        """The value of a member, and of its type: 1 is not True."""
-        return any(type(value) is type(member.value) and value == member.value for member in self.of)
-
-    def restored(self, value: Any) -> Any:
-        """The member."""
-        return self.of(value)
-
-
-@dataclass(frozen=True)
-class Record(Kind):
-    """A map of exactly the fields of a record."""
-
-    of: type[Any]
-    fields: Mapping[str, Kind]
-    is_optional: bool = False
-
-    def plain(self, value: Any) -> Any:
-        """As dict, or None."""
-        if value is None:
-            return None
-        return {name: kind.plain(getattr(value, name)) for name, kind in self.fields.items()}
-
-    def is_legal(self, value: Any) -> bool:
-        """No field missing, none unknown, each legal; or None where that is allowed."""
-        if value is None:
-            return self.is_optional
-        return (
-            type(value) is dict
-            and value.keys() == self.fields.keys()
-            and all(kind.is_legal(value[name]) for name, kind in self.fields.items())
-        )
-
-    def restored(self, value: Any) -> Any:
-        """The record."""
-        if value is None:
-            return None
-        return self.of(**{name: kind.restored(value[name]) for name, kind in self.fields.items()})
-
-
-def _is_small_map(value: Any) -> bool:
-    return (
-        type(value) is dict
-        and len(value) <= MAX_ENTRIES
-        and all(type(name) is str and 0 < len(name) <= 64 for name in value)
-    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from sbpipe.errors import FrameError
 from sbpipe.link import limits, messages
 from sbpipe.link.frames import CRC, MAGIC, PREFIX, PREFIX_BYTES, PROTOCOL, ProtocolMismatch, decode, encode
-from sbpipe.link.schema import CODES, SHAPES, BadFrame, Record
+from sbpipe.link.kinds import BadFrame, Record
+from sbpipe.link.schema import CODES, SHAPES
 from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 SESSION = bytes(range(16))

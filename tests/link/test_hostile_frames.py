@@ -4,8 +4,8 @@ import pytest
 from support.hostile_frames import MOST_BYTES, Attacker, Frames, Judges, corpus, weigh
 
 from sbpipe.link.frames import pack
+from sbpipe.link.kinds import BadFrame
 from sbpipe.link.messages import Welcome
-from sbpipe.link.schema import BadFrame
 
 CORPUS = dict(corpus())
 

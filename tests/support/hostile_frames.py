@@ -28,8 +28,9 @@ import numpy as np
 from sbpipe.link import messages
 from sbpipe.link.frames import CRC, MAGIC, PREFIX, PREFIX_BYTES, PROTOCOL, decode, encode
 from sbpipe.link.gate import SelectorGate, TrainerGate
+from sbpipe.link.kinds import BadFrame
 from sbpipe.link.limits import MAX_PEERS
-from sbpipe.link.schema import SHAPES, BadFrame
+from sbpipe.link.schema import SHAPES
 from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
 Frames = list[bytes]
