@@ -238,7 +238,7 @@ def remedy(plan: Forecast) -> str:
         return ""
     if plan.selector_ms <= plan.fill_ms:
         return (
-            f"the selectors are fast enough, but the {plan.batches_out:.1f} batches that are leased ahead are "
+            f"the selectors are fast enough, but the {plan.batches_out:.1f} batches leased ahead are "
             "trained before answers are back: lease further ahead (sync.depth), at the price of staleness"
         )
     reached = min(1.0, plan.keep / (1.0 - plan.fills))
