@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +11,7 @@ from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
+from sbpipe.machine.line import Credit, transfer_ms
 from sbpipe.machine.planner import Costs, Forecast, advice, forecast, remedy
 
 HELP = "before you spend: period, idle time, staleness, keep rate and the worth at which it pays"
@@ -23,6 +25,7 @@ Numbers for hardware that is not here replace what would be measured; with
   sbpipe plan configs/demo.toml
   sbpipe plan --step-ms 120 --score-us 95 --selectors 2 --second-speed 0.25
   sbpipe plan job.toml --worth 1.8             use it or not, with k of `sbpipe worth`
+  sbpipe plan job.toml --selectors 8 --latency-ms 50 --link-gbps 1    on other hosts
 """
 GIVEN = {
     "step_ms": "a train step",
@@ -30,7 +33,10 @@ GIVEN = {
     "score_us": "loading, scoring and judging one candidate, in microseconds",
     "publish_ms": "what a publish costs the trainer",
     "apply_ms": "what new weights cost a selector",
-    "transfer_ms": "a snapshot's way over the wire",
+    "transfer_ms": "the bytes of a snapshot over the line between hosts; or --link-gbps",
+    "latency_ms": "a message's way between hosts, one way: half of what ping says",
+    "stall_ms": "the line stops for so long, every --stall-every-ms",
+    "stall_every_ms": "from one stop of the line to the next",
     "second_speed": "train steps of the second device per train step of the first",
     "efficiency": "of data-parallel training (0.9)",
 }
@@ -44,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, meaning in GIVEN.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=meaning)
     parser.add_argument("--selectors", type=int, default=1, metavar="N", help="selectors, a device each (1)")
+    parser.add_argument(
+        "--link-gbps", type=float, metavar="X", help="the trainer's line, in gigabits per second"
+    )
+    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="that pull weights over it (1)")
+    parser.add_argument(
+        "--weights-mb", type=float, metavar="X", help="a snapshot (that of the model, if measured)"
+    )
     parser.add_argument("--worth", type=float, metavar="K", help="k as `sbpipe worth` measured it")
     parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to measure (8)")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -59,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         return _measure_side(args, config)
     _check(args, config)
     costs_by_precision, sides = _costs(args, config, given)
-    plans = [(precision, costs, _forecasts(costs, config)) for precision, costs in costs_by_precision.items()]
+    plans = [(precision, costs, forecasts(costs, config)) for precision, costs in costs_by_precision.items()]
     if args.json:
         print(json.dumps(_as_json(plans, sides, config), indent=2))
         return 0
@@ -98,8 +111,20 @@ def _check(args: argparse.Namespace, config: Config) -> None:
     for name in ("step_ms", "score_us"):
         if getattr(args, name) == 0.0:
             raise ConfigError(f"--{name.replace('_', '-')}", 0, "nothing is free", "Give a number above 0")
-    if args.selectors < 1:
-        raise ConfigError("--selectors", args.selectors, "must be at least 1", "Give the number of devices")
+    for name in ("selectors", "hosts"):
+        if getattr(args, name) < 1:
+            raise ConfigError(
+                f"--{name}", getattr(args, name), "must be at least 1", "Give how many there are"
+            )
+    for name in ("link_gbps", "weights_mb"):
+        value = getattr(args, name)
+        if value is not None and not 0.0 < value < float("inf"):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(flag, value, "must be above 0", "Give the line's rate, or a snapshot's size")
+    if (args.stall_ms or 0.0) > (args.stall_every_ms or float("inf")):
+        raise ConfigError("--stall-ms", args.stall_ms, "lasts longer than --stall-every-ms", "Give less")
+    if args.link_gbps and args.transfer_ms is not None:
+        raise ConfigError("--link-gbps", args.link_gbps, "says what --transfer-ms says", "Give one of them")
     if not config.selection.traits.needs_scores:
         reason = f"policy '{config.selection.policy}' scores nothing: there is no pipeline to plan"
         raise ConfigError("selection.policy", config.selection.policy, reason, "Name one that selects")
@@ -112,11 +137,13 @@ def _costs(
     stated = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     shared = {"batch_size": config.train.batch_size, "selectors": args.selectors}
     if {"step_ms", "score_us"} <= set(stated):
+        stated |= _transfer(args, config, None)
         return {"given": Costs(**shared, **stated)}, {}
     from sbpipe.process.gauge import measure_both
 
     sides = measure_both(given, args.seconds)
     trainer, selector = sides["trainer"], sides["selector"]
+    stated |= _transfer(args, config, trainer["weights_bytes"])
     measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms", "step_spread")}
     speed = _second_speed(trainer, selector)
     measured |= {} if speed is None else {"second_speed": speed}
@@ -128,6 +155,25 @@ def _costs(
         precision: Costs(**{**shared, **measured, **{name: found[name] for name in _SCORING}, **stated})
         for precision, found in selector["precisions"].items()
     }, sides
+
+
+def _transfer(args: argparse.Namespace, config: Config, weights_bytes: int | None) -> dict[str, float]:
+    """The bytes of a snapshot over the line that was named, if one was."""
+    if args.link_gbps is None:
+        return {}
+    num_bytes = 1e6 * args.weights_mb if args.weights_mb else weights_bytes
+    if num_bytes is None:
+        raise ConfigError("--link-gbps", args.link_gbps, "of how many bytes?", "Give --weights-mb too")
+    from sbpipe.weights.transfer import CREDIT
+
+    found_ms = transfer_ms(
+        num_bytes,
+        bytes_per_s=args.link_gbps * 1e9 / 8,
+        hosts=args.hosts,
+        latency_ms=args.latency_ms or 0.0,
+        window_bytes=CREDIT * config.link.chunk_mib * 2**20,
+    )
+    return {"transfer_ms": found_ms}
 
 
 def _alone(alone: float, together: float) -> float:
@@ -145,16 +191,53 @@ def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> fl
     return 1.0 if is_alike else None
 
 
-def _forecasts(costs: Costs, config: Config) -> list[Forecast]:
+def forecasts(costs: Costs, config: Config) -> list[Forecast]:
     """What the settings give, and what keep = "auto" would give where they name a rate."""
     keep, interval = config.selection.keep, config.sync.interval
     bounds = config.selection.traits.keep_bounds
     every = interval if isinstance(interval, int) else None
     named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
-    as_set = forecast(costs, keep=named, interval=every, bounds=bounds or (0.0, 1.0))
+
+    def lending(costs: Costs, keep: float) -> Credit:
+        return credit_of(costs, keep, config)
+
+    as_set = forecast(costs, keep=named, interval=every, bounds=bounds or (0.0, 1.0), lending=lending)
     if bounds is None or named is None:
         return [as_set]
-    return [as_set, forecast(costs, keep=None, interval=every, bounds=bounds)]
+    return [as_set, forecast(costs, keep=None, interval=every, bounds=bounds, lending=lending)]
+
+
+def credit_of(costs: Costs, keep: float, config: Config) -> Credit:
+    """What the trainer's own rules would have out, with selectors that are alike."""
+    from sbpipe.trainer.pacing import GREATEST_DEPTH
+    from sbpipe.trainer.stream import credit, fleet
+    from sbpipe.trainer.stream.pace import KNOWN_AFTER, Pace
+
+    step_s, rate = costs.loop_ms / 1e3, 1e6 / costs.score_us
+    demand, depth = costs.batch_size / keep, config.sync.depth
+    if not isinstance(depth, int):
+        depth = 1 + min(GREATEST_DEPTH - 1, max(1, math.ceil(2 * costs.latency_ms / costs.loop_ms)))
+    pace = Pace()
+    for step in range(KNOWN_AFTER + 1):
+        pace.started(step * step_s, asked_at=step * step_s)
+    pace.viewed(costs.load_ms / 1e3)
+    ahead = pace.ahead(demand / (rate * costs.selectors)) if config.fills else 0.0
+    base = min(depth, depth - 1 + ahead)
+    if costs.selectors < fleet.MANY:
+        whole = demand * credit.PIECE if ahead else demand
+        in_time = max(rate * step_s, config.score_batch_size) if config.fills else math.inf
+        return Credit(min(whole, in_time), max(base, 1.0))
+    planned = fleet.plan(
+        batch_size=costs.batch_size,
+        keep=keep,
+        rates={str(number): rate for number in range(costs.selectors)},
+        step_s=step_s,
+        is_set=config.selection.traits.chooses_sets,
+    )
+    bound = config.sync.max_staleness
+    most = max(base, bound - config.sync_interval) if bound else math.inf
+    batches = min(most, max(base, planned.ahead + fleet.MARGIN)) if depth > 1 else base
+    return Credit(planned.leases["0"], max(batches, 1.0))
 
 
 def _as_json(

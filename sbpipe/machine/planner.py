@@ -13,7 +13,7 @@ data-parallel training:
         and, since every step ends with the later of both, E max(S, T) - max(S, T) if they vary
     idle = 1 - T / P                    of a loop that rests; T is S + t (T - S) in the first case
     filled = 1 - T / S                  in the second case, where a late batch is filled: the period is T then
-    staleness = 1 + L / T + (i - 1) / 2
+    staleness, and what is filled on account of leases that are long under way: `sbpipe/machine/line.py`
     plain training takes t T; data-parallel training is (1 + r eta) t times as fast
     break-even worth k* = (1 + r eta) t P / (t T)
 
@@ -25,7 +25,10 @@ selector time to apply it.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from sbpipe.machine.line import Credit, Line, Passage, filled, passage, staleness, wait_for_later_ms
 
 MARGIN = 0.95
 """The share of a step that a selector's work should fit in."""
@@ -38,6 +41,8 @@ SMALL, LARGE = 1.1, 3.0
 
 Bounds = tuple[float, float]
 """Least and greatest keep rate that a policy was seen to be good at."""
+Lending = Callable[["Costs", float], Credit]
+"""What the trainer has out, of these costs and this keep rate."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,12 @@ class Costs:
     publish_ms: float = 0.0
     apply_ms: float = 0.0
     transfer_ms: float = 0.0
+    """The bytes of a snapshot over the line; 0 in shared memory."""
+    latency_ms: float = 0.0
+    """A message's way to the selectors' hosts, one way."""
+    stall_ms: float = 0.0
+    """Every `stall_every_ms`, nothing passes for so long."""
+    stall_every_ms: float = math.inf
     selectors: int = 1
     second_speed: float | None = None
     """Train steps of the second device per train step of the first; None: not known."""
@@ -64,6 +75,11 @@ class Costs:
     step_spread: float = 0.0
     """Standard deviation of a step over its mean: on a machine that others use, neither side is regular."""
     score_spread: float = 0.0
+
+    @property
+    def line(self) -> Line:
+        """What lies between the trainer and its selectors."""
+        return Line(self.latency_ms, self.transfer_ms, self.stall_ms, self.stall_every_ms)
 
     @property
     def loop_ms(self) -> float:
@@ -95,6 +111,9 @@ class Forecast:
     fills: float
     """Share of the trained examples that no selector judged, where a late batch is filled."""
     staleness: float
+    """Steps, on average."""
+    batches_out: float
+    """Train batches that are leased or on hand when a step has begun."""
     candidates: float
     """Candidates per second, over those of plain training, where a late batch is waited for."""
     data_parallel: float | None
@@ -112,9 +131,17 @@ class Forecast:
 
 
 def forecast(
-    costs: Costs, *, keep: float | None, interval: int | None, bounds: Bounds = (0.0, 1.0)
+    costs: Costs,
+    *,
+    keep: float | None,
+    interval: int | None,
+    bounds: Bounds = (0.0, 1.0),
+    lending: Lending | None = None,
 ) -> Forecast:
-    """What a run with these settings will do; None is what "auto" makes of it."""
+    """What a run with these settings will do; None is what "auto" makes of it.
+
+    Without `lending` a selector is always in time with one batch ahead, if it is fast enough.
+    """
     if interval is None:
         interval = interval_needed(costs, keep)
     if keep is None:
@@ -127,6 +154,21 @@ def forecast(
     busy_ms = loop_ms if is_late else fill_ms
     spread_ms = math.hypot(costs.step_spread * loop_ms, costs.score_spread * selector_ms)
     period_ms = (late_ms if is_late else fill_ms) + wait_for_later_ms(selector_ms - loop_ms, spread_ms)
+    found = Passage(1.0 if not is_late else loop_ms / selector_ms, loop_ms, 0.0, 0.0)
+    credit = Credit(costs.batch_size / keep, 1.0)
+    if lending is not None:
+        credit = lending(costs, keep)
+        work_ms = credit.lease * costs.score_us / 1e3 + costs.apply_ms / interval
+        found = passage(
+            step_ms=loop_ms,
+            selector_ms=selector_ms,
+            work_ms=work_ms,
+            credit=credit,
+            line=costs.line,
+            spread_ms=spread_ms,
+        )
+        # Who waits gets what is out in as long as it is under way.
+        period_ms = max(period_ms, (2 * costs.latency_ms + work_ms) / credit.batches)
     r = costs.second_speed
     return Forecast(
         keep=keep,
@@ -136,20 +178,12 @@ def forecast(
         period_ms=period_ms,
         idle=1.0 - busy_ms / period_ms,
         fill_ms=fill_ms,
-        fills=1.0 - loop_ms / selector_ms if is_late else 0.0,
-        staleness=1.0 + costs.transfer_ms / loop_ms + (interval - 1) / 2,
+        fills=filled(found, costs.line),
+        staleness=staleness(found, step_ms=loop_ms, interval=interval, line=costs.line),
+        batches_out=credit.batches,
         candidates=costs.plain_ms / (keep * period_ms),
         data_parallel=None if r is None else max(1.0, (1.0 + r * costs.efficiency) * costs.step_alone),
     )
-
-
-def wait_for_later_ms(apart_ms: float, spread_ms: float) -> float:
-    """How much later than the mean of the slower one the later of two comes; normal, `spread_ms` together."""
-    if spread_ms <= 0.0:
-        return 0.0
-    z = abs(apart_ms) / spread_ms
-    density = math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi)
-    return spread_ms * density - abs(apart_ms) * 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
 def scoring_ms(costs: Costs, keep: float) -> float:
@@ -172,7 +206,7 @@ def interval_needed(costs: Costs, keep: float | None) -> int:
     return max(
         1,
         math.ceil(costs.publish_ms / (PUBLISH_SHARE * loop_ms)),
-        math.ceil((costs.transfer_ms + costs.apply_ms) / loop_ms),
+        math.ceil((costs.line.pull_ms + costs.apply_ms) / loop_ms),
         math.ceil(costs.apply_ms / spare_ms),
     )
 
@@ -202,6 +236,11 @@ def remedy(plan: Forecast) -> str:
     """What would help most where the selectors do not keep up; empty where they do."""
     if plan.fills < 0.05:
         return ""
+    if plan.selector_ms <= plan.fill_ms:
+        return (
+            f"the selectors are fast enough, but the {plan.batches_out:.1f} batches leased ahead are "
+            "trained before answers are back: lease further ahead (sync.depth), at the price of staleness"
+        )
     reached = min(1.0, plan.keep / (1.0 - plan.fills))
     return (
         f"the selectors judge {100 * (1 - plan.fills):.0f} % of what is trained: score in a faster "

@@ -31,6 +31,7 @@ def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
         ["score", f"{costs.score_us:.0f} µs", f"one candidate: loaded, scored, judged{score_alone}"],
         ["apply", f"{costs.apply_ms:.3g} ms", "new weights, by a selector"],
         ["transfer", f"{costs.transfer_ms:.3g} ms", "of a snapshot; 0 in shared memory"],
+        ["latency", f"{costs.latency_ms:.3g} ms", "of a message between hosts, one way; 0 on one host"],
         ["second device", number(costs.second_speed), "train steps per train step of the first"],
     ]
     where = [f"{side}: {found['device']}" for side, found in sides.items()]
@@ -44,11 +45,12 @@ def _plan_table(plans: Plans, chosen: str) -> Table:
         for precision, costs, found in plans
         for plan in found
     ]
-    header = ["precision", "score", "keep", "interval", "selector", "staleness", "candidates"]
+    header = ["precision", "score", "keep", "interval", "selector", "out", "staleness", "candidates"]
     header += ["period", "idle", "k*", "filled", "k* filled"]
     notes = [
         "* the settings; a second row of a precision is what keep = auto would settle at",
-        "selector: its work for one step; candidates: per second, over those of plain training",
+        "selector: its work for one step; out: train batches leased or on hand; staleness: steps, on average",
+        "candidates: per second, over those of plain training",
         "period, idle, k*: where a batch that is late is waited for",
         f"filled, k* filled: where it is filled, and a step takes at most {_longest(plans):.1f} ms whatever "
         f"the selector does; plain training takes {plans[0][1].plain_ms:.1f} ms",
@@ -64,6 +66,7 @@ def _row(name: str, costs: Costs, plan: Forecast) -> list[str]:
         f"{plan.keep:.3f}",
         str(plan.interval),
         f"{plan.selector_ms:.1f} ms",
+        f"{plan.batches_out:.1f}",
         f"{plan.staleness:.1f}",
         f"× {plan.candidates:.2f}",
         f"{plan.period_ms:.1f} ms",

@@ -1,6 +1,7 @@
-"""An order by shards: every example once, a few shards at a time; read from litdata's own files."""
+"""An order by shards: every example once, a few at a time; from litdata's and MosaicML streaming's files."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,21 @@ class Stored(litdata.StreamingDataset):
 
 def data():
     return Stored("stored"), Stored("stored")
+
+def model(num_classes, input_shape):
+    return torch.nn.Linear(4, num_classes)
+"""
+MDS = """
+import torch, streaming
+
+class Stored(streaming.{kind}):
+    num_classes = 3
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        return torch.from_numpy(item["x"].copy()), item["y"]
+
+def data():
+    return Stored(local="train", {options}), Stored(local="test", {options})
 
 def model(num_classes, input_shape):
     return torch.nn.Linear(4, num_classes)
@@ -168,3 +184,57 @@ def test_a_run_reads_litdata_files(litdata_folder: Path) -> None:
     summary = sbpipe.train(settings, run_dir=litdata_folder / "run")
     assert summary["status"] == "finished"
     assert summary["candidates"] == 600
+
+
+def mds_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str = "") -> Path:
+    """Two data sets in MosaicML streaming's own format, of 600 examples in shards of 29 (the last: 20)."""
+    streaming = pytest.importorskip("streaming", reason="pip install mosaicml-streaming")
+    columns = {"x": "ndarray:float32:4", "y": "int"}
+    for name in ("train", "test"):
+        with streaming.MDSWriter(out=str(tmp_path / name), columns=columns, size_limit=1024) as writer:
+            for i in range(600):
+                writer.write({"x": np.array([i, i % 3, 1, 0], np.float32), "y": i % 3})
+    return enter_folder(tmp_path, monkeypatch, stored_mds=MDS.format(kind=kind, options=options))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mosaics_shards_are_opened_once_per_batch_and_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mds_folder(tmp_path, monkeypatch, "LocalDataset")
+    config = DataConfig(name="stored_mds:data", workers=0)
+    data = load_data(config, ViewConfig(), seed=0, device=torch.device("cpu"))
+    from streaming.base.format.mds.reader import MDSReader
+
+    opened, read = [], MDSReader.get_sample_data
+
+    def noted(self: MDSReader, index: int) -> bytes:
+        opened.append(self.raw_data.basename)
+        return read(self, index)
+
+    monkeypatch.setattr(MDSReader, "get_sample_data", noted)
+    settings = resolve({"data.block": 29, "data.window": 4, "seed": 5})
+    example_ids = Order.of(settings, data.train.num_examples).ids(1, 0, 4 * 29)
+    inputs, _ = data.train.batch(example_ids, 1)
+    assert inputs[:, 0].tolist() == example_ids.tolist()
+    changes = 1 + sum(one != other for one, other in pairwise(opened))
+    assert len(opened) == 4 * 29
+    assert changes == len(set(opened)) <= 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["LocalDataset", "StreamingDataset"])
+def test_a_run_reads_mosaics_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mds_folder(tmp_path, monkeypatch, kind, "batch_size=1" if kind == "StreamingDataset" else "")
+    settings = {
+        "mode": "inline",
+        "data.name": "stored_mds:data",
+        "data.block": 29,
+        "data.window": 4,
+        "data.workers": 1,
+        "model.name": "stored_mds:model",
+        "train.batch_size": 16,
+        "train.epochs": 1.0,
+    }
+    summary = sbpipe.train(settings, run_dir=tmp_path / "run")
+    assert (summary["status"], summary["candidates"]) == ("finished", 600)

@@ -1,6 +1,7 @@
 """The manifests: valid by the real schemas, closed, consistent, and every command in them is ours."""
 
 import copy
+import json
 import os
 import re
 import shutil
@@ -119,6 +120,44 @@ def test_kubectl_reads_every_file(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout)]
         assert len(kinds) == sum(len(documents(name)) for name in chosen)
+
+
+def test_kubectls_own_types_take_every_object() -> None:
+    """Without a server: a command that only changes objects in memory decodes them, as its own types."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl: https://kubernetes.io/docs/tasks/tools")
+    for names in (["common.yaml", "jobs.yaml"], ["jobset.yaml"]):
+        files = [word for name in names for word in ("-f", str(KUBERNETES / name))]
+        words = [kubectl, "label", "--local", *files, "checked=yes", "-o", "json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count('"checked": "yes"') == sum(len(documents(name)) for name in names)
+
+
+def test_the_secrets_of_the_readme_are_made_by_kubectl(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl: https://kubernetes.io/docs/tasks/tools")
+    make_keys(tmp_path / "keys")
+    made = {}
+    for line in re.findall(r"^kubectl create (secret generic .*)$", README, re.MULTILINE):
+        words = line.split(" --dry-run")[0].split()
+        done = subprocess.run(
+            [kubectl, "create", *words, "--dry-run=client", "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        secret = json.loads(done.stdout)
+        made[secret["metadata"]["name"]] = set(secret["data"])
+    assert made == {
+        "sbpipe-trainer": {"trainer.key"},
+        "sbpipe-selector": {"selector.key"},
+        "sbpipe-allowed": {"selector.pub"},
+    }
 
 
 # --- what they promise ----------------------------------------------------------------------------

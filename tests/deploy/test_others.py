@@ -33,6 +33,20 @@ def test_skypilots_own_schema_accepts_the_file() -> None:
     jsonschema.validate(sky_file(), schemas.get_task_schema())
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_skypilots_own_loader_makes_a_task_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where it keeps its state
+    sky = pytest.importorskip("sky", reason="pip install skypilot")
+    monkeypatch.chdir(DEPLOY.parent)
+    task = sky.Task.from_yaml("deploy/skypilot.yaml")
+    assert task.num_nodes == 2
+    assert task.file_mounts == {"~/keys": "./keys"}
+    assert [list(each.accelerators) for each in task.resources] == [["A10G"]]
+    assert set(task.envs) == {"CONFIG", "RUN", "DEVICE"}
+
+
 @pytest.mark.parametrize("part", ["setup", "run"])
 def test_skypilots_scripts_are_shell(part: str) -> None:
     done = subprocess.run(["bash", "-n"], input=sky_file()[part], capture_output=True, text=True, timeout=60)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbpipe.machine.line import Credit
 from sbpipe.machine.planner import Costs, advice, forecast, interval_needed, keep_reached, remedy
 
 FAST = Costs(batch_size=100, step_ms=100.0, score_us=200.0)
@@ -63,7 +64,9 @@ def test_interval_auto_follows_the_dearest_of_publish_arrival_and_apply() -> Non
 def test_staleness_grows_with_the_interval_and_the_transfer() -> None:
     assert forecast(FAST, keep=0.25, interval=1).staleness == 1.0
     assert forecast(FAST, keep=0.25, interval=9).staleness == 5.0
-    assert forecast(replace(FAST, transfer_ms=200.0), keep=0.25, interval=1).staleness == 3.0
+    slow = replace(FAST, transfer_ms=200.0)
+    assert forecast(slow, keep=0.25, interval=2).staleness == 1 + 2 + 0.5
+    assert forecast(slow, keep=0.25, interval=1).staleness == 1 + 2 + 0.5 + 2 / 2, "one after the other"
 
 
 def test_loading_that_takes_longer_than_a_step_is_the_period() -> None:
@@ -124,3 +127,12 @@ def test_the_advice_follows_from_the_break_even(second_speed: float, worth: floa
 def test_a_selector_that_does_not_keep_up_is_told_a_keep_rate_that_it_can() -> None:
     assert remedy(forecast(FAST, keep=0.25, interval=1)) == ""
     assert "keep 1.00" in remedy(forecast(SLOW, keep=0.25, interval=1))
+
+
+def test_a_line_that_is_longer_than_what_is_leased_ahead_is_told_to_lease_further() -> None:
+    far = replace(FAST, latency_ms=150.0)
+    short = forecast(far, keep=0.25, interval=1, lending=lambda costs, keep: Credit(400, 1.5))
+    assert short.fills == pytest.approx(1 - 1.5 / (3.0 + 0.8 + 0.5))
+    assert "sync.depth" in remedy(short)
+    deep = forecast(far, keep=0.25, interval=1, lending=lambda costs, keep: Credit(400, 4.5))
+    assert (deep.fills, remedy(deep)) == (0.0, "")
