@@ -26,6 +26,7 @@ from sbpipe.selection import POLICIES
 from support.ranked import train_ranks
 from support.runs import (
     SMALL,
+    events_of,
     train_inline,
     train_over,
     train_over_the_wire,
@@ -40,6 +41,9 @@ TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
     "data-parallel": train_ranks,
 }
 """How a run of each mode is made here; pipelined runs depend on time and are not among them."""
+
+_OF_TIME = ("t", "clock", "spans", "age_mean", "queue_mean")
+"""Of a step: when it was, and when its scores arrived."""
 
 CUT_AT = 5
 """The step whose checkpoint a resumed run goes on from."""
@@ -124,6 +128,19 @@ def resumed(config: Config, path: Path) -> dict[str, Any]:
 def cut(given: Settings) -> Settings:
     """Settings of a run that leaves the checkpoint to resume from."""
     return given | {"checkpoint.every": CUT_AT, "checkpoint.keep": 9}
+
+
+def first_difference(one: Path, other: Path) -> str:
+    """Where two runs part that should be the same: the first step of which they tell something else.
+
+    Other candidates or classes mean another choice; the same ones with another loss, other arithmetic.
+    """
+    for mine, theirs in zip(events_of(one, "step"), events_of(other, "step"), strict=False):
+        told = {name: (mine[name], theirs[name]) for name in mine if name not in _OF_TIME}
+        others = {name: values for name, values in told.items() if values[0] != values[1]}
+        if others:
+            return f"they part at step {mine['step']}: {others}"
+    return "every step tells the same: they part after the last one, or in what no step tells"
 
 
 def _irreducible(folder: Path) -> Path:
