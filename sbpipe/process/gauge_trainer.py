@@ -30,13 +30,14 @@ class TrainerGauge:
             Spans(),
             lambda part, version, is_late: None,
         )
-        self._loader = ThreadPoolExecutor(1)
-        self._batches = _batches_of(self._setup.data, config.train.batch_size)
-        self._next = self._loader.submit(self._load)
         self._load_s: list[float] = []
         self._step_s: list[float] = []
         self._publish_s: list[float] = []
         self._period_s: list[float] = []
+        self._batches = _batches_of(self._setup.data, config.train.batch_size)
+        self._loader = ThreadPoolExecutor(1)
+        # Last: from here on the loader's thread uses what stands above.
+        self._next = self._loader.submit(self._load)
         self.work()
 
     def measure(self, seconds: float) -> Costs:
