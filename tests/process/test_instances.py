@@ -55,6 +55,9 @@ def test_instances_serve_a_trainer_are_started_again_when_killed_and_end_with_it
     ):
 
         def ready() -> set[str]:
+            # It fills what is late, and would train its budget alone: with a short one the selectors, which
+            # need longer to start on a busy machine, would be waited for in vain.
+            assert trainer.poll() is None, "the trainer ended before its selectors were there"
             events = events_of(path, "selector") if (path / "events-trainer.jsonl").exists() else []
             return {event["selector"] for event in events if event["state"] == "ready"}
 

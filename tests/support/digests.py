@@ -102,7 +102,8 @@ def configs(folder: Path) -> dict[str, Config]:
 
 def config_of(mode: str, given: Settings, folder: Path) -> Config:
     """A tiny run with these settings; where its policy needs a file of losses, that lies in the folder."""
-    settings = SMALL | {"mode": mode, "sync.lag": 2} | given
+    # A port that delays messages counts its turns, and one that is idle takes half a heartbeat.
+    settings = SMALL | {"mode": mode, "sync.lag": 2, "link.heartbeat_s": 0.05} | given
     if POLICIES[given.get("selection.policy", "steady")].traits.needs_irreducible:
         settings |= {"selection.irreducible": str(_irreducible(folder))}
     return resolve(settings)
@@ -133,13 +134,18 @@ def cut(given: Settings) -> Settings:
 def first_difference(one: Path, other: Path) -> str:
     """Where two runs part that should be the same: the first step of which they tell something else.
 
-    Other candidates or classes mean another choice; the same ones with another loss, other arithmetic.
+    Other candidates or classes mean another choice; the same ones with another loss, other arithmetic. Fewer
+    steps mean that something stopped a run, as a signal meant for another process would.
     """
-    for mine, theirs in zip(events_of(one, "step"), events_of(other, "step"), strict=False):
+    ours, others = events_of(one, "step"), events_of(other, "step")
+    if len(ours) != len(others):
+        ended = [events_of(path, "summary")[-1]["status"] for path in (one, other)]
+        return f"they take {len(ours)} and {len(others)} steps and end as {ended}"
+    for mine, theirs in zip(ours, others, strict=True):
         told = {name: (mine[name], theirs[name]) for name in mine if name not in _OF_TIME}
-        others = {name: values for name, values in told.items() if values[0] != values[1]}
-        if others:
-            return f"they part at step {mine['step']}: {others}"
+        parted = {name: values for name, values in told.items() if values[0] != values[1]}
+        if parted:
+            return f"they part at step {mine['step']}: {parted}"
     return "every step tells the same: they part after the last one, or in what no step tells"
 
 
