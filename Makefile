@@ -13,12 +13,12 @@ demo: $(VENV)/installed
 	$(BIN)/sbpipe report runs/demo
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(SIMULATED) $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulated tests/machine/test_gpu.py tests/weights
+	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(SIMULATED) $(BIN)/python -m pytest -n 3 --dist worksteal tests/simulated tests/machine/test_gpu.py tests/weights
 
 # For the inner loop: what starts no process and no browser and trains no longer than a moment.
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests docker deploy examples

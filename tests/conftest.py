@@ -34,7 +34,7 @@ def one_thread_and_own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-STARTERS = (subprocess, runs._PROCESSES, browser.Browser)
+STARTERS = (subprocess, runs._PROCESSES, runs.Forked, browser.Browser)
 """Through these, and nothing else, a test starts a process or a browser."""
 
 

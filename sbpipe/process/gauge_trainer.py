@@ -30,13 +30,13 @@ class TrainerGauge:
             Spans(),
             lambda part, version, is_late: None,
         )
-        # Before the first batch is asked for: the loading thread may be faster than this one.
         self._load_s: list[float] = []
         self._step_s: list[float] = []
         self._publish_s: list[float] = []
         self._period_s: list[float] = []
-        self._loader = ThreadPoolExecutor(1)
         self._batches = _batches_of(self._setup.data, config.train.batch_size)
+        self._loader = ThreadPoolExecutor(1)
+        # Last: from here on the loader's thread uses what stands above.
         self._next = self._loader.submit(self._load)
         self.work()
 
@@ -59,7 +59,6 @@ class TrainerGauge:
             "load_ms": mean_ms(self._load_s),
             "publish_ms": publish_ms,
             "step_spread": spread(self._period_s),
-            "weights_bytes": self._setup.manifest.num_bytes,
             "steps": len(self._step_s),
         }
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from sbpipe.config import OptimConfig
 from sbpipe.config.plugins import accepted_keywords
 from sbpipe.errors import ConfigError, ModelError
 from sbpipe.trainer.schedule import SCALE
+from sbpipe.weights.gather import is_share
 
 FUSED = {
     "SGD": "aten::_fused_sgd_",
@@ -130,7 +130,7 @@ def _speed(class_name: str, parameters: list[nn.Parameter], options: dict[str, A
     can_fuse = all(
         # Nothing is fused for tensors of which each rank holds a share.
         parameter.is_floating_point()
-        and not isinstance(parameter, DTensor)
+        and not is_share(parameter)
         and has_kernel(FUSED[class_name], parameter.device)
         for parameter in parameters
     )

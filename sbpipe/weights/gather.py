@@ -3,18 +3,36 @@
 All ranks call it at the same steps, whether anybody reads the snapshot or not. It must not know who that is.
 """
 
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from sbpipe.records import Manifest
 from sbpipe.weights.manifest import copy, tensors_of
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 BUCKET_BYTES = 64 << 20
 """Whole tensors that a device holds at one time, beside its shares; a larger tensor is a bucket by itself."""
+
+
+def is_share(value: object) -> "TypeGuard[DTensor]":
+    """Whether it is a tensor of which each rank holds a share.
+
+    There is none before its class is loaded. To load it takes as long as half of torch, and every selector
+    and every trainer that is the only one would wait for what it never uses.
+    """
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(value, loaded.DTensor)
+
+
+def _is_cut(module: nn.Module) -> bool:
+    loaded = sys.modules.get("torch.distributed.fsdp")
+    return loaded is not None and isinstance(module, loaded.FSDPModule)
 
 
 class Shards:
@@ -27,9 +45,7 @@ class Shards:
     @staticmethod
     def are_in(model: nn.Module) -> bool:
         """Whether a model is cut up, though it may be whole for the moment, as after an evaluation."""
-        return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
-            isinstance(parameter, DTensor) for parameter in model.parameters()
-        )
+        return any(map(_is_cut, model.modules())) or any(map(is_share, model.parameters()))
 
     @torch.no_grad()
     def copy_into(self, views: list[torch.Tensor] | None) -> None:
@@ -68,4 +84,4 @@ def buckets(keys: list[int], sizes: list[int], most_bytes: int) -> Iterator[list
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_share(tensor) else tensor

@@ -2,13 +2,16 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.runs import sbpipe, settings, small, train_inline
+from support.ranked import train_ranks
+from support.runs import forked, sbpipe, settings, small, train_inline, train_over_the_wire
 
 from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError, RunDirError, UserError
+from sbpipe.trainer.step_outcome import DivergedError
 
 
 def bad_npz(path: Path, **changes: np.ndarray) -> str:
@@ -114,7 +117,9 @@ def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [("run",), ("run", "--mode", "inline"), ("trainer",)], ids=" ".join)
 def test_a_place_that_cannot_be_written_is_a_mistake_and_no_bug(command: tuple[str, ...]) -> None:
     # Nobody can make a folder there, not even root, whom permissions do not stop.
-    done = sbpipe(*command, "--run-dir", "/proc/nowhere/run", *settings())
+    done = (sbpipe if command == ("run",) else forked)(
+        *command, "--run-dir", "/proc/nowhere/run", *settings()
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("sbpipe: /proc/nowhere/run cannot be written")
     assert "Traceback" not in done.stderr
@@ -125,7 +130,7 @@ def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = sbpipe("trainer", "--bind", f"tcp://127.0.0.1:{port}", "--run-dir", str(run_path), *settings())
+        done = forked("trainer", "--bind", f"tcp://127.0.0.1:{port}", "--run-dir", str(run_path), *settings())
     assert done.returncode == 2
     assert f"{port}" in done.stderr
     assert "--bind tcp://127.0.0.1:0" in done.stderr
@@ -133,7 +138,7 @@ def test_a_taken_port_is_told_with_the_way_out(run_path: Path) -> None:
 
 
 def test_a_selector_with_a_tcp_address_and_no_key_is_refused_at_once() -> None:
-    done = sbpipe("selector", "--connect", "tcp://127.0.0.1:9")
+    done = forked("selector", "--connect", "tcp://127.0.0.1:9")
     assert done.returncode == 2
     assert "sbpipe keys" in done.stderr
 
@@ -150,14 +155,14 @@ def test_a_supervised_run_that_cannot_begin_leaves_nothing_behind(run_path: Path
 @pytest.mark.parametrize("connect", ["ipc://{}/link", "auto", "{}"])
 def test_a_selector_without_a_trainer_gives_up_and_says_so(tmp_path: Path, connect: str) -> None:
     where = connect.format(tmp_path)
-    done = sbpipe("selector", "--connect", where, "--set", "link.wait_s=1")
+    done = forked("selector", "--connect", where, "--set", "link.wait_s=1")
     assert done.returncode == 3
     assert "no trainer" in done.stderr or "waited 1 s" in done.stderr
     assert where in done.stderr
 
 
 def test_a_trainer_without_a_selector_gives_up_and_says_so(run_path: Path) -> None:
-    done = sbpipe(
+    done = forked(
         "trainer",
         "--bind",
         "tcp://127.0.0.1:0",
@@ -188,15 +193,29 @@ def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Pat
 def test_a_diverged_run_stops_with_the_same_words_in_every_mode(
     mode: str, rate: float, run_path: Path
 ) -> None:
-    changes = {"selection__policy": "full"} if mode == "data-parallel" else {}
-    given = settings(
-        mode=mode, optim__lr=rate, schedule__name="constant", train__steps=0, train__epochs=3.0, **changes
-    )
-    done = sbpipe("run", "--run-dir", str(run_path), *given)
+    train = {"inline": train_inline, "data-parallel": train_ranks}.get(mode, train_over_the_wire)
+    # What ranks raise comes as the text of their process.
+    kind = AssertionError if mode == "data-parallel" else DivergedError
+    with pytest.raises(
+        kind, match=r"the run has diverged: (.|\n)*Lower optim\.lr, or look for what is wrong"
+    ):
+        train(small(mode=mode, **diverging(mode, rate)), run_path)
+    assert not (run_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("mode", ["inline", "pipelined", "data-parallel"])
+def test_a_command_whose_run_diverged_ends_with_its_words_and_code(mode: str, run_path: Path) -> None:
+    run = forked if mode == "inline" else sbpipe
+    done = run("run", "--run-dir", str(run_path), *settings(mode=mode, **diverging(mode, 1e30)))
     assert done.returncode == 2
     assert "sbpipe: the run has diverged: " in done.stderr
     assert "Lower optim.lr, or look for what is wrong with the data" in done.stderr
     assert not (run_path / "summary.json").exists()
+
+
+def diverging(mode: str, rate: float) -> dict[str, Any]:
+    given = {"optim__lr": rate, "schedule__name": "constant", "train__steps": 0, "train__epochs": 3.0}
+    return given | ({"selection__policy": "full"} if mode == "data-parallel" else {})
 
 
 def test_a_run_whose_candidates_fill_no_batch_is_an_error_not_a_result(run_path: Path) -> None:

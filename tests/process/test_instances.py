@@ -1,6 +1,11 @@
-"""Several selectors of one host: devices and cores in turn."""
+"""Several selectors of one host: devices and cores in turn, ended together, started again when killed."""
+
+import os
+import signal
+from pathlib import Path
 
 import pytest
+from support.runs import HANG_S, events_of, settings, started, summary_of, wait_for
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError
@@ -38,3 +43,31 @@ def test_wrong_numbers_are_refused(count: int, reason: str) -> None:
     given = {"selector.device": "cuda:0,cuda:1"}
     with pytest.raises(ConfigError, match=reason):
         instances_of(resolve(given), given, count)
+
+
+@pytest.mark.timeout(2 * HANG_S)
+def test_instances_serve_a_trainer_are_started_again_when_killed_and_end_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    budget = settings(train__steps=0, train__seconds=600.0, selection__late="fill")
+    with (
+        started("trainer", "--run-dir", str(path), *budget) as trainer,
+        started("selector", "--instances", "2", "--device", "cpu", "--connect", str(path)) as selectors,
+    ):
+
+        def ready() -> set[str]:
+            # It fills what is late, and would train its budget alone: with a short one the selectors, which
+            # need longer to start on a busy machine, would be waited for in vain.
+            assert trainer.poll() is None, "the trainer ended before its selectors were there"
+            events = events_of(path, "selector") if (path / "events-trainer.jsonl").exists() else []
+            return {event["selector"] for event in events if event["state"] == "ready"}
+
+        wait_for("two selectors", lambda: len(ready()) >= 2)
+        # The name of a selector holds its process.
+        os.kill(int(sorted(ready())[0].split("-")[-2]), signal.SIGKILL)
+        wait_for("another one in its place", lambda: len(ready()) >= 3)
+        trainer.send_signal(signal.SIGINT)
+        wait_for("the end of the trainer", lambda: trainer.poll() is not None)
+        wait_for("the end of the selectors", lambda: selectors.poll() is not None)
+        said = selectors.stdout.read() if selectors.stdout else ""
+    assert "was ended by signal 9; starting it again" in said
+    assert summary_of(path)["status"] == "stopped"

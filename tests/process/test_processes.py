@@ -13,7 +13,9 @@ import pytest
 import zmq
 from support.runs import (
     HANG_S,
+    Forked,
     events_of,
+    forked,
     has_steps,
     sbpipe,
     settings,
@@ -173,13 +175,13 @@ def test_a_killed_trainer_resumes_to_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_lone_selector_survives_the_restart_of_its_trainer(run_path: Path) -> None:
-    selector = start("selector", "--connect", str(run_path), "--set", f"link.orphan_timeout_s={HANG_S}")
+    selector = Forked("selector", "--connect", str(run_path), "--set", f"link.orphan_timeout_s={HANG_S}")
     given = settings(train__steps=300, checkpoint__every=5, link__lost_after_s=2.0)
-    first = start("trainer", *LOOPBACK, "--run-dir", str(run_path), *given)
+    first = Forked("trainer", *LOOPBACK, "--run-dir", str(run_path), *given)
     wait_for("a checkpoint", lambda: list((run_path / "checkpoints").glob("step-*.pt")))
     first.kill()
     first.communicate(timeout=HANG_S)
-    second = sbpipe("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
+    second = forked("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
     assert second.returncode == 0, second.stdout + second.stderr
     output, _ = selector.communicate(timeout=HANG_S)
     assert selector.returncode == 0, output
@@ -212,8 +214,8 @@ def test_a_killed_supervisor_takes_its_children_along(run_path: Path) -> None:
 def test_a_selector_may_start_before_its_trainer_and_keys_let_it_in(tmp_path: Path) -> None:
     run_path, keys = tmp_path / "run", tmp_path / "keys"
     assert sbpipe("keys", str(keys)).returncode == 0
-    selector = start("selector", "--connect", str(run_path), "--keys", str(keys))
-    trainer = sbpipe("trainer", *LOOPBACK, "--keys", str(keys), "--run-dir", str(run_path), *settings())
+    selector = Forked("selector", "--connect", str(run_path), "--keys", str(keys))
+    trainer = forked("trainer", *LOOPBACK, "--keys", str(keys), "--run-dir", str(run_path), *settings())
     assert trainer.returncode == 0, trainer.stdout + trainer.stderr
     output, _ = selector.communicate(timeout=HANG_S)
     assert selector.returncode == 0, output
@@ -221,8 +223,8 @@ def test_a_selector_may_start_before_its_trainer_and_keys_let_it_in(tmp_path: Pa
 
 
 def test_two_terminals_need_no_address(tmp_path: Path) -> None:
-    selector = start("selector", cwd=tmp_path)
-    trainer = sbpipe("trainer", *settings(), cwd=tmp_path)
+    selector = Forked("selector", cwd=tmp_path)
+    trainer = forked("trainer", *settings(), cwd=tmp_path)
     assert trainer.returncode == 0, trainer.stdout + trainer.stderr
     output, _ = selector.communicate(timeout=HANG_S)
     assert selector.returncode == 0, output
@@ -232,7 +234,7 @@ def test_two_terminals_need_no_address(tmp_path: Path) -> None:
 def test_a_selector_that_could_mean_two_trainers_names_them(tmp_path: Path) -> None:
     runs = [tmp_path / "one", tmp_path / "two"]
     notices = [Notice(run) for run in runs]
-    selector = sbpipe("selector")
+    selector = forked("selector")
     for notice in notices:
         notice.remove()
     assert selector.returncode == 2
@@ -242,7 +244,7 @@ def test_a_selector_that_could_mean_two_trainers_names_them(tmp_path: Path) -> N
 def test_a_selector_of_a_finished_run_is_told_at_once(run_path: Path) -> None:
     run_path.mkdir()
     (run_path / "summary.json").write_text('{"status": "finished"}')
-    selector = sbpipe("selector", "--connect", str(run_path))
+    selector = forked("selector", "--connect", str(run_path))
     assert selector.returncode == 3
     assert "is finished: there is nothing to select for" in selector.stderr
 
@@ -256,9 +258,9 @@ def test_a_wrong_key_ends_the_selector_and_both_sides_say_so(tmp_path: Path) -> 
     wrong.write_text(json.dumps(table))
     run_path = tmp_path / "run"
     bind = ("--bind", "tcp://127.0.0.1:0", "--keys", str(tmp_path / "ours"))
-    trainer = start("trainer", *bind, "--run-dir", str(run_path), *settings())
+    trainer = Forked("trainer", *bind, "--run-dir", str(run_path), *settings())
     address = wait_for("the trainer", lambda: control_of(run_path))
-    selector = sbpipe("selector", "--connect", address, "--keys", str(wrong))
+    selector = forked("selector", "--connect", address, "--keys", str(wrong))
     trainer.terminate()
     output, _ = trainer.communicate(timeout=HANG_S)
     assert selector.returncode == 3
@@ -298,10 +300,10 @@ def test_a_selector_with_other_data_is_rejected_with_both_sides(tmp_path: Path) 
         write_npz(tmp_path / "b.npz", 1),
         tmp_path / "run",
     )
-    trainer = start(
+    trainer = Forked(
         "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(data__name="arrays", data__path=str(ours))
     )
-    selector = sbpipe("selector", "--connect", str(run_path), "--set", f"data.path={theirs}")
+    selector = forked("selector", "--connect", str(run_path), "--set", f"data.path={theirs}")
     trainer.terminate()
     trainer.communicate(timeout=HANG_S)
     assert selector.returncode == 3
@@ -310,8 +312,8 @@ def test_a_selector_with_other_data_is_rejected_with_both_sides(tmp_path: Path) 
 
 
 def test_a_selector_that_was_given_another_model_is_told_so(run_path: Path) -> None:
-    trainer = start("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
-    selector = sbpipe("selector", "--connect", str(run_path), "--set", "model.name=small_resnet")
+    trainer = Forked("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
+    selector = forked("selector", "--connect", str(run_path), "--set", "model.name=small_resnet")
     trainer.terminate()
     trainer.communicate(timeout=HANG_S)
     assert selector.returncode == 3
@@ -321,9 +323,9 @@ def test_a_selector_that_was_given_another_model_is_told_so(run_path: Path) -> N
 
 
 def test_a_second_trainer_in_a_run_directory_is_refused(run_path: Path) -> None:
-    trainer = start("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
+    trainer = Forked("trainer", *LOOPBACK, "--run-dir", str(run_path), *settings())
     wait_for("the trainer", lambda: (run_path / "connection.json").exists())
-    second = sbpipe("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
+    second = forked("trainer", *LOOPBACK, "--run-dir", str(run_path), "--resume")
     trainer.terminate()
     trainer.communicate(timeout=HANG_S)
     assert second.returncode == 2
@@ -340,12 +342,12 @@ def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_pat
     run_path.mkdir()
     run_path.chmod(0o700)
     address = f"ipc://{run_path}/link"
-    selector = start("selector", "--connect", address, "--set", "link.heartbeat_s=0.02")
+    selector = Forked("selector", "--connect", address, "--set", "link.heartbeat_s=0.02")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
         listener.bind(address)
         assert listener.poll(1000 * HANG_S)
     # It says hello from now on: many queue up while the trainer starts, which will answer every one of them.
-    trainer = sbpipe(
+    trainer = forked(
         "trainer",
         "--bind",
         address,
@@ -359,8 +361,8 @@ def test_a_pulling_selector_that_waited_for_its_trainer_gets_its_weights(run_pat
 
 
 def test_a_selector_whose_trainer_failed_says_so_by_its_exit_code(run_path: Path) -> None:
-    selector = start("selector", "--connect", str(run_path))
-    trainer = sbpipe(
+    selector = Forked("selector", "--connect", str(run_path))
+    trainer = forked(
         "trainer", *LOOPBACK, "--run-dir", str(run_path), *settings(optim__lr=1e30, train__steps=100)
     )
     assert trainer.returncode == 2

@@ -11,6 +11,7 @@ from support.ranked import train_ranks
 from support.runs import (
     HANG_S,
     events_of,
+    forked,
     has_steps,
     sbpipe,
     settings,
@@ -33,7 +34,7 @@ def test_data_parallel_has_no_selector() -> None:
 
 
 def test_a_trainer_alone_is_not_two_ranks(run_path: Path) -> None:
-    done = sbpipe("trainer", "--run-dir", str(run_path), *settings(**FULL))
+    done = forked("trainer", "--run-dir", str(run_path), *settings(**FULL))
     assert done.returncode == 2
     assert "train.ranks = 2: this is one process" in done.stderr
     assert "torchrun --nproc-per-node 2 -m sbpipe trainer" in done.stderr
@@ -41,10 +42,10 @@ def test_a_trainer_alone_is_not_two_ranks(run_path: Path) -> None:
 
 def test_under_torchrun_a_run_has_a_folder_that_restarts_find_again(tmp_path: Path) -> None:
     ranks = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "1"}
-    done = sbpipe("trainer", *settings(**FULL), env=ranks, cwd=tmp_path)
+    done = forked("trainer", *settings(**FULL), env=ranks, cwd=tmp_path)
     assert done.returncode == 2
     assert "--run-dir = None: is missing" in done.stderr
-    done = sbpipe("trainer", "--run-dir", "run", "--overwrite", *settings(**FULL), env=ranks, cwd=tmp_path)
+    done = forked("trainer", "--run-dir", "run", "--overwrite", *settings(**FULL), env=ranks, cwd=tmp_path)
     assert done.returncode == 2
     assert "--overwrite = True" in done.stderr
 

@@ -26,6 +26,7 @@ from sbpipe.selection import POLICIES
 from support.ranked import train_ranks
 from support.runs import (
     SMALL,
+    events_of,
     train_inline,
     train_over,
     train_over_the_wire,
@@ -40,6 +41,9 @@ TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
     "data-parallel": train_ranks,
 }
 """How a run of each mode is made here; pipelined runs depend on time and are not among them."""
+
+_OF_TIME = ("t", "clock", "spans", "age_mean", "queue_mean")
+"""Of a step: when it was, and when its scores arrived."""
 
 CUT_AT = 5
 """The step whose checkpoint a resumed run goes on from."""
@@ -98,7 +102,8 @@ def configs(folder: Path) -> dict[str, Config]:
 
 def config_of(mode: str, given: Settings, folder: Path) -> Config:
     """A tiny run with these settings; where its policy needs a file of losses, that lies in the folder."""
-    settings = SMALL | {"mode": mode, "sync.lag": 2} | given
+    # A port that delays messages counts its turns, and one that is idle takes half a heartbeat.
+    settings = SMALL | {"mode": mode, "sync.lag": 2, "link.heartbeat_s": 0.05} | given
     if POLICIES[given.get("selection.policy", "steady")].traits.needs_irreducible:
         settings |= {"selection.irreducible": str(_irreducible(folder))}
     return resolve(settings)
@@ -124,6 +129,24 @@ def resumed(config: Config, path: Path) -> dict[str, Any]:
 def cut(given: Settings) -> Settings:
     """Settings of a run that leaves the checkpoint to resume from."""
     return given | {"checkpoint.every": CUT_AT, "checkpoint.keep": 9}
+
+
+def first_difference(one: Path, other: Path) -> str:
+    """Where two runs part that should be the same: the first step of which they tell something else.
+
+    Other candidates or classes mean another choice; the same ones with another loss, other arithmetic. Fewer
+    steps mean that something stopped a run, as a signal meant for another process would.
+    """
+    ours, others = events_of(one, "step"), events_of(other, "step")
+    if len(ours) != len(others):
+        ended = [events_of(path, "summary")[-1]["status"] for path in (one, other)]
+        return f"they take {len(ours)} and {len(others)} steps and end as {ended}"
+    for mine, theirs in zip(ours, others, strict=True):
+        told = {name: (mine[name], theirs[name]) for name in mine if name not in _OF_TIME}
+        parted = {name: values for name, values in told.items() if values[0] != values[1]}
+        if parted:
+            return f"they part at step {mine['step']}: {parted}"
+    return "every step tells the same: they part after the last one, or in what no step tells"
 
 
 def _irreducible(folder: Path) -> Path:

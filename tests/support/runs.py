@@ -2,9 +2,14 @@
 
 import json
 import multiprocessing
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sbpipe.__main__ import main
 from sbpipe.config import Config, resolve, toml_value
 from sbpipe.link.ports import Port
 from sbpipe.process import roles, selector_settings
@@ -159,7 +165,88 @@ def answer_all(lease: Lease, *, keep_every: int = 3, version: int | None = None)
 # --- two real processes without the seconds that importing torch takes ----------------------------
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["sbpipe.process.roles"])
+_PROCESSES.set_forkserver_preload(
+    # The last two are loaded by the first optimizer step, and by ranks that cut a model up.
+    ["sbpipe.process.roles", "sbpipe.cli", "torch._dynamo", "torch.distributed.fsdp"]
+)
+
+
+class Forked:
+    """A command in a process of its own that has torch loaded already; used like what `start` returns.
+
+    For commands that are one process and whose start is not what the test is about: on their own these would
+    spend their time loading torch. What `sbpipe run` starts is started by it, as ever.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        is_apart: bool = False,
+    ) -> None:
+        """`is_apart` keeps what it writes to stderr apart from the rest."""
+        folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, folder)
+        self._said = [folder / name for name in ("stdout", "stderr" if is_apart else "stdout")]
+        for path in self._said:
+            path.touch()
+        wanted = {**os.environ} if env is None else env
+        given = (without_report(arguments), wanted, str(cwd or Path.cwd()), *map(str, self._said))
+        self._process = _PROCESSES.Process(target=be_command, args=given)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it works, minus the signal that killed it."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The same."""
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Only while it works: its number may be another's afterwards."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """At once."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """As a job scheduler does."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float = HANG_S) -> tuple[str, str]:
+        """What it wrote, once it has ended."""
+        self._process.join(timeout)
+        assert self.poll() is not None, f"it did not end within {timeout:.0f} s"
+        out, err = (path.read_text() for path in self._said)
+        return out, err
+
+
+def forked(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of one process to its end; as `sbpipe` does."""
+    command = Forked(*arguments, **kwargs, is_apart=True)
+    out, err = command.communicate()
+    assert command.returncode is not None
+    return subprocess.CompletedProcess(list(arguments), command.returncode, out, err)
+
+
+def be_command(
+    arguments: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
+) -> None:
+    """Become a command."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    sys.argv = ["sbpipe", *arguments]
+    main()
 
 
 def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:

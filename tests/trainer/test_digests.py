@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.digests import CUT_AT, config_of, cut, resumed, trained, variants
+from support.digests import CUT_AT, config_of, cut, first_difference, resumed, trained, variants
 from support.runs import events_of, train_over
 
 from sbpipe.config import Config
@@ -57,7 +57,9 @@ Wholes = Callable[[str, str], Whole]
 @pytest.mark.parametrize("what", TWO_DEVICES)
 def test_lockstep_over_the_wire_equals_one_process_bit_for_bit(what: str, whole: Wholes) -> None:
     inline, wire = whole("inline", what).summary, whole("lockstep", what).summary
-    assert wire["weights.digest"] == inline["weights.digest"]
+    assert wire["weights.digest"] == inline["weights.digest"], first_difference(
+        whole("inline", what).path, whole("lockstep", what).path
+    )
     assert wire["staleness.max"] == 0
     assert wire["candidates"] == inline["candidates"]
 
@@ -68,7 +70,7 @@ def test_fixed_lag_gives_the_same_weights_whatever_the_messages_delay(
 ) -> None:
     plain = whole("fixed-lag", what)
     late = train_over(plain.config, run_path, lambda port: FaultyPort(port, 1, delay=0.5))
-    assert late["weights.digest"] == plain.summary["weights.digest"]
+    assert late["weights.digest"] == plain.summary["weights.digest"], first_difference(plain.path, run_path)
     assert late["staleness.max"] == 2
 
 

@@ -253,7 +253,7 @@ def test_passing_over_is_the_same_in_two_processes_and_under_a_lag_whatever_the_
         ("lag", train_over, "fixed-lag"),
         ("late", partial(train_over, wrap=lambda port: FaultyPort(port, 1, delay=0.3)), "fixed-lag"),
     ):
-        config = mislabelled(tmp_path, 0.4, mode=mode, selection__policy="spread")
+        config = mislabelled(tmp_path, 0.4, mode=mode, selection__policy="spread", link__heartbeat_s=0.05)
         summary = train(config, tmp_path / name)
         assert summary["selection.passed_over"] > 500
         found[name] = summary["weights.digest"], summary["selection.passed_over"]

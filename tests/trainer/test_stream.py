@@ -95,6 +95,21 @@ def test_without_an_interval_of_their_own_the_fast_parts_are_as_old_as_the_whole
     assert fast_staleness(batches) == staleness(batches)
 
 
+@pytest.mark.parametrize("policy", ["spread", "topk", "sb"])
+def test_under_a_clock_leases_do_not_depend_on_how_fast_anybody_is(policy: str) -> None:
+    config = small(mode="fixed-lag", sync__lag=1, train__steps=0, selection__policy=policy)
+
+    def first_lease(step_s: float | None, rate: float | None) -> Lease:
+        stream, peers = Stream(config, 600), [Peer(name, "cpu", is_ready=True) for name in "ab"]
+        stream.versions.offer(Part.WHOLE, 0)
+        stream.step_s, peers[0].rate = step_s, rate
+        return stream.grant(peers)[0][1]
+
+    # Of two selectors both are measured; so slow that a lease without a clock would be a pass.
+    slow, unknown = first_lease(0.01, 10.0), first_lease(None, None)
+    assert (slow.start, slow.stop, slow.enough) == (unknown.start, unknown.stop, unknown.enough)
+
+
 def test_a_batch_waits_for_the_fast_parts_that_score_it() -> None:
     stream = Stream(small(mode="fixed-lag", sync__lag=0, sync__interval=4, train__steps=0), 600)
     stream.versions.offer(Part.WHOLE, 0)

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+from sbpipe.weights.gather import is_share
 
 
 def shard(model: nn.Module, device: torch.device, world: int) -> None:
     """Cut a model up between all ranks, in place; a block is whole only while it computes."""
+    # Loaded here and not above: the trainers that cut nothing up would wait for it at their start.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (world,))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -47,7 +50,7 @@ def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
 
 def gathered(value: Any, *, is_kept: bool) -> Any:
     """A state with whole tensors on the CPU, gathered one by one; all ranks join, rank 0 keeps them."""
-    if isinstance(value, DTensor):
+    if is_share(value):
         whole = value.full_tensor().detach()
         return whole.cpu().clone() if is_kept else None
     if isinstance(value, torch.Tensor):
@@ -59,8 +62,10 @@ def gathered(value: Any, *, is_kept: bool) -> Any:
 
 def like(live: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """A whole tensor in the form of a live one: this rank's share of it, where that is one."""
-    if not isinstance(live, DTensor):
+    if not is_share(live):
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     # Every rank has the whole: nothing is sent.
     there = whole.to(live.device_mesh.device_type, live.dtype)
     return distribute_tensor(there, live.device_mesh, live.placements, src_data_rank=None)

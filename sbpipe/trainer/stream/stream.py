@@ -241,7 +241,8 @@ class Stream:
         rate = 1.0 if keep_all else self.yielded.rate
         is_set = self._config.selection.traits.chooses_sets and not keep_all
         # What it can score in about a step's time, once both are known: a slow one answers as soon as others.
-        most_in_time = peer.rate * self.step_s if peer.rate and self.step_s else math.inf
+        # Not under a clock: a choice among fewer candidates is another choice, and speed does not repeat.
+        most_in_time = peer.rate * self.step_s if peer.rate and self.step_s and not exact else math.inf
         if is_set:
             rate = self.keep
             candidates = credit.set_for(enough, rate, self._config.score_batch_size, most_in_time)
