@@ -120,8 +120,25 @@ def digest(model: nn.Module) -> str:
 
 def digest_of(state: Mapping[str, torch.Tensor]) -> str:
     """The same of a state dict."""
-    hasher = hashlib.sha256()
+    digest = Digest()
     for name, tensor in sorted(state.items()):
-        hasher.update(name.encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()[:32]
+        digest.add(name, tensor)
+    return digest.text
+
+
+class Digest:
+    """The same of tensors that come one by one, in the order of their names."""
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.sha256()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Take in the next one."""
+        self._hasher.update(name.encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        self._hasher.update(flat.view(torch.uint8).numpy().tobytes())
+
+    @property
+    def text(self) -> str:
+        """The fingerprint of all so far."""
+        return self._hasher.hexdigest()[:32]
