@@ -49,16 +49,6 @@ def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
     return any(inner is module for block in blocks for inner in block.modules())
 
 
-def ties_of(model: nn.Module) -> dict[str, str]:
-    """From the second name of a parameter to its first; by the module alone, so that all ranks agree."""
-    first: dict[int, str] = {}
-    return {
-        name: first[id(held)]
-        for name, held in model.named_parameters(remove_duplicate=False)
-        if first.setdefault(id(held), name) != name
-    }
-
-
 def room_for(
     index: Index, lives: Mapping[str, Mapping[str, torch.Tensor]], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:

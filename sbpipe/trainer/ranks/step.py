@@ -26,7 +26,7 @@ from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.steering.steering import FreshWeigher
 from sbpipe.trainer.step import NotFinite, TrainStep, Weigh
-from sbpipe.weights.manifest import Digest
+from sbpipe.weights.manifest import Digest, ties_of
 
 _STATES = ("model", "optimizer", "scaler", "ema")
 """What of a checkpoint every rank takes."""
@@ -179,7 +179,7 @@ class RankedStep(TrainStep):
         return {
             f"{kind}/{name}": f"{kind}/{first}"
             for kind, model in models.items()
-            for name, first in shards.ties_of(model).items()
+            for name, first in ties_of(model).items()
         }
 
     def digest(self) -> str:
