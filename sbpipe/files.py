@@ -43,6 +43,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder unless it is there, and wait until its name is on disk."""
+    if not folder.exists():
+        folder.mkdir()
+        sync_folder(folder.parent)
+
+
 def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Write a text file whole or not at all."""
     with atomic_file(path, mode=mode) as file:

@@ -205,11 +205,16 @@ class TensorSpec:
     offset: int
     num_bytes: int
     part: str
+    also: tuple[str, ...] = ()
+    """Its other names, where a model has it in several places."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The layout of a flat snapshot: the fast parts (normalisation, biases, head) first, then the body."""
+    """The layout of a flat snapshot: the fast parts (normalisation, biases, head) first, then the body.
+
+    A tensor with several names lies there once.
+    """
 
     tensors: tuple[TensorSpec, ...]
     num_bytes: int

@@ -54,6 +54,8 @@ def of_devices(config: Config) -> Notes:
         yield "selector.compile has no effect: int8 has kernels of its own"
     if config.train.shard != TrainConfig.shard and config.num_ranks == 1:
         yield f"train.shard = '{config.train.shard}' has no effect: one rank holds the whole model"
+    if config.checkpoint.whole and (config.train.shard == "none" or config.num_ranks == 1):
+        yield "checkpoint.whole has no effect: no rank holds a mere share of the model"
 
 
 def of_average(config: Config) -> Notes:

@@ -508,6 +508,11 @@ class CheckpointConfig:
 
     every: int = setting(100, "steps between checkpoints; 0 = only when stopped", low=0, high=MOST_STEPS)
     keep: int = setting(2, "number of checkpoints kept", low=2, high=10**6)
+    whole: bool = setting(
+        False,
+        "of a model that is cut up (train.shard): gather it to rank 0 and write one file, where not all "
+        "ranks see the run directory; else each rank writes its share there",
+    )
     spare: str = setting(
         "",
         "folder for the last checkpoint and the summary, where the run directory does not take them; empty = "

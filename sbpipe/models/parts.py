@@ -27,13 +27,16 @@ def parts_of(model: nn.Module) -> dict[str, str]:
     owners = {name: _owner_path(name) for name in tensors}
     norms = {path for path in owners.values() if _is_norm(model.get_submodule(path))}
     head = _head_path(model, owners, norms)
-    if sum(tensors[name].nbytes for name in tensors if owners[name] == head) > _most_bytes(tensors):
+    # What a model has under two names is sent once.
+    repeated = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters())
+    total = sum(tensor.nbytes for name, tensor in tensors.items() if name not in repeated)
+    if sum(tensors[name].nbytes for name in tensors if owners[name] == head) > _most_bytes(total):
         head = None
     return {name: _part(name, tensors[name], owners[name], norms, head) for name in tensors}
 
 
-def _most_bytes(tensors: Mapping[str, torch.Tensor]) -> float:
-    return max(_SMALL_BYTES, _MOST_SHARE * sum(tensor.nbytes for tensor in tensors.values()))
+def _most_bytes(total: int) -> float:
+    return max(_SMALL_BYTES, _MOST_SHARE * total)
 
 
 def _part(name: str, tensor: torch.Tensor, owner: str, norms: set[str], head: str | None) -> str:

@@ -158,7 +158,7 @@ def _begin(
     is_resumed = resume and has_checkpoint(path)
     if place.world == 1:
         return prepare(config, is_resumed=is_resumed), None
-    return prepare_rank(config, place, is_resumed=is_resumed)
+    return prepare_rank(config, place, path, is_resumed=is_resumed)
 
 
 class _Closable(Protocol):

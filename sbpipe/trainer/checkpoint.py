@@ -5,6 +5,7 @@ It must not know what is in them, nor how one is written and checked: `checkpoin
 
 import contextlib
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,13 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from sbpipe.errors import RunDirError
-from sbpipe.files import sync_folder
-from sbpipe.runs.checkpoints import path_of, steps_in
+from sbpipe.files import make_folder
+from sbpipe.runs.checkpoints import path_of, shares_in, steps_in
 from sbpipe.trainer import checkpoint_file
 
 log = logging.getLogger("sbpipe.trainer")
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
+
+
+Beside = Callable[[Path, int, Callable[[], None]], dict[str, Any]]
+"""Writes into a folder what lies beside the checkpoint of a step, calling back as it goes on; its index.
+
+Called once for each checkpoint that it is given with, also where the folder cannot be made: other ranks wait.
+"""
 
 
 class Checkpoints:
@@ -45,30 +53,30 @@ class Checkpoints:
         self.last_error = ""
         """Why the last one was not written; "" if it was."""
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, step: int, state: dict[str, Any], beside: Beside | None = None) -> None:
         """Write a checkpoint on a thread; a failure is only told, and makes another one due soon."""
         self.wait()
         self._retry_at = float("inf")
-        self._writing = self._writer.submit(self._write_or_warn, step, checkpoint_file.frozen(state))
+        self._writing = self._writer.submit(self._write_or_warn, step, checkpoint_file.frozen(state), beside)
 
     @property
     def is_due_again(self) -> bool:
         """Whether the last one was not written, and it is time to try again."""
         return time.monotonic() >= self._retry_at
 
-    def save_now(self, step: int, state: dict[str, Any]) -> str:
+    def save_now(self, step: int, state: dict[str, Any], beside: Beside | None = None) -> str:
         """Write a checkpoint and wait for it; why that was not possible, or ""."""
         self.wait()
-        self._write(step, checkpoint_file.frozen(state))
+        self._write(step, checkpoint_file.frozen(state), beside)
         return self.last_error
 
     def wait(self) -> None:
         """Until the last checkpoint is on disk."""
         self._writing.result()
 
-    def _write_or_warn(self, step: int, state: dict[str, Any]) -> None:
+    def _write_or_warn(self, step: int, state: dict[str, Any], beside: Beside | None) -> None:
         had_failed = bool(self.last_error)
-        self._write(step, state)
+        self._write(step, state, beside)
         if self.last_error:
             self._retry_at = time.monotonic() + self._retry_s
             kept = self._steps_there()
@@ -81,21 +89,29 @@ class Checkpoints:
         elif had_failed:
             self._warn(f"the checkpoint at step {step} was written: checkpoints work again")
 
-    def _write(self, step: int, state: dict[str, Any]) -> None:
+    def _write(self, step: int, state: dict[str, Any], beside: Beside | None) -> None:
+        shares = ""
         try:
-            if not self.folder.exists():
-                self.folder.mkdir()
-                sync_folder(self.folder.parent)
+            if beside is not None:
+                # First: the checkpoint itself says that all of it is there.
+                state = {**state, checkpoint_file.SHARES: beside(self.folder, step, self._on_piece)}
+                shares = state[checkpoint_file.SHARES]["folder"]
+            make_folder(self.folder)
             checkpoint_file.write(path_of(self.folder, step), step, state, self._on_piece)
         except (OSError, MemoryError) as error:
             self.num_failed += 1
             self.last_error = getattr(error, "strerror", "") or str(error) or "out of memory"
+            if shares:
+                shutil.rmtree(self.folder / shares, ignore_errors=True)
             return
         self.last_error, self._retry_s = "", _FIRST_RETRY_S
-        self._tidy(step)
+        self._tidy(step, shares)
 
-    def _tidy(self, step: int) -> None:
-        """Remove what is too old, and what is of a later step: the run was resumed from before it."""
+    def _tidy(self, step: int, shares: str = "") -> None:
+        """Remove what is too old, and what is of a later step: the run was resumed from before it.
+
+        Also shares of ranks that belong to none: `shares` are those of the checkpoint just written.
+        """
         steps = self._steps_there()
         kept = [old for old in steps if old <= step][-self._keep :]
         outdated = [path_of(self.folder, old) for old in steps if old not in kept]
@@ -103,6 +119,9 @@ class Checkpoints:
             leftovers = list(self.folder.glob(".step-*"))  # one writer: these are what a killed process left
             for path in (*leftovers, *outdated):
                 path.unlink(missing_ok=True)
+            for name, old in shares_in(self.folder).items():
+                if old not in kept or (old == step and name != shares):
+                    shutil.rmtree(self.folder / name)
 
     def _steps_there(self) -> list[int]:
         """Those that can be seen: a process without a descriptor left cannot look into a folder."""
@@ -110,13 +129,16 @@ class Checkpoints:
             return steps_in(self.folder)
         return []
 
-    def load_newest(self) -> dict[str, Any] | None:
-        """The newest checkpoint whose every byte is as it was written, None if there is none at all."""
+    def load_newest(self, *, is_whole: bool = True) -> dict[str, Any] | None:
+        """The newest checkpoint whose every byte is as it was written, None if there is none at all.
+
+        Where it need not be whole, it may have marks in place of tensors that are cut up.
+        """
         damage = []
         for step in reversed(steps_in(self.folder)):
             path = path_of(self.folder, step)
             try:
-                state = checkpoint_file.read(path)
+                state = checkpoint_file.read(path, is_whole=is_whole)
             except checkpoint_file.Damaged as error:
                 damage.append(f"{path}: {error}")
                 continue

@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import nn
 
+from sbpipe.weights.manifest import ties_of
+
 
 class Ema:
     """A second model that follows the first: average = decay * average + (1 - decay) * new, number by number.
@@ -22,7 +24,10 @@ class Ema:
         """Take in the weights after so many steps."""
         # At first the mean over the steps so far: the weights that a model began with must not linger.
         decay = min(self._decay, (1 + step) / (10 + step))
-        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        # A tensor with two names is averaged once: twice would be another decay.
+        averaged, ties = self.model.state_dict(), ties_of(self.model)
+        news = model.state_dict()
+        pairs = [(averaged[name], news[name]) for name in averaged if name not in ties]
         averages = [average for average, _ in pairs if average.is_floating_point()]
         torch._foreach_lerp_(averages, [new for _, new in pairs if new.is_floating_point()], 1.0 - decay)
         for average, new in pairs:

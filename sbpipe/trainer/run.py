@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sbpipe.config import warnings_of
-from sbpipe.errors import ConfigError, PeerLost
+from sbpipe.errors import ConfigError, PeerLost, RankLost
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.trainer.card import card_of
-from sbpipe.trainer.checkpoint import Checkpoints
+from sbpipe.trainer.checkpoint import Beside, Checkpoints
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation, evaluate
 from sbpipe.trainer.lineage import check_lineage, lineage_of
@@ -24,6 +24,7 @@ from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.record.thumbnails import leave_examples
 from sbpipe.trainer.results import Results
 from sbpipe.trainer.setup import Setup
+from sbpipe.trainer.step import NotFinite
 from sbpipe.trainer.step_outcome import DivergedError
 
 log = logging.getLogger("sbpipe.trainer")
@@ -98,7 +99,9 @@ class TrainerRun:
             raise
         finally:
             # A checkpoint that is being written is finished even if the run failed: it may be the only one.
-            self._checkpoints.wait()
+            # One that other ranks write too is not, where one of them is gone: the run knows that already.
+            with contextlib.suppress(RankLost):
+                self._checkpoints.wait()
             self._engine.close()
             for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
                 split.close()
@@ -154,17 +157,23 @@ class TrainerRun:
 
     # --- the run's state: gathered in `_state`, restored in `_restore` ----------------------------
 
-    def _state(self, step: int, *, is_last: bool) -> dict[str, Any]:
+    def _state(self, step: int, *, is_last: bool) -> tuple[dict[str, Any], Beside | None]:
+        """The run's state, and what writes the shares of other ranks; weights that are not finite raise."""
         self._telemetry.flush()
-        return {
-            **lineage_of(self._setup.config),
-            "card": card_of(self._setup.config, self._setup.data),
-            **self._setup.train_step.state(),
-            "engine": self._engine.state(step, is_last=is_last),
+        # Before the weights: it may raise, and other ranks that were told to write theirs wait for rank 0.
+        engine = self._engine.state(step, is_last=is_last)
+        others = {
+            "engine": engine,
             "telemetry": self._telemetry.state(),
             "evaluated_at": self._loop.evaluated_at,
             "totals": self._accounts.totals(),
         }
+        try:
+            trained, beside = self._setup.train_step.checkpoint()
+        except NotFinite:
+            raise DivergedError("the weights are not finite", step) from None
+        card = {"card": card_of(self._setup.config, self._setup.data)}
+        return {**lineage_of(self._setup.config), **card, **trained, **others}, beside
 
     def _restore(self, state: dict[str, Any]) -> None:
         # Weights first: the engine offers them to selectors.
@@ -176,23 +185,19 @@ class TrainerRun:
 
     def _save(self, step: int) -> None:
         """Write a checkpoint of a step boundary beside the loop."""
+        # The last one first: all ranks that have a share of it are free then.
+        self._checkpoints.wait()
         try:
-            state = self._checked_state(step)
+            state, beside = self._state(step, is_last=False)
         except TimeoutError as error:
             self._warn(f"no checkpoint at step {step} ({error}); the last good one is kept")
             return
-        self._checkpoints.save(step, state)
-
-    def _checked_state(self, step: int, *, is_last: bool = False) -> dict[str, Any]:
-        """The run's state; weights that are not finite never replace good ones."""
-        state = self._state(step, is_last=is_last)
-        floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
-        if not all(bool(tensor.isfinite().all()) for tensor in floats):
-            raise DivergedError("the weights are not finite", step)
-        return state
+        self._checkpoints.save(step, state, beside)
 
     def _resume(self) -> int:
-        state, config = self._checkpoints.load_newest(), self._setup.config
+        # Ranks that hold a share each read no more than theirs.
+        state = self._checkpoints.load_newest(is_whole=not self._setup.train_step.is_sharded)
+        config = self._setup.config
         note = "" if state is None else check_lineage(state, config, self._run_dir.path)
         # Not before: what cannot be lengthened stays as it was, finished.
         self._run_dir.lengthen(config)
@@ -243,12 +248,18 @@ class TrainerRun:
         return summary
 
     def _leave_checkpoint(self, step: int, ending: RunEnd) -> None:
+        self._checkpoints.wait()
         try:
-            state = self._checked_state(step, is_last=ending is RunEnd.FINISHED)
+            state, beside = self._state(step, is_last=ending is RunEnd.FINISHED)
         except TimeoutError as error:
             self._results.leave_weights(step, self._setup.train_step.state(), str(error))
             return
-        self._results.leave_checkpoint(step, state)
+        if beside is None:
+            self._results.leave_checkpoint(step, state)
+        elif self._checkpoints.save_now(step, state, beside):
+            # In one file, which may lie elsewhere: on this host, where the others see nothing.
+            self._warn(f"the ranks' shares of step {step} were not written ({self._checkpoints.last_error})")
+            self._results.leave_checkpoint(step, {**state, **self._setup.train_step.state()})
         if not self._checkpoints.last_error:
             log.info("%s at step %d; a checkpoint is in %s", ending, step, self._checkpoints.folder)
 

@@ -12,6 +12,7 @@ from sbpipe.machine.layout import layout_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.checkpoint import Beside
 from sbpipe.trainer.ema import Ema
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.schedule import rate_factor, set_rate
@@ -21,6 +22,10 @@ Weigh = Callable[[torch.Tensor], torch.Tensor]
 """From the losses of a batch, detached, to the weight of each."""
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class NotFinite(Exception):
+    """The weights are no numbers."""
 
 
 class TrainStep:
@@ -158,6 +163,17 @@ class TrainStep:
             "optimizer": _cloned(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
         }
+
+    def checkpoint(self) -> tuple[dict[str, Any], Beside | None]:
+        """The state as a checkpoint has it, and what writes the part that lies beside it, if any.
+
+        Raises `NotFinite` on weights that are no numbers: they never replace good ones.
+        """
+        state = self.state()
+        floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
+        if not all(bool(tensor.isfinite().all()) for tensor in floats):
+            raise NotFinite
+        return state, None
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -36,7 +36,7 @@ def _is_cut(module: nn.Module) -> bool:
 
 
 class Shards:
-    """The live tensors of one layout, gathered bucket by bucket; a tensor with two names is gathered once."""
+    """The live tensors of one layout, gathered bucket by bucket; one with two names is there once."""
 
     def __init__(self, model: nn.Module, manifest: Manifest, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._model, self._manifest = model, manifest
@@ -53,32 +53,22 @@ class Shards:
         # Asking for the state makes shares of what was whole: before anything is counted.
         live = tensors_of(self._model, self._manifest)
         sizes = [tensor.numel() * tensor.element_size() for tensor in live]
-        for bucket in buckets(self._keys(), sizes, self._bucket_bytes):
-            firsts = [places[0] for places in bucket]
-            whole = [_whole(live[first]) for first in firsts]
+        for bucket in buckets(sizes, self._bucket_bytes):
+            whole = [_whole(live[place]) for place in bucket]
             if views is not None:
-                into = [views[place] for places in bucket for place in places]
-                copy(into, [tensor for tensor, places in zip(whole, bucket, strict=True) for _ in places])
-
-    def _keys(self) -> list[int]:
-        """The same number for two names of one parameter: by the module alone, so that all ranks agree."""
-        known = {name: id(held) for name, held in self._model.named_parameters(remove_duplicate=False)}
-        return [known.get(spec.name, -1 - place) for place, spec in enumerate(self._manifest.tensors)]
+                copy([views[place] for place in bucket], whole)
 
 
-def buckets(keys: list[int], sizes: list[int], most_bytes: int) -> Iterator[list[list[int]]]:
-    """Places in buckets of at most so many bytes, in order; places with the same key go together, once."""
-    places: dict[int, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    bucket: list[list[int]] = []
+def buckets(sizes: list[int], most_bytes: int) -> Iterator[list[int]]:
+    """Places in buckets of at most so many bytes, in order; a larger tensor is one by itself."""
+    bucket: list[int] = []
     num_bytes = 0
-    for same in places.values():
-        if bucket and num_bytes + sizes[same[0]] > most_bytes:
+    for place, size in enumerate(sizes):
+        if bucket and num_bytes + size > most_bytes:
             yield bucket
             bucket, num_bytes = [], 0
-        bucket.append(same)
-        num_bytes += sizes[same[0]]
+        bucket.append(place)
+        num_bytes += size
     if bucket:
         yield bucket
 

@@ -17,28 +17,47 @@ _ALIGNMENT = 64
 
 
 def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32") -> Manifest:
-    """Lay out every parameter and persistent buffer, the fast part first.
+    """Lay out every parameter and persistent buffer, the fast part first; one with several names once.
 
     Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    state = model.state_dict()
+    state, ties = model.state_dict(), ties_of(model)
+    names: dict[str, list[str]] = {}
+    for name in state:
+        names.setdefault(ties.get(name, name), []).append(name)
+    # Of tensors with several names, those are fast of which one is.
+    part_of = {
+        first: next((parts[name] for name in same if parts[name] in FAST_PARTS), parts[same[0]])
+        for first, same in names.items()
+    }
     specs: list[TensorSpec] = []
     offset = fast_bytes = 0
     # The sort is stable, so the rest of the order is the state dict's, which both roles build alike.
-    for name in sorted(state, key=lambda name: parts[name] not in FAST_PARTS):
-        tensor = state[name]
+    for first in sorted(names, key=lambda first: part_of[first] not in FAST_PARTS):
+        name, *also = names[first]
+        tensor, part = state[name], part_of[first]
         wire = DTYPES[dtype] if name in parameters and tensor.is_floating_point() else tensor.dtype
         num_bytes = tensor.numel() * wire.itemsize
-        specs.append(
-            TensorSpec(
-                name, str(wire).removeprefix("torch."), tuple(tensor.shape), offset, num_bytes, parts[name]
-            )
-        )
+        kind, shape = str(wire).removeprefix("torch."), tuple(tensor.shape)
+        specs.append(TensorSpec(name, kind, shape, offset, num_bytes, part, tuple(also)))
         offset += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-        fast_bytes = offset if parts[name] in FAST_PARTS else fast_bytes
+        fast_bytes = offset if part in FAST_PARTS else fast_bytes
     text = json.dumps([asdict(spec) for spec in specs])
     return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def ties_of(model: nn.Module) -> dict[str, str]:
+    """From the other names of a parameter to its first.
+
+    By the module alone, so that all ranks and both roles agree; of buffers a device has one for each name.
+    """
+    first: dict[int, str] = {}
+    return {
+        name: first[id(held)]
+        for name, held in model.named_parameters(remove_duplicate=False)
+        if first.setdefault(id(held), name) != name
+    }
 
 
 def fast_part(manifest: Manifest) -> Manifest | None:
@@ -66,9 +85,20 @@ def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
 
 
 def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
-    """The model's live tensors in the order of the layout."""
+    """The model's live tensors in the order of the layout, each under its first name."""
     state = model.state_dict()
     return [state[spec.name] for spec in manifest.tensors]
+
+
+def apart_in(model: nn.Module, manifest: Manifest) -> list[tuple[int, torch.Tensor]]:
+    """Tensors of a model that the layout has under another's place, and which this model holds apart."""
+    state = model.state_dict()
+    return [
+        (place, state[name])
+        for place, spec in enumerate(manifest.tensors)
+        for name in spec.also
+        if state[name].data_ptr() != state[spec.name].data_ptr()
+    ]
 
 
 class LiveTensors:
@@ -120,8 +150,25 @@ def digest(model: nn.Module) -> str:
 
 def digest_of(state: Mapping[str, torch.Tensor]) -> str:
     """The same of a state dict."""
-    hasher = hashlib.sha256()
+    digest = Digest()
     for name, tensor in sorted(state.items()):
-        hasher.update(name.encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()[:32]
+        digest.add(name, tensor)
+    return digest.text
+
+
+class Digest:
+    """The same of tensors that come one by one, in the order of their names."""
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.sha256()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Take in the next one."""
+        self._hasher.update(name.encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        self._hasher.update(flat.view(torch.uint8).numpy().tobytes())
+
+    @property
+    def text(self) -> str:
+        """The fingerprint of all so far."""
+        return self._hasher.hexdigest()[:32]

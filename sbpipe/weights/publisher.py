@@ -89,7 +89,8 @@ class Publisher:
     def restore(self, state: dict[str, Any], step: int) -> None:
         """Offer again what a checkpoint holds, and for the rest the model as it is at `step`."""
         for part, publisher in self._parts.items():
-            if part.name in state:
+            # One of another size is of a version that laid out tensors with two names twice.
+            if part.name in state and len(state[part.name]["flat"]) == publisher.num_bytes:
                 publisher.publish_flat(state[part.name]["version"], state[part.name]["flat"])
             else:
                 self.announce(part)

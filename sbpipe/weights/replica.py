@@ -16,7 +16,7 @@ from torch import nn
 from sbpipe.errors import PeerLost, PeerRejected
 from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
-from sbpipe.weights.manifest import copy, layouts_of, tensors_in, tensors_of
+from sbpipe.weights.manifest import apart_in, copy, layouts_of, tensors_in, tensors_of
 from sbpipe.weights.slots import Slots
 
 _STAGES = {Part.WHOLE: "apply", Part.FAST: "apply_fast"}
@@ -36,6 +36,7 @@ class Replica:
         self._on_load = on_load
         self._layouts = layouts_of(manifest)
         self._tensors = tensors_of(model, manifest)
+        self._apart = apart_in(model, manifest)
         self._versions = dict.fromkeys(Part, -1)
         self._loads: list[tuple[str, float, float]] = []
         device = self._tensors[0].device
@@ -77,7 +78,9 @@ class Replica:
     def _overwrite(self, flat: torch.Tensor, part: Part) -> None:
         layout = self._layouts[part]
         # The fast tensors are the first of the layout.
-        copy(self._tensors[: len(layout.tensors)], tensors_in(flat, layout))
+        count, views = len(layout.tensors), tensors_in(flat, layout)
+        apart = [(tensor, views[place]) for place, tensor in self._apart if place < count]
+        copy([*self._tensors[:count], *(into for into, _ in apart)], [*views, *(of for _, of in apart)])
         self._on_load()
 
     def _is_of(self, version: int, part: Part) -> None:

@@ -14,9 +14,12 @@ from torch import nn
 
 from sbpipe.config import Config, resolve
 from sbpipe.errors import ConfigError
+from sbpipe.export.load import load
+from sbpipe.export.write import export
 from sbpipe.machine.place import ALONE, Place, own_place
 from sbpipe.records import Part
 from sbpipe.selection import POLICIES
+from sbpipe.trainer.first_weights import read_weights
 from sbpipe.trainer.ranks.shards import blocks_of
 from sbpipe.trainer.ranks.share import joined, share_of, share_size, shown
 from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
@@ -133,6 +136,8 @@ def test_two_ranks_end_with_the_weights_of_one(tmp_path: Path) -> None:
     for (_, path), summary in zip(runs, train_all(runs), strict=True):
         assert distance(weights_in(alone), weights_in(path)) < CLOSE
         assert (summary["ranks"], summary["devices"]) == (2, 2)
+        given = read_weights("", str(path)), load(export(path).folder)[0].state_dict()
+        assert [distance(weights_in(path), each) for each in given] == [0.0, 0.0]
 
 
 @pytest.mark.slow
@@ -196,11 +201,12 @@ def test_a_pipelined_run_of_two_ranks_trains_every_batch_and_fills_what_is_late(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3)])
+@pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3), ("full", 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(shard: str, ranks: int, tmp_path: Path) -> None:
     changes = {"selection__policy": "sb", "train__ema": 0.9, "optim__clip": 1.0, "checkpoint__keep": 9}
     train_inline(ranked(train__ranks=1, **changes), tmp_path / "whole")
     train_ranks(ranked(train__shard="full", **changes), tmp_path / "run")
+    assert list((tmp_path / "run" / "checkpoints").glob("step-5.shares-*/1.safetensors"))
     for step in (10, 12):
         (tmp_path / "run" / "checkpoints" / f"step-{step}.pt").unlink()
     other = ranked(train__ranks=ranks, train__shard=shard, **changes)

@@ -16,6 +16,7 @@ LOGS = "logs"
 LOCK = "trainer.lock"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = "step-{}.pt"
+SHARES = "step-{}.shares-{}"
 LAST_WEIGHTS = "weights-{}.pt"
 TRACKERS = "trackers"
 JOB = "job.pkl"
@@ -41,7 +42,10 @@ FILES: dict[str, str] = {
     ),
     JOB: "while a user's own loop goes on: what its selectors select for, for this user alone",
     REPORT: "the page that `sbpipe run` and `sbpipe report` make",
-    f"{CHECKPOINTS}/": "what a resume needs; `weights-N.pt` where a run ended at a step that has none",
+    f"{CHECKPOINTS}/": (
+        "what a resume needs; in `step-N.shares-ID/` each rank's share of a model that is cut up; "
+        "`weights-N.pt` where a run ended at a step that has none"
+    ),
     f"{EXPORT}/": "the trained model for others, where `sbpipe export` made it",
     f"{LOGS}/": "what the roles printed",
     LOCK: "held while a trainer works here",

@@ -13,6 +13,7 @@ from sbpipe.machine.devices import make_current
 from sbpipe.records import Ids, Manifest, Part
 from sbpipe.trainer.evaluation import evaluate
 from sbpipe.trainer.ranks.group import Group
+from sbpipe.trainer.ranks.saving import Following
 from sbpipe.trainer.ranks.step import RankedStep, load_share
 from sbpipe.trainer.ranks.word import Do, Word
 from sbpipe.trainer.setup import Setup
@@ -31,6 +32,7 @@ class Follower:
         self._setup, self._group, self._step = setup, group, step
         self._ahead = Ahead(partial(load_share, setup.data.train, group), group)
         self._published = shares_of(setup.config, step.published, setup.manifest)
+        self._following = Following()
 
     def run(self) -> None:
         """Follow rank 0. A signal to stop is its affair: it ends its step, and all others with it."""
@@ -39,6 +41,7 @@ class Follower:
         self._ahead.start()
         while (word := self._group.hear()).do is not Do.END:
             self._do(word)
+        self._following.wait()
         self._ahead.stop()
         for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
             split.close()
@@ -60,6 +63,12 @@ class Follower:
             )
         elif word.do is Do.GATHER:
             self._step.join_state()
+        elif word.do is Do.DIGEST:
+            self._step.join_digest()
+        elif word.do is Do.SAVE:
+            _, saving = self._step.take_share()
+            if saving is not None:
+                self._following.start(saving, self._step.folder)
         elif word.do is Do.RESTORE:
             self._step.take_state()
         elif word.do is Do.PUBLISH:

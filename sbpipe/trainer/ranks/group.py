@@ -1,15 +1,16 @@
 """What ranks say to each other, with a deadline on every wait. It must not know what a word means.
 
-Gradients go through the default group, on the device's own backend. Three further groups on gloo carry a few
-numbers each: which examples come next (for the loader's thread), what to do now (for the loop) and fresh
-losses back. They are apart because a group must be used from one thread, and because a user's own loop has
-collectives of its own on the default one.
+Gradients go through the default group, on the device's own backend. Four further groups on gloo carry a few
+numbers each: which examples come next (for the loader's thread), what to do now (for the loop), fresh losses
+back, and which files of a checkpoint are written (for its thread). They are apart because a group must be
+used from one thread, and because a user's own loop has collectives of its own on the default one.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,7 @@ from sbpipe.trainer.ranks.word import LENGTH, Word
 
 _SIGNS = ("gloo", "nccl", "xccl", "connection", "timed out", "timeout")
 """Words in the errors that torch raises as a plain RuntimeError where another rank is gone."""
+_POLL_S = 0.02
 
 
 class Group:
@@ -46,7 +48,7 @@ class Group:
         with self.waiting_for("all ranks to start"):
             if not dist.is_initialized():
                 self._meet()
-            self._orders, self._words, self._losses = (self._side_group() for _ in range(3))
+            self._orders, self._words, self._losses, self._saves = (self._side_group() for _ in range(4))
 
     def _meet(self) -> None:
         """Make the default group; ranks that were started again must not find the addresses of the dead.
@@ -156,12 +158,16 @@ class Group:
 
     def spread_text(self, value: Any) -> Any:
         """A plain value of rank 0 to all, as JSON."""
-        content = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
-        size = self.spread(torch.tensor([len(content)]), "rank 0's state")
-        if self.rank:
-            content = np.empty(int(size), np.uint8)
-        self.spread(torch.from_numpy(content), "rank 0's state")
-        return json.loads(content.tobytes())
+        self.flush()
+        return self._broadcast_text(value, self._words, "rank 0's state")
+
+    def agree(self, is_fine: bool, what: str) -> bool:
+        """Whether all ranks find that something is as it should be."""
+        self.flush()
+        found = torch.tensor([int(is_fine)])
+        with self.waiting_for(what):
+            dist.all_reduce(found, dist.ReduceOp.MIN, group=self._words)
+        return bool(found)
 
     def gather(self, losses: torch.Tensor, count: int) -> "Gathering":
         """Bring the fresh losses of all shares of a batch of `count` to rank 0."""
@@ -172,6 +178,46 @@ class Group:
         work = dist.gather(share, into, dst=0, group=self._losses, async_op=True)
         assert work is not None, "this rank is one of the group"
         return work
+
+    # --- the thread of checkpoints ----------------------------------------------------------------
+
+    def spread_save(self, name: str) -> str:
+        """Rank 0 says where a checkpoint is written."""
+        said: str = self._broadcast_text(name, self._saves, "rank 0 to say where its checkpoint lies")
+        return said
+
+    def gather_save(self, word: Any, on_piece: Callable[[], None] = lambda: None) -> list[Any] | None:
+        """Bring to rank 0 what each rank has written, as JSON; None on the others.
+
+        `on_piece` is called while it waits: others may have more to write, or a slower disk.
+        """
+        what = "all ranks to write their shares of a checkpoint"
+        content = torch.frombuffer(bytearray(json.dumps(word).encode()), dtype=torch.uint8)
+        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world)]
+        with self.waiting_for(what):
+            work = dist.all_gather(sizes, torch.tensor([len(content)]), group=self._saves, async_op=True)
+            assert work is not None, "this rank is one of the group"
+            while not work.is_completed():
+                on_piece()
+                time.sleep(_POLL_S)
+            work.wait()
+            longest = int(max(sizes))
+            into = [torch.empty(longest, dtype=torch.uint8) for _ in sizes] if self.rank == 0 else None
+            dist.gather(nn.functional.pad(content, (0, longest - len(content))), into, group=self._saves)
+        if into is None:
+            return None
+        return [
+            json.loads(text[: int(size)].numpy().tobytes()) for text, size in zip(into, sizes, strict=True)
+        ]
+
+    def _broadcast_text(self, value: Any, group: dist.ProcessGroup, what: str) -> Any:
+        content = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
+        size = torch.tensor([len(content)])
+        self._broadcast(size, group, what)
+        if self.rank:
+            content = np.empty(int(size), np.uint8)
+        self._broadcast(torch.from_numpy(content), group, what)
+        return json.loads(content.tobytes())
 
     def _broadcast(self, values: torch.Tensor, group: dist.ProcessGroup, what: str) -> None:
         with self.waiting_for(what):

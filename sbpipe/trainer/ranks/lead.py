@@ -1,6 +1,7 @@
 """The setup of a rank, the engine of rank 0 that serves all ranks, and the end. Knows no command line."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sbpipe.config import Config
@@ -9,6 +10,7 @@ from sbpipe.machine import devices
 from sbpipe.machine.place import Place
 from sbpipe.records import Part
 from sbpipe.runs.events import EventLog
+from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.selection import TrainedLosses
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.ranks.group import Group
@@ -18,14 +20,14 @@ from sbpipe.trainer.setup import Setup, prepare
 from sbpipe.weights.slots import Slots
 
 
-def prepare_rank(config: Config, place: Place, *, is_resumed: bool) -> tuple[Setup, Group]:
-    """What a rank is built from; all ranks meet here, and rehearse a step on their shares."""
+def prepare_rank(config: Config, place: Place, run: Path, *, is_resumed: bool) -> tuple[Setup, Group]:
+    """What a rank of a run is built from; all ranks meet here, and rehearse a step on their shares."""
     name = devices.of_rank(config.train.device, place.local_rank)
     device = devices.resolve("train.device", name)
     devices.use(device)
     batch_size, wait_s = config.train.batch_size, config.train.ranks_wait_s
     group = Group(place.rank, place.world, device, batch_size=batch_size, wait_s=wait_s)
-    make_step = partial(RankedStep, group=group)
+    make_step = partial(RankedStep, group=group, folder=run / CHECKPOINTS)
     with group.waiting_for("all ranks to rehearse a step"):
         setup = prepare(config, name, is_resumed=is_resumed, make_step=make_step, num_ranks=place.world)
     return setup, group

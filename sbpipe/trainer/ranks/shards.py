@@ -1,14 +1,19 @@
 """A model of which each rank holds a share (FSDP2): cut up, gathered, restored. It must not know steps.
 
-A checkpoint always holds whole tensors, so that a run may go on with another number of ranks, or with one.
+A checkpoint holds whole tensors, or shares that are put together or cut in another way when they are read: a
+run may go on with another number of ranks, or with one.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from sbpipe.weights.gather import is_share
+
+if TYPE_CHECKING:
+    from sbpipe.trainer.checkpoint_shares import Index
 
 
 def shard(model: nn.Module, device: torch.device, world: int) -> None:
@@ -48,6 +53,35 @@ def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
     return any(inner is module for block in blocks for inner in block.modules())
 
 
+def room_for(
+    index: "Index", lives: Mapping[str, Mapping[str, torch.Tensor]], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """Memory for the tensors of an index, cut as those that are alive; what lives in no rank is left out.
+
+    `lives` has the state of each model by its kind, as names of tensors begin with it.
+    """
+    from sbpipe.trainer.checkpoint_shares import shape_of, type_of
+
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    room: dict[str, torch.Tensor] = {}
+    for name in index["tensors"]:
+        kind, _, rest = name.partition("/")
+        if kind == "optimizer":  # optimizer/state/PLACE/NAME
+            live: torch.Tensor | None = parameters[int(rest.split("/")[1])].detach()
+        else:
+            live = lives[kind].get(rest) if kind in lives else None
+        if live is None:
+            continue
+        # What an optimizer keeps of another shape than its parameter's stays whole.
+        is_alike = live.shape == shape_of(index, name)
+        room[name] = (
+            torch.empty_like(live, dtype=type_of(index, name))
+            if is_alike
+            else torch.empty(shape_of(index, name), dtype=type_of(index, name))
+        )
+    return room
+
+
 def gathered(value: Any, *, is_kept: bool) -> Any:
     """A state with whole tensors on the CPU, gathered one by one; all ranks join, rank 0 keeps them."""
     if is_share(value):
@@ -62,7 +96,7 @@ def gathered(value: Any, *, is_kept: bool) -> Any:
 
 def like(live: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """A whole tensor in the form of a live one: this rank's share of it, where that is one."""
-    if not is_share(live):
+    if not is_share(live) or is_share(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor
 

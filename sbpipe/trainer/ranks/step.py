@@ -1,6 +1,7 @@
 """One step shared by several ranks, and the split that loads a share. Knows the group, not the run."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from sbpipe.config import Config
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.records import Ids, Part
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.checkpoint import Beside
+from sbpipe.trainer.checkpoint_file import SHARES
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.ranks import shards
 from sbpipe.trainer.ranks.group import Gathering, Group
+from sbpipe.trainer.ranks.saving import Saving
 from sbpipe.trainer.ranks.share import share_of, share_size, shown
 from sbpipe.trainer.ranks.spread import spread
 from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.steering.steering import FreshWeigher
-from sbpipe.trainer.step import TrainStep, Weigh
-from sbpipe.weights.manifest import digest_of
+from sbpipe.trainer.step import NotFinite, TrainStep, Weigh
+from sbpipe.weights.manifest import Digest, ties_of
 
 _STATES = ("model", "optimizer", "scaler", "ema")
 """What of a checkpoint every rank takes."""
@@ -34,9 +38,11 @@ class RankedStep(TrainStep):
     """
 
     def __init__(
-        self, config: Config, model: nn.Module, loss: PerExampleLoss, spans: Spans, group: Group
+        self, config: Config, model: nn.Module, loss: PerExampleLoss, spans: Spans, group: Group, folder: Path
     ) -> None:
+        """`folder` is where the checkpoints of the run lie; all ranks see it."""
         super().__init__(config, model, loss, build_optimizer(config.optim, model), spans)
+        self.folder = folder
         self._group, self._device = group, group.device
         self.is_sharded = config.train.shard != "none"
         self._is_wrapped = False
@@ -142,30 +148,83 @@ class RankedStep(TrainStep):
 
     def join_state(self) -> dict[str, Any]:
         """Give this rank's shares of the state; rank 0 has the whole."""
-        live = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
-        if self.ema is not None:
-            live["ema"] = dict(self.ema.model.state_dict())
         with self._group.waiting_for("the shares of the weights"):
-            whole: dict[str, Any] = shards.gathered(live, is_kept=self._group.rank == 0)
+            whole: dict[str, Any] = shards.gathered(self._live_state(), is_kept=self._group.rank == 0)
         return {**whole, "scaler": self.scaler.state_dict()}
+
+    def checkpoint(self) -> tuple[dict[str, Any], Beside | None]:
+        """Rank 0: have every rank take its share of the state now, to be written beside the loop."""
+        if not self.is_sharded or self._config.checkpoint.whole:
+            return super().checkpoint()
+        self._group.tell(Word(Do.SAVE))
+        state, saving = self.take_share()
+        if saving is None:
+            raise NotFinite
+        return state, saving.lead
+
+    def take_share(self) -> tuple[dict[str, Any], Saving | None]:
+        """The state with marks for what is cut up, and the way of this share to disk; None if not finite."""
+        from sbpipe.trainer import checkpoint_shares
+
+        state, tensors = checkpoint_shares.cut(self._live_state(), self._ties())
+        share = checkpoint_shares.Share(tensors)
+        is_fine = self._group.agree(share.is_finite, "all ranks to take their shares of the state")
+        return {**state, "scaler": self.scaler.state_dict()}, Saving(self._group, share) if is_fine else None
+
+    def _live_state(self) -> dict[str, Any]:
+        live = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        return live if self.ema is None else {**live, "ema": dict(self.ema.model.state_dict())}
+
+    def _ties(self) -> dict[str, str]:
+        models = {"model": self.model} | ({} if self.ema is None else {"ema": self.ema.model})
+        return {
+            f"{kind}/{name}": f"{kind}/{first}"
+            for kind, model in models.items()
+            for name, first in ties_of(model).items()
+        }
 
     def digest(self) -> str:
         """A fingerprint of the whole model."""
-        return digest_of(self.state()["model"]) if self.is_sharded else super().digest()
+        if not self.is_sharded:
+            return super().digest()
+        self._group.tell(Word(Do.DIGEST))
+        return self.join_digest()
+
+    def join_digest(self) -> str:
+        """Give this rank's shares of the weights, one tensor after the other; rank 0 gets the fingerprint."""
+        digest = Digest()
+        with self._group.waiting_for("the shares of the weights"):
+            for name, tensor in sorted(self.model.state_dict().items()):
+                whole = shards.gathered(tensor, is_kept=self._group.rank == 0)
+                if whole is not None:
+                    digest.add(name, whole)
+        return digest.text
 
     def restore(self, state: dict[str, Any]) -> None:
         """Rank 0: go on from a checkpoint, with all ranks."""
         self._group.tell(Word(Do.RESTORE))
-        self.take_state({name: state[name] for name in _STATES if name in state})
+        self.take_state({name: state[name] for name in (*_STATES, SHARES) if name in state})
 
     def take_state(self, state: dict[str, Any] | None = None) -> None:
-        """Take rank 0's state; whole tensors, of which this rank keeps its share."""
+        """Take rank 0's state; of whole tensors this rank keeps its share, and of files it reads no more."""
         state = spread(self._group, state)
+        if SHARES in state:
+            state = self._read_shares(state, state.pop(SHARES))
         shards.load_model(self.model, state["model"])
         shards.load_optimizer(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             shards.load_model(self.ema.model, state["ema"])
+
+    def _read_shares(self, state: dict[str, Any], index: dict[str, Any]) -> dict[str, Any]:
+        from sbpipe.trainer import checkpoint_shares
+
+        lives = {"model": self.model.state_dict()}
+        if self.ema is not None:
+            lives["ema"] = self.ema.model.state_dict()
+        into = shards.room_for(index, lives, self.optimizer)
+        checkpoint_shares.read(self.folder / Path(index["folder"]).name, index, into)
+        return dict(checkpoint_shares.filled(state, into.__getitem__))
 
 
 def way_to_weigh(weigh: Weigh | None, count: int, *, is_clocked: bool) -> tuple[By, torch.Tensor | None]:

@@ -22,13 +22,17 @@ class Do(IntEnum):
     EVALUATE = 2
     """Run the test split through a sharded model: no rank can alone."""
     GATHER = 3
-    """Gather weights and optimizer state of a sharded model: for a checkpoint or a digest."""
+    """Gather weights and optimizer state of a sharded model: for a checkpoint of whole tensors."""
     RESTORE = 4
     """Take the state that rank 0 sends."""
     PUBLISH = 5
     """Gather a part of a sharded model's weights for the selectors, outside of a step."""
     START = 6
     """A user's own loop begins."""
+    SAVE = 7
+    """Write this share of a sharded model's state, beside the loop."""
+    DIGEST = 8
+    """Gather the weights of a sharded model one by one: for its fingerprint."""
 
 
 class By(IntEnum):
