@@ -16,7 +16,8 @@ from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scored
-from sbpipe.scoring.autotune import AnyScorer, Tuning
+from sbpipe.scoring.any_scorer import AnyScorer
+from sbpipe.scoring.autotune import Tuning
 from sbpipe.scoring.queued import Queued
 from sbpipe.weights.replica import Replica, WeightsSource
 
