@@ -8,6 +8,7 @@ import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -72,16 +73,16 @@ class AnyScorer(ABC):
         """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
 
     @abstractmethod
-    def queue(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
-
-    @abstractmethod
     def _make(self, precision: str) -> tuple[str, Any]:
         """The precision that the model can be scored in, this one if it can, and the program."""
 
     @abstractmethod
     def _derive(self) -> None:
         """Make the program take the weights; learn whether they are finite."""
+
+    @abstractmethod
+    def _start(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
+        """Start a pass, with what has to be found out about statistics."""
 
     @abstractmethod
     def _queue(self, inputs: Any, targets: Tensor, again: Again, *, is_checked: bool | None = None) -> Queued:
@@ -145,6 +146,17 @@ class AnyScorer(ABC):
         (scored,) = self.read([self.queue(inputs, targets, lambda: (inputs, targets))])
         return scored
 
+    def queue(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
+        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
+        before = self.agreement.mark(), self.statistics.mark()
+        return replace(self._start(inputs, targets, again), before=before)
+
+    def give_back(self, queued: Queued) -> None:
+        """This pass and those behind it will not be read: as if they had never been queued."""
+        if queued.before is not None:
+            self.agreement.go_back(queued.before[0])
+            self.statistics.go_back(queued.before[1])
+
     def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
         """What queued passes found, in their order; waits once, for all of them."""
         for queued, found in zip(passes, self._reader(passes), strict=True):
@@ -153,8 +165,8 @@ class AnyScorer(ABC):
             scored = self._scored(queued, found) if is_same else self._repeated(queued)
             if queued.was_estimated:
                 self.statistics.num_estimated += queued.num_candidates
-            elif "batch" in found:
-                self._note_statistics(scored.scores[:CHECKED], found["batch"])
+            if "batch" in found:
+                self._note_statistics(found.get("evaluated", scored.scores[:CHECKED]), found["batch"])
             yield scored
 
     def _repeated(self, queued: Queued) -> Scored:

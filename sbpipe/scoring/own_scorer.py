@@ -152,14 +152,21 @@ class OwnScorer(AnyScorer):
         self.refresh()
         return self._evaluated(self._stand_in, lot)
 
-    def queue(self, lot: Lot, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nothing waits for it. `again` gives the same batch."""
-        is_compared = self.statistics.is_due(lot.num_examples)
-        if self.statistics.are_estimated and self._is_pending:
-            self._estimate(lot, is_compared=is_compared)
+    def _start(self, lot: Lot, targets: Tensor, again: Again) -> Queued:
+        is_compared, was_estimated = self.statistics.is_due(lot.num_examples), self.statistics.are_estimated
+        both = {}
+        if is_compared:
+            both["evaluated"] = self._exactly(lot)
+        if was_estimated and self._is_pending:
+            both["batch"] = self._of_batch(lot, kept=True)
+            self._derive()
+            self._is_pending = False
         elif is_compared:
-            self._note_statistics(self._evaluated(self._exact, lot), self._of_batch(lot, kept=False))
-        return self._queue(lot, targets, again)
+            both["batch"] = self._of_batch(lot, kept=False)
+        queued = self._queue(lot, targets, again)
+        if is_compared:
+            queued.found.update(both)
+        return queued
 
     def _queue(self, lot: Lot, targets: Tensor, again: Again, *, is_checked: bool | None = None) -> Queued:
         self.refresh()
@@ -229,17 +236,11 @@ class OwnScorer(AnyScorer):
             )
         return losses  # type: ignore[no-any-return]
 
-    # --- statistics of normalisation layers -------------------------------------------------------
+    @torch.no_grad()
+    def _exactly(self, lot: Lot) -> Tensor:
+        return self._checked(self._exact.evaluate(self._losses, lot.tree), lot)
 
-    def _of_batch(self, lot: Lot, *, kept: bool) -> Floats:
+    def _of_batch(self, lot: Lot, *, kept: bool) -> Tensor:
         """The losses with the statistics of this batch, which are stored if they are to be kept."""
         with batch_statistics(batch_norms(self.model), kept=kept):
-            return self._evaluated(self._exact, lot)
-
-    def _estimate(self, lot: Lot, *, is_compared: bool) -> None:
-        evaluated = self._evaluated(self._exact, lot) if is_compared else None
-        estimated = self._of_batch(lot, kept=True)
-        self._derive()
-        self._is_pending = False
-        if evaluated is not None:
-            self._note_statistics(evaluated, estimated)
+            return self._exactly(lot)

@@ -40,6 +40,8 @@ class Queued:
     is_checked: bool
     was_estimated: bool
     again: Again
+    before: tuple[tuple[int, bool], tuple[int, int]] | None = None
+    """How far the two kinds of checks had counted to their next one."""
 
 
 class Reader:

@@ -172,12 +172,13 @@ class Scorer(AnyScorer):
         return self._scored(queued, *self._reader([queued])).scores
 
     @torch.inference_mode()
-    def queue(self, inputs: Tensor, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
+    def _start(self, inputs: Tensor, targets: Tensor, again: Again) -> Queued:
         is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
+        both = {}
         if was_estimated and self._is_pending:
-            self._estimate(inputs, targets, is_compared=is_compared)
+            both = self._estimate(inputs, targets, is_compared=is_compared)
         queued = self._queue(inputs, targets, again, was_estimated=was_estimated)
+        queued.found.update(both)
         if is_compared and not was_estimated:
             outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
             queued.found["batch"] = self._losses(outputs, targets[:CHECKED])
@@ -289,10 +290,13 @@ class Scorer(AnyScorer):
 
     # --- statistics of normalisation layers -------------------------------------------------------
 
-    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> None:
-        """Take weights that have arrived, with statistics of these candidates in place of the stored ones."""
-        finite = finite_rows(inputs)
-        inputs, targets = self._laid_out(self._shrunk(inputs[finite])), targets[finite]
+    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> dict[str, Tensor]:
+        """Take weights that have arrived, with statistics of these candidates in place of the stored ones.
+
+        The losses both ways, where they are to be compared.
+        """
+        rows = self._sound_rows(inputs)
+        inputs, targets = self._laid_out(self._shrunk(inputs[rows])), targets[rows]
         compared = (inputs[:CHECKED], targets[:CHECKED])
         evaluated = self._losses(self.model(compared[0]), compared[1]) if is_compared else None
         outputs = self.statistics.estimate(inputs)
@@ -301,9 +305,19 @@ class Scorer(AnyScorer):
         # What int8 has learned of ranges was learned under other statistics.
         if self.precision == "int8" and not self.statistics.num_estimated:
             self._program.calibrate(inputs[:SLICE])
-        if evaluated is not None and outputs is not None:
-            batch = self._losses(outputs[:CHECKED], compared[1])
-            self._note_statistics(evaluated.cpu().numpy(), batch.cpu().numpy())
+        if evaluated is None or outputs is None:
+            return {}
+        return {"evaluated": evaluated, "batch": self._losses(outputs[:CHECKED], compared[1])}
+
+    def _sound_rows(self, inputs: Tensor) -> Tensor:
+        """The candidates whose inputs are finite. On an accelerator, whose host would have to wait to know
+        how many they are, the first of them stands in for each of the others.
+        """
+        finite = finite_rows(inputs)
+        if self.device.type == "cpu":
+            return finite
+        places = torch.arange(len(inputs), device=self.device)
+        return torch.where(finite, places, finite.int().argmax())
 
 
 def _in_bytes(model: nn.Module, device: torch.device) -> Program:

@@ -162,6 +162,10 @@ class ForwardPass:
             self._slowest_s = max(self._slowest_s, time.perf_counter() - began)
             yield scored
 
+    def give_back(self, queued: Queued) -> None:
+        """Neither this pass nor those that were queued behind it will be read."""
+        self._scorer.give_back(queued)
+
     def _load(self, example_ids: Ids, epoch: int) -> tuple[Any, Any]:
         with self._spans.span("view"):
             return self._candidates.batch(example_ids, epoch)

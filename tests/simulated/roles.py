@@ -1,8 +1,10 @@
 """Runs of both roles on simulated devices, with what each of them saw there."""
 
 import json
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +70,28 @@ def train(config: Config, path: Path) -> Seen:
     seen = json.loads(told.read_text())
     per_lease = [Counter({tuple(key): count for key, count in waits}) for waits in seen.pop("per_lease")]
     return Seen(summary, simulated.report(), seen, per_step, per_lease)
+
+
+@contextmanager
+def waits_of_leases() -> Iterator[list[int]]:
+    """How often the selector of this process waits for its device, lease by lease, meanwhile."""
+    answer, found = Selector.answer, list[int]()
+
+    def own_waits() -> int:
+        here = threading.current_thread().name
+        return sum(wait.count for wait in simulated.waits() if wait.thread == here)
+
+    def counted(self: Selector, lease: Lease) -> Selection:
+        before = own_waits()
+        selection = answer(self, lease)
+        found.append(own_waits() - before)
+        return selection
+
+    Selector.answer = counted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Selector.answer = answer  # type: ignore[method-assign]
 
 
 def _select(given: dict[str, Any], told: Path) -> None:
