@@ -75,6 +75,8 @@ class _Queued(NamedTuple):
     """Whether the device had done it all when the host had queued its last piece."""
     is_held: bool
     """Whether the device was held back before it."""
+    queued_at: float
+    """When the host had queued all of it."""
 
 
 class DeviceSpans(Spans):
@@ -212,7 +214,8 @@ class DeviceSpans(Spans):
             Spans.add(self, self._plan.worked, begin - between_s, between_s)
         self._free.append(item.begin)
         Spans.add(item.into, item.name, begin, duration_s)
-        self._gaps.note(item.name, duration_s, is_drained=item.is_drained, is_held=item.is_held)
+        behind_s = 0.0 if item.is_drained else begin + duration_s - item.queued_at
+        self._gaps.note(item.name, duration_s, behind_s, is_held=item.is_held)
         if item.is_drained:
             self.drained_s[item.name] += duration_s
         for name, at, lasted_s in item.within:
@@ -260,6 +263,7 @@ class _DeviceSpan(Span):
                 self._into,
                 is_drained,
                 self._is_held,
+                time.perf_counter(),
             )
         )
 

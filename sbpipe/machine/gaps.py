@@ -25,6 +25,10 @@ _TRIED = 1_000_000
 """Cycles that a device sleeps to find out how long one is: a millisecond or less."""
 _LONGEST_HOLD_S = 2.0
 _REMEMBERED = 5
+_FOLLOWS = 1 / 4
+"""Of a stage: a device that ends so soon after its host has followed it. One that sets the pace is
+behind by most of a step.
+"""
 
 
 class Holding:
@@ -62,8 +66,8 @@ class Gaps:
         self._next: defaultdict[str, int] = defaultdict(lambda: _FIRST)
         self._last_s: dict[str, float] = {}
         self._computed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
-        self._drained_s: defaultdict[str, float] = defaultdict(float)
-        self._num_drained: Counter[str] = Counter()
+        self._paced_s: defaultdict[str, float] = defaultdict(float)
+        self._num_paced: Counter[str] = Counter()
 
     def hold(self, name: str, mark: Callable[[], torch.Event]) -> bool:
         """Hold the device back before a stage that is due: seldom, and only where the host sets the pace."""
@@ -75,14 +79,14 @@ class Gaps:
         self._next[name] += min(_LONGEST, (_GROWTH - 1) * self._seen[name])
         return True
 
-    def note(self, name: str, duration_s: float, *, is_drained: bool, is_held: bool) -> None:
-        """A stage has ended, on the device too."""
-        if is_drained:
-            self._last_s[name] = duration_s
-            self._drained_s[name] += duration_s
-            self._num_drained[name] += 1
-        elif is_held:
+    def note(self, name: str, duration_s: float, behind_s: float, *, is_held: bool) -> None:
+        """A stage has ended on the device, so long after its host had queued all of it."""
+        if is_held and behind_s > 0.0:
             self._computed[name].append(duration_s)
+        elif behind_s < _FOLLOWS * duration_s:
+            self._last_s[name] = duration_s
+            self._paced_s[name] += duration_s
+            self._num_paced[name] += 1
         else:
             self._last_s.pop(name, None)  # the device sets the pace: there is nothing to find out
 
@@ -91,9 +95,9 @@ class Gaps:
         if not self._computed[name]:
             return 0.0
         each = statistics.median(self._computed[name])
-        return max(0.0, self._drained_s[name] - each * self._num_drained[name])
+        return max(0.0, self._paced_s[name] - each * self._num_paced[name])
 
     def clear(self) -> None:
         """Count from here; what a stage computes is still known."""
-        self._drained_s.clear()
-        self._num_drained.clear()
+        self._paced_s.clear()
+        self._num_paced.clear()
