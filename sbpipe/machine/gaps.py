@@ -15,7 +15,7 @@ import torch
 
 _FIRST = 4
 """Stages of a name before the first is looked into: those that warm up are another matter."""
-_GROWTH, _LONGEST = 3, 1024
+_GROWTH, _LONGEST = 2, 1024
 """How much further each look is than the last one, and the most stages between two. The device loses about as
 much as the stage takes.
 """
