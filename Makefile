@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Two simulated accelerators, in a run of their own: where they are, `auto` takes them (tests/simulated/README.md).
 SIMULATED := PYTHONPATH=$(CURDIR)/tests/simulated/plugin
 
-.PHONY: demo test test-fast lint browser sbom audit clean
+.PHONY: demo test test-fast test-simulated lint browser sbom audit clean
 
 demo: $(VENV)/installed
 	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite --no-report
@@ -19,6 +19,10 @@ test: lint browser
 # For the inner loop: what starts no process and no browser and trains no longer than a moment.
 test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+
+# The whole suite where accelerators are: a test that assumes there is none fails here. As long as `make test` again.
+test-simulated: $(VENV)/installed
+	$(SIMULATED) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests docker deploy examples

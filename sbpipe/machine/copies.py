@@ -6,16 +6,20 @@ CPU nothing is copied at all; on a device without streams copies block. It must 
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 # Bytes viewed as numbers must begin at a multiple of their size.
 _ALIGNMENT = 64
 _SMALLEST = 4096
 _MOST_FREE = 8
+_PIECE_BYTES = 1 << 26
+"""Of a deep copy: it is in the device's memory and in page-locked memory once more while it goes."""
 
 
 @lru_cache(maxsize=16)
@@ -117,6 +121,12 @@ def uploads_to(device: torch.device) -> Uploads:
     return Uploads(device)
 
 
+@lru_cache(maxsize=16)
+def downloads_from(device: torch.device) -> "Downloads":
+    """The downloads of everybody who has none of their own."""
+    return Downloads(device)
+
+
 class Downloads:
     """From one device to the host."""
 
@@ -182,6 +192,57 @@ class _Flying(Arrival):
     def __del__(self) -> None:
         if not self._is_here:
             self._pinned.give(self._buffer, self._done)
+
+
+def on_host(value: Any) -> Any:
+    """A deep copy of dicts and lists with tensors on the CPU; of those on a device, as many as `_PIECE_BYTES`
+    hold come in one copy, and the host waits once for it.
+    """
+    found: dict[int, Tensor] = {}
+    piece, num_bytes = list[Tensor](), 0
+    for tensor in _tensors_in(value):
+        if tensor.device.type == "cpu" or not _is_dense(tensor) or id(tensor) in found:
+            continue
+        found[id(tensor)] = tensor
+        if piece and (num_bytes + tensor.nbytes > _PIECE_BYTES or piece[0].device != tensor.device):
+            found |= _brought(piece)
+            piece, num_bytes = [], 0
+        piece.append(tensor)
+        num_bytes += tensor.nbytes
+    found |= _brought(piece)
+    return _copied(value, found)
+
+
+def _brought(tensors: list[Tensor]) -> dict[int, Tensor]:
+    """Copies of tensors of one device, by the identity of each."""
+    arrived = downloads_from(tensors[0].device)(tensors).wait() if tensors else []
+    pairs = zip(tensors, arrived, strict=True)
+    return {id(tensor): _laid_like(tensor, here) for tensor, here in pairs}
+
+
+def _copied(value: Any, found: dict[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return found[id(value)] if id(value) in found else value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {name: _copied(inner, found) for name, inner in value.items()}
+    return [_copied(inner, found) for inner in value] if isinstance(value, list) else value
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(inner)
+
+
+def _laid_like(tensor: Tensor, here: Tensor) -> Tensor:
+    """What came contiguously, as the tensor lies: an optimizer wants its state so."""
+    return here if tensor.is_contiguous() else torch.empty_like(tensor, device="cpu").copy_(here)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, Parameter) and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _is_plain(tensor: Tensor) -> bool:

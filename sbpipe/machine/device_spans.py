@@ -4,8 +4,8 @@ The host only queues work: its clock sees neither how long a stage takes nor whe
 do. So an event is queued where a stage begins and one where it ends, and what lies between them is read when
 both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time.
 A stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
-kernel to its last: where the host launches slower than the device computes, the gaps count too. It must not
-know what the stages do.
+kernel to its last: where the host launches slower than the device computes, there are gaps, which are
+estimated (`gaps.py`). It must not know what the stages do.
 """
 
 import threading
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from sbpipe.machine.gaps import Gaps
 from sbpipe.runs.spans import Gathered, Span, Spans, Stages
 
 _MOST_BESIDE = 64
@@ -34,6 +35,8 @@ class Plan(NamedTuple):
     """Of these, stages at whose end the host has waited for the device itself: they are read then."""
     side: Collection[str] = ()
     """Stages of another thread, timed by the host, whose work on the device is no waiting."""
+    looked_into: Collection[str] = ()
+    """Of these, stages whose gaps are estimated: before one in many the device is held back."""
 
 
 def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
@@ -70,6 +73,10 @@ class _Queued(NamedTuple):
     """Where it is added: to all, or to the pieces of a stage that comes in several."""
     is_drained: bool
     """Whether the device had done it all when the host had queued its last piece."""
+    is_held: bool
+    """Whether the device was held back before it."""
+    queued_at: float
+    """When the host had queued all of it."""
 
 
 class DeviceSpans(Spans):
@@ -83,6 +90,7 @@ class DeviceSpans(Spans):
         """Where work of side threads begins and ends."""
         self._queue: deque[_Queued | Spans] = deque()
         """What is to be read; spans are the pieces of stages, when all of them have been queued."""
+        self._gaps = Gaps(device)
         self._free: list[torch.Event] = []
         self._open: _DeviceSpan | None = None
         self._thread = 0
@@ -110,6 +118,7 @@ class DeviceSpans(Spans):
     def clear(self) -> None:
         """Count from here: what the device has still to do was asked for before."""
         self._queue.clear()
+        self._gaps.clear()
         super().clear()
 
     def totals(self) -> Stages:
@@ -142,6 +151,10 @@ class DeviceSpans(Spans):
                 for name, recent in item.take_recent().items():
                     super().add(name, recent[0], item.total_s[name])
 
+    def gap_s(self, name: str) -> float:
+        """Seconds of a stage in which the device had nothing to do between two launches, as an estimate."""
+        return self._gaps.of(name)
+
     # --- of its spans -----------------------------------------------------------------------------
 
     def mark(self) -> torch.Event:
@@ -164,6 +177,10 @@ class DeviceSpans(Spans):
     def worked_beside(self, begin: torch.Event, end: torch.Event) -> None:
         """A side thread gave the device work between these."""
         self._beside.append((begin, end))
+
+    def hold(self, name: str) -> bool:
+        """Hold the device back before a stage, if that is due; it is in nearly none of them."""
+        return name in self._plan.looked_into and self._gaps.hold(name, self.mark)
 
     def opened(self, span: "_DeviceSpan | None") -> None:
         """A stage has begun in this thread, or ended."""
@@ -197,6 +214,8 @@ class DeviceSpans(Spans):
             Spans.add(self, self._plan.worked, begin - between_s, between_s)
         self._free.append(item.begin)
         Spans.add(item.into, item.name, begin, duration_s)
+        behind_s = 0.0 if item.is_drained else begin + duration_s - item.queued_at
+        self._gaps.note(item.name, duration_s, behind_s, is_held=item.is_held)
         if item.is_drained:
             self.drained_s[item.name] += duration_s
         for name, at, lasted_s in item.within:
@@ -217,7 +236,7 @@ class DeviceSpans(Spans):
 
 
 class _DeviceSpan(Span):
-    __slots__ = ("_asked_at", "_event", "_into", "_on", "within")
+    __slots__ = ("_asked_at", "_event", "_into", "_is_held", "_on", "within")
 
     def __init__(self, spans: DeviceSpans, name: str, into: Spans) -> None:
         super().__init__(spans, name)
@@ -225,6 +244,7 @@ class _DeviceSpan(Span):
         self.within: list[tuple[str, float, float]] = []
 
     def __enter__(self) -> None:
+        self._is_held = self._on.hold(self.name)
         self._asked_at = time.perf_counter()
         self._event = self._on.mark()
         self._on.opened(self)
@@ -234,7 +254,17 @@ class _DeviceSpan(Span):
         is_drained = self._on.is_drained
         end = self._on.mark()
         self._on.queue(
-            _Queued(self.name, self._event, end, self._asked_at, self.within, self._into, is_drained)
+            _Queued(
+                self.name,
+                self._event,
+                end,
+                self._asked_at,
+                self.within,
+                self._into,
+                is_drained,
+                self._is_held,
+                time.perf_counter(),
+            )
         )
 
 

@@ -49,6 +49,10 @@ class Spans:
                 if len(recent) < _MAX_RECENT:
                     recent += (begin, duration_s)
 
+    def gap_s(self, name: str) -> float:
+        """Of a stage's total, time without work for a device whose host was slower; 0 where nobody knows."""
+        return 0.0
+
     def clear(self) -> None:
         """Count from here."""
         self.total_s.clear()

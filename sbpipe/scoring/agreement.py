@@ -44,6 +44,14 @@ class Agreement:
         self._is_new = self._is_new and not is_due
         return is_due
 
+    def mark(self) -> tuple[int, bool]:
+        """Where it stands in counting to the next check."""
+        return self._since, self._is_new
+
+    def go_back(self, mark: tuple[int, bool]) -> None:
+        """Candidates that were asked about since then are not scored after all."""
+        self._since, self._is_new = mark
+
     def note(self, correlation: float) -> None:
         """Take in a check; one without a result (losses equal or not finite) is counted apart."""
         if correlation != correlation:

@@ -18,9 +18,8 @@ from sbpipe.errors import SbpipeError
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
-from sbpipe.scoring.own_scorer import OwnScorer
+from sbpipe.scoring.any_scorer import AnyScorer
 from sbpipe.scoring.precision import supported
-from sbpipe.scoring.scorer import Scorer
 
 log = logging.getLogger("sbpipe.scoring")
 
@@ -37,7 +36,6 @@ _LONGEST_PASS_S = 0.05
 _LONGEST_SIZE_S = 0.15
 """Of a pass while batch sizes are compared: where it takes longer, its overhead is long outweighed."""
 
-AnyScorer: TypeAlias = Scorer | OwnScorer
 Candidates: TypeAlias = Any
 """What a scorer takes: a tensor, or a batch of a user's make; both have a length."""
 Score = Callable[[Candidates, Any], Floats]

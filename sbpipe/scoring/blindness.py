@@ -64,6 +64,14 @@ class Blindness:
             self._weights = self._candidates = 0
         return is_due
 
+    def mark(self) -> tuple[int, int]:
+        """Where it stands in counting to the next check."""
+        return self._weights, self._candidates
+
+    def go_back(self, mark: tuple[int, int]) -> None:
+        """Candidates that were asked about since then are not scored after all."""
+        self._weights, self._candidates = mark
+
     @property
     def _is_open(self) -> bool:
         """Whether the last checks leave a doubt."""

@@ -1,7 +1,26 @@
 """What torch.compile failed at, in a line, and what helps. It must not know models or scorers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sbpipe.errors import DeviceError
+
 _MISSING = ("no working c++ compiler", "invalidcxxcompiler", "failed to find c compiler", "command not found")
 _COMPILERS = ("c++", "g++", "gcc", "clang", "c compiler")
+
+
+@contextmanager
+def told(value: str) -> Iterator[None]:
+    """Compile meanwhile; what fails is told as a DeviceError, for this value of `selector.compile`."""
+    try:
+        yield
+    # The compiler, and the compiler that it calls, fail in ways of their own.
+    except Exception as error:
+        way_out = f"{way_out_of(error)}write selector.compile = false"
+        raise DeviceError(
+            f"selector.compile = {value}: the model cannot be compiled ({why_not_compiled(error)}). "
+            f"{way_out[0].upper()}{way_out[1:]}"
+        ) from error
 
 
 def why_not_compiled(error: BaseException) -> str:

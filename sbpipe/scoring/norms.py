@@ -29,6 +29,7 @@ class Statistics:
         self._norms = batch_norms(model)
         self._choice = choice
         self._blindness = Blindness()
+        self.mark, self.go_back = self._blindness.mark, self._blindness.go_back
         self._estimate: list[Tensor] = []
         self.num_estimated = 0
         """Candidates scored with estimated statistics."""

@@ -5,9 +5,8 @@ traced, the stand-in answers through the same folded, cast or quantised program 
 goes through the model as it is, under autocast. It must not know how a batch was made.
 """
 
-import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,23 +19,22 @@ from sbpipe.machine.layout import DTYPES, laid_out, layout_of
 from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.stand_in import Losses, StandIn, guessed, residuals_of
 from sbpipe.records import Floats, Lot
-from sbpipe.scoring.agreement import Agreement, agreement_of
+from sbpipe.scoring.any_scorer import AnyScorer
 from sbpipe.scoring.captured import check_way
 from sbpipe.scoring.dynamic import DynamicProgram
-from sbpipe.scoring.norms import Statistics, batch_norms, batch_statistics
+from sbpipe.scoring.likeness import SAME
+from sbpipe.scoring.norms import batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
-from sbpipe.scoring.queued import Again, Found, Queued, Reader
-from sbpipe.scoring.scorer import Scored
+from sbpipe.scoring.queued import Again, Found, Queued, Scored
 
 log = logging.getLogger("sbpipe.scoring")
 
-_SAME = 1e-3
-"""Largest relative difference between the losses of a traced model and its own, in fp32."""
 
+class OwnScorer(AnyScorer):
+    """Scores batches of any make by a user's function of a model and a batch."""
 
-class OwnScorer:
-    """Scores with a replica in evaluation mode at the selector's precision; the loss is always float32."""
+    _program: Program | DynamicProgram | None
 
     def __init__(
         self,
@@ -50,8 +48,8 @@ class OwnScorer:
         statistics: str = "auto",
         has_residuals: bool = True,
     ) -> None:
-        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
-        self.device = device
+        model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        super().__init__(model, device, min_agreement=min_agreement, statistics=statistics)
         self._layout = layout_of(self.model)
         self._losses, self._has_residuals = losses, has_residuals
         check_way(compiled, device, is_own=True)
@@ -59,36 +57,16 @@ class OwnScorer:
         self._run: Any = torch.compile(self.model, mode=mode) if compiled else self.model
         self._exact = StandIn(self.model, self.model)
         self._is_traceable = not compiled
-        self._is_pending = False
-        self._is_sound: bool | Tensor = True
-        self._reader = Reader(device)
-        self._way = self._num_logits = 0
-        self._is_trial = False
-        self._has_warned = False
+        self._num_logits = 0
         self._is_compared = False
-        self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
-        """How well scores rank like fp32; there is only one size."""
-        self.statistics = Statistics(self.model, statistics)
-        """What normalisation layers compute with."""
-        self.num_outputs = 0
-        """Classes that predictions are of, once there are some."""
-        self.num_overflowed = 0
-        """Scores that were not finite."""
-        self.slower: list[str] = []
-        """Precisions to fall back to, the next one last."""
         self.use(precision)
 
-    @torch.no_grad()
     def use(self, precision: str) -> None:
         """Score at this precision from now on; in fp32 where the model cannot be."""
-        self.agreement.forget()
-        self._way += 1
-        self.precision, self._program = self._make(precision)
+        super().use(precision)
         self._stand_in = StandIn(self.model, self._answer)
-        if self._program is not None:
-            self._is_sound = self._program.refresh()
-        self._is_pending = self.statistics.are_estimated
 
+    @torch.no_grad()
     def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
         # On an accelerator only linear layers are in integers, which needs no trace.
         if not self._is_traceable or (precision == "int8" and self.device.type != "cpu"):
@@ -129,23 +107,6 @@ class OwnScorer:
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             return self._run(*args, **kwargs)
 
-    # --- trials of other precisions ---------------------------------------------------------------
-
-    def trial(self, precision: str) -> "OwnScorer":
-        """Another scorer of the same model at another precision, to be measured beside this one."""
-        trial = copy.copy(self)
-        trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
-        trial._is_trial = True
-        trial.use(precision)
-        return trial
-
-    def adopt(self, trial: Any) -> None:
-        """Score as a trial does from now on."""
-        self.agreement.forget()
-        self._way += 1
-        self.precision, self._program = trial.precision, trial._program
-        self.weights_arrived()
-
     @staticmethod
     def newest(chunks: Sequence[tuple[Lot, Tensor]], count: int) -> tuple[Lot, Tensor]:
         """The last batch, whole: it cannot be cut."""
@@ -156,25 +117,9 @@ class OwnScorer:
         """Whether a score is the loss itself, so that there is nothing to check."""
         return self.precision == "fp32" and not rounds_float32(self.device)
 
-    # --- weights ----------------------------------------------------------------------------------
-
-    def weights_arrived(self) -> None:
-        """The model was written into."""
-        self._is_pending = True
-        self.agreement.weights_arrived()
-        self.statistics.weights_arrived()
-
     @torch.no_grad()
-    def refresh(self, *, anyway: bool = False) -> bool:
-        """Take weights that have arrived, if any did or `anyway`; whether it was done."""
-        if self.statistics.are_estimated or not (self._is_pending or anyway):
-            return False
-        self._derive()
-        return True
-
     def _derive(self) -> None:
         self._is_sound = self._program is None or self._program.refresh()
-        self._is_pending = False
 
     # --- passes -----------------------------------------------------------------------------------
 
@@ -197,7 +142,7 @@ class OwnScorer:
             found = np.full_like(exact, np.nan)
         scale = float(np.abs(exact).max()) if len(exact) else 0.0
         is_exact = self.precision == "fp32"
-        if is_exact and not bool(np.abs(found - exact).max() <= _SAME * max(scale, 1e-6)):
+        if is_exact and not bool(np.abs(found - exact).max() <= SAME * max(scale, 1e-6)):
             log.info("traced, the model computes something else than it does itself: it is scored untraced")
             self._is_traceable = False
             self.use(self.precision)
@@ -207,39 +152,26 @@ class OwnScorer:
         self.refresh()
         return self._evaluated(self._stand_in, lot)
 
-    def examine(self, lot: Lot, targets: Tensor) -> Scored:
-        """The loss of each candidate; where the loss shows it, the class a classifier gives it; residuals."""
-        (scored,) = self.read([self.queue(lot, targets, lambda: (lot, targets))])
-        return scored
-
-    def queue(self, lot: Lot, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nothing waits for it. `again` gives the same batch."""
-        is_compared = self.statistics.is_due(lot.num_examples)
-        if self.statistics.are_estimated and self._is_pending:
-            self._estimate(lot, is_compared=is_compared)
+    def _start(self, lot: Lot, targets: Tensor, again: Again) -> Queued:
+        is_compared, was_estimated = self.statistics.is_due(lot.num_examples), self.statistics.are_estimated
+        both = {}
+        if is_compared:
+            both["evaluated"] = self._exactly(lot)
+        if was_estimated and self._is_pending:
+            both["batch"] = self._of_batch(lot, kept=True)
+            self._derive()
+            self._is_pending = False
         elif is_compared:
-            self._note_statistics(self._evaluated(self._exact, lot), self._of_batch(lot, kept=False))
+            both["batch"] = self._of_batch(lot, kept=False)
+        queued = self._queue(lot, targets, again)
+        if is_compared:
+            queued.found.update(both)
+        return queued
+
+    def _queue(self, lot: Lot, targets: Tensor, again: Again, *, is_checked: bool | None = None) -> Queued:
         self.refresh()
-        is_checked = not self.is_exact and self.agreement.is_due(lot.num_examples)
-        return self._queue(lot, again, is_checked=is_checked)
-
-    def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
-        """What queued passes found, in their order; waits once, for all of them."""
-        for queued, found in zip(passes, self._reader(passes), strict=True):
-            # What an earlier pass showed may have changed the precision, and with it all later ones.
-            is_same = queued.way == self._way
-            scored = self._scored(queued, found) if is_same else self._repeated(queued)
-            if queued.was_estimated:
-                self.statistics.num_estimated += queued.num_candidates
-            yield scored
-
-    def _repeated(self, queued: Queued) -> Scored:
-        lot, _ = queued.again()
-        self.refresh()
-        again = self._queue(lot, queued.again, is_checked=False)
-        return self._scored(again, *self._reader([again]))
-
-    def _queue(self, lot: Lot, again: Again, *, is_checked: bool) -> Queued:
+        if is_checked is None:
+            is_checked = not self.is_exact and self.agreement.is_due(lot.num_examples)
         with torch.set_grad_enabled(self._has_residuals):
             losses = self._checked(self._stand_in.evaluate(self._losses, lot.tree), lot)
         gradients = self._stand_in.gradients(losses)
@@ -274,7 +206,6 @@ class OwnScorer:
         return found
 
     def _scored(self, queued: Queued, found: Found) -> Scored:
-        """What a pass found, judged: by it the precision may change, for this pass and for the next ones."""
         if "is_sound" in found:
             self._is_sound = bool(found["is_sound"])
         scores: Floats = found["losses"] if self._is_sound else np.full_like(found["losses"], np.nan)
@@ -282,11 +213,14 @@ class OwnScorer:
         if self._has_overflowed(scores, queued.again):
             return self._repeated(queued)
         if queued.is_checked:
-            self._note(scores, found["exact"])
+            self._note_ranks(scores, found["exact"])
         if not bool(found.get("is_known", False)):
             return Scored(scores, None, found.get("other_residuals"))
         self.num_outputs = self._num_logits
         return Scored(scores, found["predictions"], found.get("residuals"), found["places"])
+
+    def _is_finite_in_fp32(self, again: Again) -> bool:
+        return bool(np.isfinite(self._evaluated(self._exact, again()[0])).any())
 
     @torch.no_grad()
     def _evaluated(self, stand_in: StandIn, lot: Lot) -> Floats:
@@ -302,45 +236,11 @@ class OwnScorer:
             )
         return losses  # type: ignore[no-any-return]
 
-    # --- statistics of normalisation layers -------------------------------------------------------
+    @torch.no_grad()
+    def _exactly(self, lot: Lot) -> Tensor:
+        return self._checked(self._exact.evaluate(self._losses, lot.tree), lot)
 
-    def _of_batch(self, lot: Lot, *, kept: bool) -> Floats:
+    def _of_batch(self, lot: Lot, *, kept: bool) -> Tensor:
         """The losses with the statistics of this batch, which are stored if they are to be kept."""
         with batch_statistics(batch_norms(self.model), kept=kept):
-            return self._evaluated(self._exact, lot)
-
-    def _estimate(self, lot: Lot, *, is_compared: bool) -> None:
-        evaluated = self._evaluated(self._exact, lot) if is_compared else None
-        estimated = self._of_batch(lot, kept=True)
-        self._derive()
-        if evaluated is not None:
-            self._note_statistics(evaluated, estimated)
-
-    def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
-        changed = self.statistics.note(evaluated, batch)
-        if changed:
-            log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
-
-    # --- checks -----------------------------------------------------------------------------------
-
-    def _has_overflowed(self, scores: Floats, again: Again) -> bool:
-        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
-        if self.precision == "fp32" or np.isfinite(scores).any() or not self._is_sound:
-            return False
-        if not np.isfinite(self._evaluated(self._exact, again()[0])).any():
-            return False
-        log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
-        self.use("fp32")
-        return True
-
-    def _note(self, scores: Floats, exact: Floats) -> None:
-        self.agreement.note(agreement_of(scores, exact))
-        if not self.agreement.is_low:
-            return
-        found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
-        if self.slower:
-            self.use(self.slower.pop())
-            log.warning("%s: scoring in %s from now on", found, self.precision)
-        elif not self._has_warned:
-            self._has_warned = True
-            log.warning("%s: choose another selector.precision", found)
+            return self._exactly(lot)

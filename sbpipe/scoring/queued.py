@@ -1,21 +1,32 @@
-"""Passes that were queued on a device, and the one copy that brings what several of them found to the host.
+"""Passes that were queued on a device, the one copy that brings what they found to the host, what it says.
 
 It must not know models, precisions or leases.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sbpipe.machine.copies import Downloads
+from sbpipe.records import Floats
 
 Again: TypeAlias = Callable[[], tuple[Any, Tensor]]
 """Makes the candidates of a pass once more: inputs and targets."""
 Found: TypeAlias = dict[str, NDArray[Any]]
+
+
+class Scored(NamedTuple):
+    """What a forward pass says of some candidates; None where nobody asks, or the model is no classifier."""
+
+    scores: Floats
+    predictions: NDArray[np.int64] | None = None
+    residuals: Floats | None = None
+    places: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,8 @@ class Queued:
     is_checked: bool
     was_estimated: bool
     again: Again
+    before: tuple[tuple[int, bool], tuple[int, int]] | None = None
+    """How far the two kinds of checks had counted to their next one."""
 
 
 class Reader:

@@ -5,10 +5,8 @@ from it at the selector's precision. After new weights a few candidates are scor
 ranks agree is kept.
 """
 
-import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,33 +20,25 @@ from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import Residual
 from sbpipe.records import Floats
-from sbpipe.scoring.agreement import SLICE, Agreement, agreement_of
+from sbpipe.scoring.agreement import SLICE, agreement_of
+from sbpipe.scoring.any_scorer import AnyScorer
 from sbpipe.scoring.blindness import CHECKED
 from sbpipe.scoring.captured import check_way, named
-from sbpipe.scoring.compiling import way_out_of, why_not_compiled
+from sbpipe.scoring.compiling import told
 from sbpipe.scoring.dynamic import DynamicProgram
-from sbpipe.scoring.norms import Statistics
+from sbpipe.scoring.likeness import SAME, SIMILAR, finite_rows, is_near
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
-from sbpipe.scoring.queued import Again, Found, Queued, Reader
+from sbpipe.scoring.queued import Again, Found, Queued, Scored
+from sbpipe.scoring.scale import Scale
 
 log = logging.getLogger("sbpipe.scoring")
 
-_SAME, _SIMILAR = 1e-3, 0.5
-"""Largest relative difference between a program's outputs and the model's: in fp32, and narrower."""
 
+class Scorer(AnyScorer):
+    """Scores tensors by a model and the loss of its outputs."""
 
-class Scored(NamedTuple):
-    """What a forward pass says of some candidates; None where nobody asks, or the model is no classifier."""
-
-    scores: Floats
-    predictions: NDArray[np.int64] | None = None
-    residuals: Floats | None = None
-    places: NDArray[np.int64] | None = None
-
-
-class Scorer:
-    """Scores with a replica in evaluation mode at the selector's precision; the loss is always float32."""
+    _program: Program
 
     def __init__(
         self,
@@ -64,64 +54,25 @@ class Scorer:
         statistics: str = "auto",
     ) -> None:
         """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
-        self.model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
-        self.device = device
+        model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
+        super().__init__(model, device, min_agreement=min_agreement, statistics=statistics)
         self._layout = layout_of(self.model)
         self._loss, self._residual = loss, residual
-        self._scale = scale
+        self._shrunk = Scale(scale)
         check_way(compiled, device, is_own=False)
         self._compiles = compiled
         self._folds = True
         self._is_compared = False
         self._padded_to = 0
-        self._is_pending = False
-        self._is_sound: bool | Tensor = True
-        self._reader = Reader(device)
-        self._way = 0
-        self._has_warned = False
-        self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
-        """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
-        self.statistics = Statistics(self.model, statistics)
-        """What normalisation layers compute with."""
-        self.num_outputs = 0
-        """Classes that predictions are of, once there are some."""
-        self.num_overflowed = 0
-        """Scores that were not finite."""
-        self.slower: list[str] = []
-        """Precisions to fall back to, the next one last."""
         self.use(precision)
 
     @torch.inference_mode()
-    def use(self, precision: str) -> None:
-        """Score at this precision from now on; in fp32 if the model cannot be."""
-        self.agreement.forget()
-        self._way += 1
-        self.precision, self._program = self._make(precision)
-        self._derive()
-        self._is_pending = self.statistics.are_estimated
-
-    def trial(self, precision: str) -> "Scorer":
-        """Another scorer of the same model at another precision, to be measured beside this one."""
-        trial = copy.copy(self)
-        trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
-        trial.num_overflowed = 1  # nobody is warned of scores that nobody uses
-        trial.use(precision)
-        return trial
-
-    def adopt(self, trial: Any) -> None:
-        """Score as a trial does from now on."""
-        self.agreement.forget()
-        self._way += 1
-        self.precision, self._program = trial.precision, trial._program
-        # Weights may have come since the trial looked. The check that follows them widens the ranges of int8.
-        self.weights_arrived()
-
     def _make(self, precision: str) -> tuple[str, Program]:
         try:
             if precision == "int8":
                 if not self._folds:
                     raise ValueError("what is traced of its forward pass computes something else")
-                return precision, self._in_bytes()
+                return precision, _in_bytes(self.model, self.device)
             return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
         # A user's model may resist being traced, copied or quantised in ways of its own.
         except Exception as error:
@@ -136,17 +87,6 @@ class Scorer:
             )
             return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
 
-    def _in_bytes(self) -> Program:
-        """The model in integers, as far as the device has them; a DeviceError where it has none for it."""
-        if self.device.type == "cpu":
-            return ByteProgram(self.model)
-        try:
-            return DynamicProgram(self.model)
-        except ValueError as error:
-            raise DeviceError(
-                f"selector.precision = 'int8': {error}. Write fp16, or auto for the fastest that ranks alike"
-            ) from None
-
     @staticmethod
     def newest(chunks: Sequence[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
         """The last candidates of several passes, at most so many."""
@@ -156,26 +96,9 @@ class Scorer:
     @property
     def is_exact(self) -> bool:
         """Whether a score is the loss itself, so that there is nothing to check."""
-        return self.precision == "fp32" and self._scale == 1.0 and not rounds_float32(self.device)
-
-    def weights_arrived(self) -> None:
-        """The model was written into."""
-        # Derived at the next pass, not now: several versions may arrive between two leases, and folding,
-        # casting or packing each of them would be wasted.
-        self._is_pending = True
-        self.agreement.weights_arrived()
-        self.statistics.weights_arrived()
+        return self.precision == "fp32" and self._shrunk.is_full and not rounds_float32(self.device)
 
     @torch.inference_mode()
-    def refresh(self, *, anyway: bool = False) -> bool:
-        """Take weights that have arrived, if any did or `anyway`; whether it was done."""
-        # Statistics that are estimated need candidates: then the next pass does it.
-        if self.statistics.are_estimated or not (self._is_pending or anyway):
-            return False
-        self._derive()
-        self._is_pending = False
-        return True
-
     def _derive(self) -> None:
         self._is_sound = self._program.refresh()
 
@@ -184,7 +107,7 @@ class Scorer:
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Try it on real candidates, and learn what int8 must know: what cannot work shows now."""
-        finite = _finite_rows(inputs)
+        finite = finite_rows(inputs)
         if self.precision == "int8" and not bool(finite.all()):
             bad = len(inputs) - int(finite.sum())
             reason = (
@@ -195,32 +118,13 @@ class Scorer:
                 f"selector.precision = 'int8': {reason}, so no range can be learned. Repair them, or write "
                 "fp32"
             )
-        self._refuse_size(inputs[:1])
+        self._shrunk.refuse(inputs[:1], lambda small: self.model(self._laid_out(small)))
         self._padded_to = len(inputs)
         if bool(finite.any()):
             self._compare(self._shrunk(inputs[finite][:SLICE]))
         for note in self._program.notes:
             log.warning("selector.precision = %r: %s", self.precision, note)
         self.score(inputs, targets)
-
-    def _refuse_size(self, inputs: Tensor) -> None:
-        if self._scale == 1.0:
-            return
-        if inputs.ndim != 4:
-            shape = list(inputs.shape[1:])
-            raise ModelError(
-                f"selector.scale = {self._scale:g}: only images can be scored smaller, these are inputs of "
-                f"{shape}. Write 1.0"
-            )
-        small = self._shrunk(inputs)
-        try:
-            self.model(self._laid_out(small))
-        except RuntimeError as error:
-            size = "x".join(str(side) for side in small.shape[2:])
-            reason = f"the model does not take images of {size} ({error})"
-            raise ModelError(
-                f"selector.scale = {self._scale:g}: {reason}. Write a larger scale, or 1.0"
-            ) from error
 
     def _compare(self, inputs: Tensor) -> None:
         """Compare with the model itself: a trace may miss what depends on more than its input."""
@@ -243,8 +147,9 @@ class Scorer:
                 "Check the data and the model, or write fp32"
             )
         if self._compiles and self.precision != "int8":
-            self._compile(inputs)
-        if self.precision != "fp32" and not self._is_near(self._outputs, inputs, wanted, _SIMILAR):
+            with told(named(self._compiles)):
+                self._outputs(inputs)
+        if self.precision != "fp32" and not is_near(self._outputs, self._laid_out(inputs), wanted, SIMILAR):
             log.warning(
                 "selector.precision = %r: the outputs are not near those in fp32: it is scored in fp32",
                 self.precision,
@@ -257,32 +162,7 @@ class Scorer:
         if self.precision != "fp32" or self._compiles:
             exact = FloatProgram(self.model, "fp32")
             exact.refresh()
-        return self._is_near(exact, inputs, wanted, _SAME)
-
-    def _is_near(
-        self, program: Callable[[Tensor], Tensor], inputs: Tensor, wanted: Tensor, tolerance: float
-    ) -> bool:
-        try:
-            difference = program(self._laid_out(inputs)).float() - wanted
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            log.warning("the model's graph cannot be computed: %s", str(error).strip().splitlines()[0])
-            return False
-        # Outputs that are not finite compare with nothing; scores made of them are counted as they come.
-        return bool(difference.norm() <= tolerance * wanted.norm()) or not bool(torch.isfinite(wanted).all())
-
-    def _compile(self, inputs: Tensor) -> None:
-        try:
-            self._outputs(inputs)
-        # The compiler, and the compiler that it calls, fail in ways of their own.
-        except Exception as error:
-            way_out = f"{way_out_of(error)}write selector.compile = false"
-            raise DeviceError(
-                f"selector.compile = {named(self._compiles)}: the model cannot be compiled "
-                f"({why_not_compiled(error)}). "
-                f"{way_out[0].upper()}{way_out[1:]}"
-            ) from error
+        return is_near(exact, self._laid_out(inputs), wanted, SAME)
 
     # --- every pass -------------------------------------------------------------------------------
 
@@ -291,38 +171,18 @@ class Scorer:
         queued = self._queue(inputs, targets, lambda: (inputs, targets))
         return self._scored(queued, *self._reader([queued])).scores
 
-    def examine(self, inputs: Tensor, targets: Tensor) -> Scored:
-        """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
-        (scored,) = self.read([self.queue(inputs, targets, lambda: (inputs, targets))])
-        return scored
-
     @torch.inference_mode()
-    def queue(self, inputs: Tensor, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
+    def _start(self, inputs: Tensor, targets: Tensor, again: Again) -> Queued:
         is_compared, was_estimated = self.statistics.is_due(len(inputs)), self.statistics.are_estimated
+        both = {}
         if was_estimated and self._is_pending:
-            self._estimate(inputs, targets, is_compared=is_compared)
+            both = self._estimate(inputs, targets, is_compared=is_compared)
         queued = self._queue(inputs, targets, again, was_estimated=was_estimated)
+        queued.found.update(both)
         if is_compared and not was_estimated:
             outputs = self.statistics.of_batch(self._laid_out(self._shrunk(inputs[:CHECKED])))
             queued.found["batch"] = self._losses(outputs, targets[:CHECKED])
         return queued
-
-    def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
-        """What queued passes found, in their order; waits once, for all of them."""
-        for queued, found in zip(passes, self._reader(passes), strict=True):
-            # What an earlier pass showed may have changed the precision, and with it all later ones.
-            is_same = queued.way == self._way
-            scored = self._scored(queued, found) if is_same else self._repeated(queued)
-            if queued.was_estimated:
-                self.statistics.num_estimated += queued.num_candidates
-            elif "batch" in found:
-                self._note_statistics(scored.scores[:CHECKED], found["batch"])
-            yield scored
-
-    def _repeated(self, queued: Queued) -> Scored:
-        again = self._queue(*queued.again(), queued.again, is_checked=False)
-        return self._scored(again, *self._reader([again]))
 
     @torch.inference_mode()
     def _queue(
@@ -344,7 +204,7 @@ class Scorer:
         if isinstance(self._is_sound, Tensor):
             found["is_sound"] = self._is_sound
         if inputs.is_floating_point():
-            found["finite"] = _finite_rows(inputs)
+            found["finite"] = finite_rows(inputs)
         if self._residual is not None:
             found["residuals"] = self._residual(outputs, targets)
         if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
@@ -354,14 +214,16 @@ class Scorer:
         return Queued(found, len(inputs), self._way, is_checked, was_estimated, again)
 
     def _scored(self, queued: Queued, found: Found) -> Scored:
-        """What a pass found, judged: by it the precision may change, for this pass and for the next ones."""
         if "is_sound" in found:
             self._is_sound = bool(found["is_sound"])
         losses = self._without_nonsense(found["losses"], found.get("finite"))
         if self._has_overflowed(losses, queued.again):
             return self._repeated(queued)
         if queued.is_checked:
-            self._note(losses[:SLICE], found.get("exact"), found.get("full"))
+            exact, full = found.get("exact"), found.get("full")
+            if exact is not None and full is not None:
+                self.scale_agreement.note(agreement_of(exact, full))
+            self._note_ranks(losses[:SLICE], exact)
         has_places = "places" in found and bool(found["are_places"])
         return Scored(
             losses,
@@ -379,7 +241,7 @@ class Scorer:
         elif finite is not None and not finite.all():
             losses = np.where(finite, losses, np.float32(np.nan))
         count = len(losses) - int(np.isfinite(losses).sum())
-        if count and not self.num_overflowed:
+        if count and not self.num_overflowed and not self._is_trial:
             found = (
                 f"{count} of {len(losses)} scores in {self.precision} are not finite: such candidates "
                 "are not chosen"
@@ -392,18 +254,10 @@ class Scorer:
         return losses
 
     @torch.inference_mode()
-    def _has_overflowed(self, losses: Floats, again: Again) -> bool:
-        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
-        if self.precision == "fp32" or np.isfinite(losses).any():
-            return False
+    def _is_finite_in_fp32(self, again: Again) -> bool:
         inputs, targets = (part[:SLICE] for part in again())
         exact = self._losses(self.model(self._laid_out(self._shrunk(inputs))), targets)
-        # Not finite in fp32 either: the model has diverged, which no precision can help.
-        if not self._is_sound or not bool(exact.isfinite().any()):
-            return False
-        log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
-        self.use("fp32")
-        return True
+        return bool(exact.isfinite().any())
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The losses in fp32, learning the ranges of int8 on the way, and those at full size where candidates
@@ -414,7 +268,7 @@ class Scorer:
         if outputs is None:
             return {}
         found = {"exact": self._losses(outputs, targets)}
-        if self._scale != 1.0:
+        if not self._shrunk.is_full:
             found["full"] = self._losses(self.model(self._laid_out(inputs)), targets)
         return found
 
@@ -434,19 +288,15 @@ class Scorer:
     def _laid_out(self, inputs: Tensor) -> Tensor:
         return laid_out(inputs, self._layout)
 
-    def _shrunk(self, inputs: Tensor) -> Tensor:
-        """Images at `scale` of their height and width, each pixel the mean of those it stands for."""
-        if self._scale == 1.0 or inputs.ndim != 4:
-            return inputs
-        size = [max(1, round(side * self._scale)) for side in inputs.shape[2:]]
-        return nn.functional.interpolate(inputs, size=size, mode="area")
-
     # --- statistics of normalisation layers -------------------------------------------------------
 
-    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> None:
-        """Take weights that have arrived, with statistics of these candidates in place of the stored ones."""
-        finite = _finite_rows(inputs)
-        inputs, targets = self._laid_out(self._shrunk(inputs[finite])), targets[finite]
+    def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> dict[str, Tensor]:
+        """Take weights that have arrived, with statistics of these candidates in place of the stored ones.
+
+        The losses both ways, where they are to be compared.
+        """
+        rows = self._sound_rows(inputs)
+        inputs, targets = self._laid_out(self._shrunk(inputs[rows])), targets[rows]
         compared = (inputs[:CHECKED], targets[:CHECKED])
         evaluated = self._losses(self.model(compared[0]), compared[1]) if is_compared else None
         outputs = self.statistics.estimate(inputs)
@@ -455,44 +305,28 @@ class Scorer:
         # What int8 has learned of ranges was learned under other statistics.
         if self.precision == "int8" and not self.statistics.num_estimated:
             self._program.calibrate(inputs[:SLICE])
-        if evaluated is not None and outputs is not None:
-            batch = self._losses(outputs[:CHECKED], compared[1])
-            self._note_statistics(evaluated.cpu().numpy(), batch.cpu().numpy())
+        if evaluated is None or outputs is None:
+            return {}
+        return {"evaluated": evaluated, "batch": self._losses(outputs[:CHECKED], compared[1])}
 
-    def _note_statistics(self, evaluated: Floats, batch: Floats) -> None:
-        changed = self.statistics.note(evaluated, batch)
-        if changed:
-            log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
-
-    # --- checks -----------------------------------------------------------------------------------
-
-    def _note(self, losses: Floats, exact: Floats | None, full: Floats | None) -> None:
-        if exact is not None and full is not None:
-            self.scale_agreement.note(agreement_of(exact, full))
-        self.agreement.note(float("nan") if exact is None else agreement_of(losses, exact))
-        if self.agreement.is_low and self.slower:
-            found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
-            self.use(self.slower.pop())
-            log.warning("%s: scoring in %s from now on", found, self.precision)
-        elif (self.agreement.is_low or self.scale_agreement.is_low) and not self._has_warned:
-            self._has_warned = True
-            if self.agreement.is_low:
-                found, knob = (
-                    f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}",
-                    "precision",
-                )
-            else:
-                found, knob = (
-                    "scores at this selector.scale rank like full size only to "
-                    f"{self.scale_agreement.recent:.3f}",
-                    "scale",
-                )
-            log.warning("%s: choose another selector.%s", found, knob)
+    def _sound_rows(self, inputs: Tensor) -> Tensor:
+        """The candidates whose inputs are finite. On an accelerator, whose host would have to wait to know
+        how many they are, the first of them stands in for each of the others.
+        """
+        finite = finite_rows(inputs)
+        if self.device.type == "cpu":
+            return finite
+        places = torch.arange(len(inputs), device=self.device)
+        return torch.where(finite, places, finite.int().argmax())
 
 
-def _finite_rows(inputs: Tensor) -> Tensor:
-    """Which examples hold nothing that is not finite; a sum tells, in one reading of them."""
-    if not inputs.is_floating_point():
-        return torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
-    # In float32: a sum of finite half-precision numbers could overflow.
-    return torch.isfinite(inputs.flatten(1).float().sum(dim=1))
+def _in_bytes(model: nn.Module, device: torch.device) -> Program:
+    """The model in integers, as far as the device has them; a DeviceError where it has none for it."""
+    if device.type == "cpu":
+        return ByteProgram(model)
+    try:
+        return DynamicProgram(model)
+    except ValueError as error:
+        raise DeviceError(
+            f"selector.precision = 'int8': {error}. Write fp16, or auto for the fastest that ranks alike"
+        ) from None

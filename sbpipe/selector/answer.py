@@ -1,8 +1,8 @@
 """From a lease to a selection: order, view, score, policy, coin. One version per lease. Knows no socket."""
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scored
 from sbpipe.scoring.queued import Queued
 from sbpipe.selection.draws import Mask
+from sbpipe.selector.ahead import Ahead
 from sbpipe.selector.answer_log import AnswerLog
 from sbpipe.selector.forward import ForwardPass
 from sbpipe.selector.judge import Decision, Judge
@@ -56,6 +57,7 @@ class Selector:
         self._order, self._batch_size = order, batch_size
         self._forward, self._judge = forward, judge
         self._spans, self._log = spans, AnswerLog(spans, events)
+        self._ahead = Ahead()
         self.progress = 0
 
     @property
@@ -89,37 +91,29 @@ class Selector:
         self._judge.restore(lease)
         if self._judge.needs_scores:
             self._forward.refresh(lease)
-        is_whole = self._judge.chooses_sets and not lease.keep_all
-        chunks = self._as_a_set(lease) if is_whole else self._in_turn(lease)
+        if self._judge.chooses_sets and not lease.keep_all:
+            chunks = self._as_a_set(lease)
+        else:
+            with closing(self._seen(lease, self._last_in_turn(lease))) as passes:
+                chunks = self._in_turn(lease, passes)
         selection = self._selection(lease, chunks)
+        self._ahead.note(lease, len(selection.scores), len(selection.kept))
         self._log.note(selection)
         return selection
 
-    def _passes(self, lease: Lease, wanted: Callable[[], int] | None = None) -> Iterator[_Seen]:
-        """Score the lease's candidates, a pass at a time.
+    def _last_in_turn(self, lease: Lease) -> int:
+        """Where a lease ends that is chosen from in turn, if not enough are kept before."""
+        if not self._forward.is_far or not self._judge.needs_scores:
+            return lease.stop
+        return lease.start + self._ahead.num_candidates(lease, self._batch_size)
 
-        On an accelerator passes are queued and read together: all of the lease, or with `wanted` so many as
-        should yield what is still to be kept.
+    def _seen(self, lease: Lease, stop: int) -> Generator[_Seen]:
+        """Score the lease's candidates up to a place, pass by pass; on an accelerator they are read once.
+
+        Passes that nobody asks for were not considered: closed, it is as if they had not been queued.
         """
-        start = lease.start
-        while start < lease.stop:
-            stop = lease.stop
-            if wanted is not None:
-                stop = min(stop, start + self._num_ahead(lease, wanted()) * self._batch_size)
-            yield from self._seen(lease, start, stop)
-            start = stop
-
-    def _num_ahead(self, lease: Lease, wanted: int) -> int:
-        """Passes to queue before one is read."""
-        if not self._forward.is_far:
-            return 1
-        keep = 1.0 if lease.keep_all else max(lease.keep, 1e-3)
-        return max(1, math.ceil(wanted / keep / self._batch_size))
-
-    def _seen(self, lease: Lease, start: int, stop: int) -> Iterator[_Seen]:
-        """Score a range of candidates; what is queued is read once."""
         began, passes = time.perf_counter(), list[tuple[_Seen, Queued | None]]()
-        for first in range(start, stop, self._batch_size):
+        for first in range(lease.start, stop, self._batch_size):
             example_ids = self._order.ids(lease.epoch, first, min(first + self._batch_size, stop))
             scores, is_new = self._judge.recall(example_ids, lease.epoch)
             seen = _Seen(example_ids, scores, is_new)
@@ -130,9 +124,16 @@ class Selector:
             queued = self._forward.queue(example_ids[is_new], lease.epoch) if is_new.any() else None
             passes.append((seen, queued))
             self.progress += 1
-        reading = self._forward.read([queued for _, queued in passes if queued is not None], began)
-        for seen, queued in passes:
-            yield self._told(seen, None if queued is None else next(reading))
+        unread = [queued for _, queued in passes if queued is not None]
+        reading = self._forward.read(list(unread), began)
+        try:
+            for seen, queued in passes:
+                scored = None if queued is None else next(reading)
+                unread = unread[queued is not None :]
+                yield self._told(seen, scored)
+        finally:
+            if unread:
+                self._forward.give_back(unread[0])
 
     def _told(self, seen: _Seen, scored: Scored | None) -> _Seen:
         """Candidates of a pass with what the model said of those that went through it."""
@@ -146,14 +147,10 @@ class Selector:
             return seen
         return seen._replace(predictions=scored.predictions, residuals=scored.residuals, places=scored.places)
 
-    def _in_turn(self, lease: Lease, passes: Iterable[_Seen] | None = None) -> list[_Considered]:
+    def _in_turn(self, lease: Lease, passes: Iterable[_Seen]) -> list[_Considered]:
         """Choose within each pass, until enough are kept."""
         chunks: list[_Considered] = []
         num_kept = 0
-        if passes is None:
-            passes = self._passes(
-                lease, lambda: lease.enough - sum(len(each.decision.kept) for each in chunks)
-            )
         for seen in passes:
             with self._spans.span("select"):
                 decision = self._judge.choose(
@@ -171,7 +168,7 @@ class Selector:
 
     def _as_a_set(self, lease: Lease) -> list[_Considered]:
         """Score all candidates, then choose; in turn where some are judged by remembered scores."""
-        passes = list(self._passes(lease))
+        passes = list(self._seen(lease, lease.stop))
         residuals = [seen.residuals for seen in passes if seen.residuals is not None]
         if len(residuals) < len(passes):
             return self._in_turn(lease, passes)

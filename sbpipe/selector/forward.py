@@ -16,7 +16,8 @@ from sbpipe.records import Ids, Lease, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scored
-from sbpipe.scoring.autotune import AnyScorer, Tuning
+from sbpipe.scoring.any_scorer import AnyScorer
+from sbpipe.scoring.autotune import Tuning
 from sbpipe.scoring.queued import Queued
 from sbpipe.weights.replica import Replica, WeightsSource
 
@@ -160,6 +161,10 @@ class ForwardPass:
             self._tell(before)
             self._slowest_s = max(self._slowest_s, time.perf_counter() - began)
             yield scored
+
+    def give_back(self, queued: Queued) -> None:
+        """Neither this pass nor those that were queued behind it will be read."""
+        self._scorer.give_back(queued)
 
     def _load(self, example_ids: Ids, epoch: int) -> tuple[Any, Any]:
         with self._spans.span("view"):

@@ -41,6 +41,7 @@ ON_DEVICE = Plan(
     waiting=["wait"],
     worked="augment",
     side=["view"],
+    looked_into=["forward", "backward", "optimizer"],
 )
 """What an accelerator times of a loop."""
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from sbpipe import randomness
 from sbpipe.config import Config
+from sbpipe.machine import copies
 from sbpipe.machine.layout import layout_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, check_loss
@@ -156,13 +157,13 @@ class TrainStep:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: copies on the CPU of model, average, optimizer and gradient scaler."""
-        average = {} if self.ema is None else {"ema": _cloned(dict(self.ema.model.state_dict()))}
-        return {
+        average = {} if self.ema is None else {"ema": dict(self.ema.model.state_dict())}
+        live = {
             **average,
-            "model": _cloned(dict(self.model.state_dict())),
-            "optimizer": _cloned(self.optimizer.state_dict()),
-            "scaler": self.scaler.state_dict(),
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
         }
+        return {**copies.on_host(live), "scaler": self.scaler.state_dict()}
 
     def checkpoint(self) -> tuple[dict[str, Any], Beside | None]:
         """The state as a checkpoint has it, and what writes the part that lies beside it, if any.
@@ -206,12 +207,3 @@ def _parts(number: int, count: int) -> list[slice]:
     """A batch of some number cut into at most so many parts, all alike but the last, which may be smaller."""
     size = -(-number // count)
     return [slice(begin, begin + size) for begin in range(0, number, size)]
-
-
-def _cloned(value: Any) -> Any:
-    """A deep copy with tensors on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().clone()
-    if isinstance(value, dict):
-        return {name: _cloned(inner) for name, inner in value.items()}
-    return [_cloned(inner) for inner in value] if isinstance(value, list) else value

@@ -497,11 +497,23 @@ def test_checks_follow_new_weights_and_keep_their_distance() -> None:
     assert checks == [1] * (SPACING // per_pass) + [2, 2]
 
 
+def test_passes_that_are_given_back_leave_the_next_check_where_it_was() -> None:
+    one, other = (scorer_of(unsettled(net("small_resnet")), "bf16") for _ in range(2))
+    for scorer in (one, other):
+        scorer.weights_arrived()
+    queued = [one.queue(*candidates(), again=lambda: candidates()) for _ in range(3)]
+    next(iter(one.read(queued)))
+    one.give_back(queued[1])
+    other.examine(*candidates())
+    assert one.agreement.mark() == other.agreement.mark()
+    assert one.statistics.mark() == other.statistics.mark()
+
+
 def drift(scorer: Scorer, checks: int) -> None:
     """Scores of so many checks that have lost their order."""
     rising = np.arange(32, dtype=np.float32)
     for _ in range(checks):
-        scorer._note(rising[::-1].copy(), rising, None)
+        scorer._note_ranks(rising[::-1].copy(), rising)
 
 
 def test_low_agreement_is_said_once_or_steps_back_up(caplog: pytest.LogCaptureFixture) -> None:

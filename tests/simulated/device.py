@@ -94,6 +94,7 @@ def _declared(lib: Any) -> Any:
     lib.sim_rng_size.restype = ctypes.c_size_t
     lib.sim_seed.argtypes = [ctypes.c_int, ctypes.c_uint64]
     lib.sim_set_slowness.argtypes = [ctypes.c_int, ctypes.c_double]
+    lib.sim_sleep.argtypes = [ctypes.c_int, ctypes.c_int64]
     lib.sim_set_kernel_ns.argtypes = [ctypes.c_int, ctypes.c_int64]
     lib.sim_set_copies.argtypes = [ctypes.c_double, ctypes.c_double]
     lib.sim_set_memory.argtypes = [ctypes.c_int, ctypes.c_uint64]

@@ -51,6 +51,11 @@ def current_device() -> int:
     return torch._C._accelerator_getDeviceIndex()
 
 
+def _sleep(cycles: int) -> None:
+    """Do nothing for so many cycles, of half a nanosecond each, before what is queued next."""
+    lib.sim_sleep(current_device(), cycles // 2)
+
+
 def set_device(device: Any) -> None:
     torch._C._accelerator_setDeviceIndex(_index(device))
 

@@ -1,8 +1,10 @@
 """Runs of both roles on simulated devices, with what each of them saw there."""
 
 import json
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +31,8 @@ class Seen(NamedTuple):
     """The trainer's waits when each step began, so far."""
     per_lease: list[Waits]
     """The selector's waits when each lease was taken, so far."""
+    device_s: list[tuple[float, float]]
+    """How long the trainer's device was busy when each step began, and on its clock, so far."""
 
     @property
     def races(self) -> list[Any]:
@@ -51,6 +55,14 @@ def train(config: Config, path: Path) -> Seen:
     given = selector_settings(config) | {"link.connect": str(path)}
     selector = runs._PROCESSES.Process(target=_select, args=(given, told), daemon=True)
     per_step: list[Waits] = []
+    device_s: list[tuple[float, float]] = []
+    index = torch.device(config.train.device).index or 0
+
+    def doing(what: str) -> None:
+        if what == "training":
+            per_step.append(waits_so_far())
+            device_s.append((simulated.busy_s(index), simulated.elapsed_s(index)))
+
     simulated.reset()
     selector.start()
     try:
@@ -60,14 +72,36 @@ def train(config: Config, path: Path) -> Seen:
             resume=False,
             overwrite=False,
             on_open=lambda run_dir: None,
-            doing=lambda what: per_step.append(waits_so_far()) if what == "training" else None,
+            doing=doing,
         )
     finally:
         selector.join(runs.HANG_S if not told.exists() else 10.0)
         selector.kill()
     seen = json.loads(told.read_text())
     per_lease = [Counter({tuple(key): count for key, count in waits}) for waits in seen.pop("per_lease")]
-    return Seen(summary, simulated.report(), seen, per_step, per_lease)
+    return Seen(summary, simulated.report(), seen, per_step, per_lease, device_s)
+
+
+@contextmanager
+def waits_of_leases() -> Iterator[list[int]]:
+    """How often the selector of this process waits for its device, lease by lease, meanwhile."""
+    answer, found = Selector.answer, list[int]()
+
+    def own_waits() -> int:
+        here = threading.current_thread().name
+        return sum(wait.count for wait in simulated.waits() if wait.thread == here)
+
+    def counted(self: Selector, lease: Lease) -> Selection:
+        before = own_waits()
+        selection = answer(self, lease)
+        found.append(own_waits() - before)
+        return selection
+
+    Selector.answer = counted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Selector.answer = answer  # type: ignore[method-assign]
 
 
 def _select(given: dict[str, Any], told: Path) -> None:

@@ -54,6 +54,38 @@ def test_a_stage_that_the_device_does_as_fast_as_it_is_launched_is_told_apart() 
     assert spans.drained_s["forward"] > 0.0
 
 
+def test_gaps_between_launches_are_found_out_by_holding_the_device_back_and_nobody_waits_for_that() -> None:
+    simulated.set_kernel_s(0, 0.01)
+    spans, values = (
+        DeviceSpans(DEVICE, PLAN._replace(looked_into=("forward",))),
+        torch.empty(4, device=DEVICE),
+    )
+    for _ in range(20):
+        with spans.span("forward"):
+            for _ in range(2):
+                values.add_(1)
+                launched = time.perf_counter()
+                while time.perf_counter() < launched + 0.03:
+                    pass
+    assert simulated.waits() == []
+    spans.settle()
+    total_s = spans.total_s["forward"]
+    assert total_s > 1.5 * 20 * 2 * 0.01
+    assert total_s - spans.gap_s("forward") == pytest.approx(20 * 2 * 0.01, rel=0.05)
+
+
+def test_a_device_that_is_behind_its_host_is_never_held_back() -> None:
+    spans, values = spans_behind(8)
+    spans._plan = PLAN._replace(looked_into=("forward",))
+    for _ in range(12):
+        with spans.span("forward"):
+            values.add_(1)
+    spans.settle()
+    assert spans.total_s["forward"] == pytest.approx(12 * KERNEL_S, rel=1e-3)
+    assert spans.gap_s("forward") == 0.0
+    assert simulated.elapsed_s(0) < 1.1 * (8 + 12) * KERNEL_S
+
+
 def test_a_loop_that_waits_while_the_device_works_leaves_it_idle_for_no_time() -> None:
     spans, values = spans_behind(8)
     with spans.span("wait"):

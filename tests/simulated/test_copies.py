@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support.nets import candidates, net
+from support.runs import small
 from torch import nn
 
 import simulated
@@ -16,6 +17,7 @@ from sbpipe.models.residuals import build_residual
 from sbpipe.records import Part
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
+from sbpipe.trainer.setup import prepare
 from sbpipe.weights.manifest import build_manifest, copy, digest, tensors_in, tensors_of
 from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica
@@ -159,3 +161,22 @@ def test_one_thread_publishes_all_snapshots_and_ends_with_the_publisher() -> Non
         assert thread.is_alive()
     publisher.close()
     assert not thread.is_alive()
+
+
+def test_the_state_for_a_checkpoint_comes_in_one_copy_with_one_wait_as_it_is_and_as_it_lies() -> None:
+    setup = prepare(small(train__device="sim:0", train__ema=0.9))
+    step = setup.train_step
+    step(0, 0.5, *setup.data.train.batch(np.arange(16), 0))
+    simulated.reset()
+    state = step.state()
+    assert sum(wait.count for wait in simulated.waits()) == 1
+    momenta = [entry["momentum_buffer"] for entry in step.optimizer.state_dict()["state"].values()]
+    live = [*step.model.state_dict().values(), *momenta]
+    kept = [
+        *state["model"].values(),
+        *(entry["momentum_buffer"] for entry in state["optimizer"]["state"].values()),
+    ]
+    for one, other in zip(live, kept, strict=True):
+        assert other.device.type == "cpu"
+        assert other.stride() == one.stride()
+        assert torch.equal(other, one.cpu())

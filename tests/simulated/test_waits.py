@@ -1,12 +1,15 @@
 """How often each role waits for its device, by line: a new `.item()` in a loop fails here."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import small
+from support.digests import config_of
+from support.runs import small, train_inline
 
-from simulated.roles import Seen, Waits, train
+from sbpipe.selection import POLICIES
+from simulated.roles import Seen, Waits, train, waits_of_leases
 
 FIRST, LAST = 10, 35
 """Steps, and leases, between which waits are counted: the beginning and the end of a run may wait."""
@@ -60,3 +63,18 @@ def test_the_threads_beside_the_loop_never_wait_for_its_device(thread: str, seen
 def test_the_selector_waits_once_a_lease_at_most_however_many_passes_it_takes(seen: Seen) -> None:
     every, _ = between(seen.per_lease, "MainThread")
     assert sum(every.values()) <= LAST - FIRST, every
+
+
+@pytest.mark.parametrize("policy", [name for name, rule in POLICIES.items() if rule.traits.needs_scores])
+def test_one_read_a_lease_is_enough_for_every_policy_and_keeps_what_the_cpu_keeps(
+    policy: str, tmp_path: Path
+) -> None:
+    given = {"selection.policy": policy, "selector.batch_size": 4, "train.steps": 10, "selection.keep": 0.5}
+    here = train_inline(config_of("inline", given, tmp_path), tmp_path / "cpu")
+    with waits_of_leases() as waits:
+        there = train_inline(
+            config_of("inline", given | {"train.device": "sim:0"}, tmp_path), tmp_path / "sim"
+        )
+    assert len(waits) >= 10
+    assert max(waits) <= 1
+    assert there["weights.digest"] == here["weights.digest"]

@@ -261,6 +261,7 @@ class Telemetry:
         self._spans.settle()
         stream = self._stream
         loop_s = self._loop_s()
+        gap_ratio = sum(self._spans.gap_s(name) for name in BUSY) / loop_s
         return {
             "steps": stream.steps_done,
             "candidates": stream.ledger.num_considered,
@@ -269,7 +270,8 @@ class Telemetry:
             "leftover": stream.leftover,
             "keep_rate": stream.yielded.num_kept / max(1, stream.ledger.num_considered),
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
-            "trainer.busy_ratio": self._ratio(*BUSY),
+            "trainer.busy_ratio": max(0.0, self._ratio(*BUSY) - gap_ratio),
+            "trainer.gap_ratio": gap_ratio,
             "trainer.launch_ratio": min(1.0, sum(self._spans.drained_s[name] for name in BUSY) / loop_s),
             "trainer.idle_ratio": self._ratio("wait"),
             "trainer.wait_view_ratio": self._ratio("wait_view"),

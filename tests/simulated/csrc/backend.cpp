@@ -315,6 +315,8 @@ void sim_register() {
   at::RegisterPrivateUse1HooksInterface(new sim::Hooks);
 }
 
+void sim_sleep(int device, int64_t ns) { sim::sleep(sim::current_slot(device), ns); }
+
 void sim_seed(int device, uint64_t seed) {
   auto generator = sim::inner_default(device);
   std::lock_guard<std::mutex> guard(generator.mutex());

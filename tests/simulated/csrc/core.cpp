@@ -553,6 +553,12 @@ Mark record(int slot) {
   return {slot, stream.number, stream.clock, std::max(stream.end_ns, now_ns())};
 }
 
+void sleep(int slot, int64_t ns) {
+  std::lock_guard<std::mutex> guard(state().lock);
+  Stream& stream = state().streams[slot];
+  stream.end_ns = std::max(stream.end_ns, now_ns()) + ns;
+}
+
 void make_wait(int slot, const Mark& mark) {
   std::lock_guard<std::mutex> guard(state().lock);
   Stream& stream = state().streams[slot];

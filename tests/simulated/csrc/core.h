@@ -64,6 +64,8 @@ void launch_to_host(int slot, const std::vector<Range>& ranges, void* host, cons
 void launch_to_device(int slot, const std::vector<Range>& ranges, const void* host, size_t bytes);
 void before_host_source(int slot, const void* host, size_t bytes);  // what is still on its way into it
 
+void sleep(int slot, int64_t ns);  // nothing is computed, and the device is not busy
+
 Mark record(int slot);
 void make_wait(int slot, const Mark& mark);
 bool is_done(const Mark& mark);
