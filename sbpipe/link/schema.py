@@ -9,7 +9,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sbpipe.errors import FrameError
 from sbpipe.link import messages
@@ -190,17 +194,26 @@ class Record(Kind):
         """No field missing, none unknown, each legal; or None where that is allowed."""
         if value is None:
             return self.is_optional
-        return (
-            type(value) is dict
-            and value.keys() == self.fields.keys()
-            and all(kind.is_legal(value[name]) for name, kind in self.fields.items())
-        )
+        if type(value) is not dict or value.keys() != self.fields.keys():
+            return False
+        for name, kind in self.fields.items():
+            if not kind.is_legal(value[name]):
+                return False
+        return True
 
     def restored(self, value: Any) -> Any:
         """The record."""
         if value is None:
             return None
-        return self.of(**{name: kind.restored(value[name]) for name, kind in self.fields.items()})
+        return self.of(**value if self._is_plain else self._restored(value))
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether every field arrives as the value that it is."""
+        return all(type(kind).restored is Kind.restored for kind in self.fields.values())
+
+    def _restored(self, value: Any) -> dict[str, Any]:
+        return {name: kind.restored(value[name]) for name, kind in self.fields.items()}
 
 
 def _is_small_map(value: Any) -> bool:
@@ -230,6 +243,11 @@ class Shape:
     header_limit: int = MAX_HEADER_BYTES
     check: Callable[[Any], str] = lambda message: ""
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of all fields and arrays."""
+        return frozenset((*self.fields, *self.arrays))
+
 
 def _lease_fault(lease: Lease) -> str:
     if not lease.start < lease.stop:
@@ -252,20 +270,31 @@ def _fast_fault(message: Lease | Selection) -> str:
 
 
 def _selection_fault(selection: Selection) -> str:
-    kept, chances = selection.kept, selection.keep_probability
-    if len(selection.scores) != len(chances):
-        return f"{len(selection.scores)} scores, {len(chances)} keep probabilities"
-    # Comparisons with NaN are false, so NaN is refused too.
-    if not ((chances >= 0) & (chances <= 1)).all():
+    kept, chances, count = selection.kept, selection.keep_probability, len(selection.scores)
+    if count != len(chances):
+        return f"{count} scores, {len(chances)} keep probabilities"
+    # In few calls of NumPy, and always the same ones: whoever reads a selection now and then has none of
+    # their code in its caches. NaN is the least and the greatest, and comparisons with it are false.
+    least = np.minimum.reduce(chances) if count else 1.0
+    if count and not (least >= 0 and np.maximum.reduce(chances) <= 1):
         return "a keep probability is outside [0, 1]"
     for what, told in (("predictions", selection.predicted), ("places", selection.places)):
-        if told is not None and ((told < 0).any() or told.sum() != len(selection.scores)):
+        if told is not None and not _adds_up(told, count):
             return f"{what} are not as many as scores"
     if not len(kept):
         return _fast_fault(selection)
-    if kept[0] < 0 or kept[-1] >= len(selection.scores) or not (kept[1:] > kept[:-1]).all():
+    if kept[0] < 0 or kept[-1] >= count or not np.logical_and.reduce(kept[1:] > kept[:-1]):
         return "kept positions are not strictly increasing inside the scores"
-    return _fast_fault(selection) if chances[kept].all() else "a candidate of keep probability 0 was kept"
+    if least == 0 and not np.logical_and.reduce(chances[kept]):
+        return "a candidate of keep probability 0 was kept"
+    return _fast_fault(selection)
+
+
+def _adds_up(counts: NDArray[np.int32], total: int) -> bool:
+    """Whether these are numbers of some things, and as many in all."""
+    if not len(counts):
+        return total == 0
+    return bool(np.minimum.reduce(counts) >= 0 and np.add.reduce(counts, dtype=np.int64) == total)
 
 
 def _chunk_fault(chunk: messages.Chunk) -> str:

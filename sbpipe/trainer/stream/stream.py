@@ -6,7 +6,7 @@ logical clock (lockstep, fixed-lag, inline) one lease at a time fills one train 
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -405,8 +405,8 @@ class Stream:
         for known in (self._strengths, self._doubts):
             known.pop(self.steps_done - self._config.lag - 1, None)
         _, lease_ids = self._untrained.popleft()
-        for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
-            self.ledger.train(int(lease_id), int(count))
+        for lease_id, count in Counter(lease_ids.tolist()).items():
+            self.ledger.train(lease_id, count)
 
     @property
     def is_finished(self) -> bool:
