@@ -165,7 +165,7 @@ class SocketPair(Generic[Received]):
         is_bulk = socket is self._bulk
         for _ in range(limit):
             # Asked for, not tried: an exception of zmq's costs as much as a message.
-            if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 break
             try:
                 received = self._take(socket, is_bulk)

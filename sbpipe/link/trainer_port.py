@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import zmq
@@ -113,12 +113,12 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
 
     def _take(self, socket: Socket, is_bulk: bool) -> tuple[str, Message] | None:
         # Control is small, and copying costs less than sharing.
-        frames: list[Buffer]
+        frames: Sequence[Buffer]
         if self._doorkeeper is None:
             route, *frames = socket.recv_multipart(zmq.NOBLOCK)
         else:
             first = socket.recv(zmq.NOBLOCK, copy=False)
-            route, frames = first.bytes, list(socket.recv_multipart()) if first.more else []
+            route, frames = first.bytes, socket.recv_multipart() if first.more else []
             if not self._is_welcome(first, route):
                 self.dropped["revoked"] += 1
                 return None

@@ -83,9 +83,7 @@ def newest_alike(answers: Sequence[tuple[int, float]], sums: _Sums | None = None
 
 def _differ(of_all: _Sums, newer: _Sums, least: float) -> bool:
     number = of_all.number - newer.number
-    before, before_variance = _moments(
-        number, of_all.times - newer.times, of_all.squares - newer.squares
-    )
+    before, before_variance = _moments(number, of_all.times - newer.times, of_all.squares - newer.squares)
     now, now_variance = _moments(newer.number, newer.times, newer.squares)
     # The larger scatter of the two: a few short ones in a row are no proof of a selector that became steady.
     error = math.sqrt(max(before_variance, now_variance) * (1.0 / number + 1.0 / newer.number))
