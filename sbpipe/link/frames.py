@@ -124,9 +124,12 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
     """The message in a list of frames; FrameError if there is anything wrong with it."""
     if not 2 <= len(frames) <= MAX_FRAMES:
         raise BadFrame("prefix", f"{len(frames)} frames")
-    prefix, header, *rest = (memoryview(frame).toreadonly() for frame in frames)
-    if prefix.nbytes != PREFIX_BYTES:
-        raise BadFrame("prefix", f"{prefix.nbytes} bytes, not {PREFIX_BYTES}")
+    # Bytes cannot be written to anyway, and a view of each costs more than the check.
+    prefix, header, *rest = (
+        frame if type(frame) is bytes else memoryview(frame).toreadonly() for frame in frames
+    )
+    if _size(prefix) != PREFIX_BYTES:
+        raise BadFrame("prefix", f"{_size(prefix)} bytes, not {PREFIX_BYTES}")
     magic, major, minor, code, session, sequence, header_bytes = PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise BadFrame("prefix", "is not of sbpipe")
@@ -136,13 +139,18 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
     shape = SHAPES.get(code)
     if shape is None:
         raise BadFrame("type", f"{code} is unknown")
-    if header_bytes != header.nbytes or header_bytes > shape.header_limit:
+    if header_bytes != _size(header) or header_bytes > shape.header_limit:
         raise BadFrame(
-            "header", f"{header.nbytes} bytes, {header_bytes} announced, at most {shape.header_limit}"
+            "header", f"{_size(header)} bytes, {header_bytes} announced, at most {shape.header_limit}"
         )
     if CRC.unpack_from(prefix, PREFIX.size)[0] != zlib.crc32(header, zlib.crc32(prefix[: PREFIX.size])):
         raise BadFrame("header", "the checksum of prefix and header does not match")
     return Envelope(session, sequence, _message_of(shape, _unpack(header), rest))
+
+
+def _size(frame: Buffer) -> int:
+    """Its bytes; a view may have items of several."""
+    return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
 def _plain(shape: Shape, name: str, value: Any) -> Any:
@@ -183,7 +191,7 @@ def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 
 
-def _unpack(header: memoryview) -> Any:
+def _unpack(header: Buffer) -> Any:
     try:
         return msgpack.unpackb(
             header,
@@ -211,8 +219,8 @@ def _no_extension(code: int, data: bytes) -> Any:
     raise ValueError(f"extension {code} of {len(data)} bytes")
 
 
-def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
-    if type(header) is not dict or header.keys() != shape.fields.keys() | shape.arrays.keys():
+def _message_of(shape: Shape, header: Any, frames: list[Buffer]) -> Message:
+    if type(header) is not dict or header.keys() != shape.names:
         raise BadFrame("fields", f"{shape.kind.__name__} has not exactly the fields it should have")
     values: dict[str, Any] = {}
     for name, kind in shape.fields.items():
@@ -230,24 +238,30 @@ def _message_of(shape: Shape, header: Any, frames: list[memoryview]) -> Message:
     values.update(dict.fromkeys(shape.arrays))
     for name, frame in zip(present, frames, strict=True):
         _check_array(name, shape.arrays[name], header[name], frame)
-        values[name] = frame if shape.kind is Chunk else np.frombuffer(frame, shape.arrays[name].dtype)
+        values[name] = (
+            memoryview(frame) if shape.kind is Chunk else np.frombuffer(frame, shape.arrays[name].dtype)
+        )
     message: Message = shape.kind(**values)
     _check_meaning(shape, message)
     return message
 
 
-def _check_array(name: str, array: Array, announced: Any, frame: memoryview) -> None:
+def _check_array(name: str, array: Array, announced: Any, frame: Buffer) -> None:
     is_described = type(announced) is tuple and len(announced) == 3 and announced[0] == array.dtype
-    if not is_described or not all(type(number) is int and number >= 0 for number in announced[1:]):
+    if not is_described or not _is_count(announced[1]) or not _is_count(announced[2]):
         raise BadFrame("arrays", f"{name} is not announced as [{array.dtype}, length, crc32]")
     length, crc = announced[1:]
-    if length > array.limit or frame.nbytes != length * DTYPES[array.dtype]:
+    if length > array.limit or _size(frame) != length * DTYPES[array.dtype]:
         raise BadFrame(
             "arrays",
-            f"{name}: {frame.nbytes} bytes came, {length} of {array.dtype} announced, at most {array.limit}",
+            f"{name}: {_size(frame)} bytes came, {length} of {array.dtype} announced, at most {array.limit}",
         )
     if zlib.crc32(frame) != crc:
         raise BadFrame("arrays", f"the checksum of {name} does not match")
+
+
+def _is_count(number: Any) -> bool:
+    return type(number) is int and number >= 0
 
 
 def _check_meaning(shape: Shape, message: Message) -> None:

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sbpipe.errors import FrameError
@@ -169,17 +170,23 @@ class Record(Kind):
         """No field missing, none unknown, each legal; or None where that is allowed."""
         if value is None:
             return self.is_optional
-        return (
-            type(value) is dict
-            and value.keys() == self.fields.keys()
-            and all(kind.is_legal(value[name]) for name, kind in self.fields.items())
-        )
+        if type(value) is not dict or value.keys() != self.fields.keys():
+            return False
+        return all(kind.is_legal(value[name]) for name, kind in self.fields.items())
 
     def restored(self, value: Any) -> Any:
         """The record."""
         if value is None:
             return None
-        return self.of(**{name: kind.restored(value[name]) for name, kind in self.fields.items()})
+        return self.of(**value if self._is_plain else self._restored(value))
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether every field arrives as the value that it is."""
+        return all(type(kind).restored is Kind.restored for kind in self.fields.values())
+
+    def _restored(self, value: Any) -> dict[str, Any]:
+        return {name: kind.restored(value[name]) for name, kind in self.fields.items()}
 
 
 def _is_small_map(value: Any) -> bool:

@@ -67,6 +67,11 @@ class Outbox(Generic[Item]):
         self._bell.ring()
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits; who puts something in a moment later rings the bell."""
+        return not self._items
+
     def take(self) -> list[Item]:
         """Everything that waits, in order."""
         with self._lock:

@@ -86,24 +86,27 @@ class SocketPair(Generic[Received]):
     def receive(self, timeout_s: float) -> list[Received]:
         """See `ports`."""
         deadline = time.monotonic() + timeout_s
+        bell = self._bell.fileno()
         while True:
             self._send_posted()
             # Rounded up: poll takes whole milliseconds, and 0 would spin through the last one.
             wait_until = min(deadline, self._look_at)
             left_ms = math.ceil(1000 * max(0.0, wait_until - time.monotonic()))
-            ready = dict(self._poller.poll(left_ms))
-            is_woken = self._bell.fileno() in ready
+            ready = [which for which, _ in self._poller.poll(left_ms)]
+            is_woken = bell in ready
             if is_woken:
                 self._bell.clear()
                 # Again: what was posted between the sending above and the poll rang this bell.
                 self._send_posted()
-            for socket in self._duties.keys() & ready.keys():
-                self._attend_to(socket)
+            for socket in ready:
+                if socket in self._duties:
+                    self._attend_to(socket)
             came = self._drain(self._control, limits.CONTROL_DRAIN) if self._control in ready else []
             came += self._drain(self._bulk, limits.BULK_DRAIN) if self._bulk in ready else []
+            now = time.monotonic()
             # Last: what was read counts for those it came from.
-            came += self._look_around(time.monotonic())
-            if came or is_woken or time.monotonic() >= deadline:
+            came += self._look_around(now)
+            if came or is_woken or now >= deadline:
                 return came
 
     def wake(self) -> None:
@@ -161,11 +164,15 @@ class SocketPair(Generic[Received]):
         came: list[Received] = []
         is_bulk = socket is self._bulk
         for _ in range(limit):
+            # Asked for, not tried: an exception of zmq's costs as much as a message.
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                break
             try:
                 received = self._take(socket, is_bulk)
             except zmq.Again:
                 break
-            came += [] if received is None else [received]
+            if received is not None:
+                came.append(received)
         return came
 
     def _post(self, peer: str, message: Message) -> bool:
@@ -176,6 +183,8 @@ class SocketPair(Generic[Received]):
         return False
 
     def _send_posted(self) -> None:
+        if self._outbox.is_empty:
+            return
         for peer, body in self._outbox.take():
             self._transmit(peer, body)
 

@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import zmq
@@ -112,13 +112,16 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
     # --- what came --------------------------------------------------------------------------------
 
     def _take(self, socket: Socket, is_bulk: bool) -> tuple[str, Message] | None:
-        first = socket.recv(zmq.NOBLOCK, copy=False)
         # Control is small, and copying costs less than sharing.
-        frames: list[Buffer] = list(socket.recv_multipart()) if first.more else []
-        route = first.bytes
-        if self._doorkeeper is not None and not self._is_welcome(first, route):
-            self.dropped["revoked"] += 1
-            return None
+        frames: Sequence[Buffer]
+        if self._doorkeeper is None:
+            route, *frames = socket.recv_multipart(zmq.NOBLOCK)
+        else:
+            first = socket.recv(zmq.NOBLOCK, copy=False)
+            route, frames = first.bytes, socket.recv_multipart() if first.more else []
+            if not self._is_welcome(first, route):
+                self.dropped["revoked"] += 1
+                return None
         verdict = self._gate.judge(route, frames, is_bulk=is_bulk)
         if verdict.holder is not None and not self._reaches(verdict.holder):
             # The connection that had this name is gone: it was the same selector's, or nobody's any more.

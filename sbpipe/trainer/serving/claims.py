@@ -5,6 +5,7 @@ own choice of examples.
 """
 
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,15 @@ _MOST_CORES = 1024.0
 _CLOCK_SLACK_S = 1.0
 _SECONDS = [field.name for field in fields(SelectorStats) if field.name.endswith("_s")]
 _MILLISECONDS = [field.name for field in fields(SelectorStats) if field.name.endswith("_ms")]
+_all_times = attrgetter(*_SECONDS, *_MILLISECONDS)
 
 
 def possible_stats(stats: SelectorStats, known_s: float) -> SelectorStats:
     """The statistics of a selector that has been known for so long: it cannot have worked for longer."""
     most_s = known_s + _CLOCK_SLACK_S
+    # What every honest selector passes at once: all of its numbers below the least of their limits.
+    if max(time or 0.0 for time in _all_times(stats)) <= most_s:
+        return stats
     limits = dict.fromkeys(_SECONDS, most_s) | {"score_cpu_s": _MOST_CORES * most_s}
     limits |= dict.fromkeys(_MILLISECONDS, 1000.0 * most_s)
     excess: dict[str, Any] = {
@@ -43,6 +48,9 @@ def possible_selection(selection: Selection, known_s: float) -> Selection:
 
 
 def _bounded(scores: Floats) -> Floats:
+    # The usual case; a sum with a NaN or an infinity in it is none that can be compared.
+    if float(np.dot(scores, scores)) <= MAX_SCORE:
+        return scores
     # Infinite and NaN stay: they say that there is no score, and are counted where that matters.
     is_huge = np.isfinite(scores) & (np.abs(scores) > MAX_SCORE)
     if not is_huge.any():

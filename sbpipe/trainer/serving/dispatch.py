@@ -7,6 +7,7 @@ out, and takes train batches when it wants them.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sbpipe.config import Config
@@ -20,6 +21,7 @@ from sbpipe.trainer.serving.claims import possible_selection
 from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
+from sbpipe.trainer.serving.rest import Rest
 from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.trainer.stream import fleet
 from sbpipe.trainer.stream.doubts import Doubt
@@ -57,7 +59,9 @@ class Dispatcher:
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
         self._finite = FiniteScores() if config.selection.traits.needs_scores else None
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._rest = threading.Condition(lock), Rest(lock, port)
+        self._num_waiting_for_quiet = 0
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._is_paused = False
@@ -69,6 +73,7 @@ class Dispatcher:
         self.num_fallback = 0
         self.most_selectors = 0
         self._num_ready = 0
+        self._may_rest = config.fills and config.selection.traits.chooses_sets
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     # --- called by the loop and the loader --------------------------------------------------------
@@ -84,14 +89,14 @@ class Dispatcher:
         """
         stream = self._stream
         with self._changed:
-            while not (self._failure or self._is_stopping or stream.ready or stream.is_finished):
+            while not (self._failure or self._is_stopping or stream.has_next or stream.is_finished):
                 left_s = self._time_to_fill(time.perf_counter())
                 if left_s is None or left_s > 0.0 or not self._fill():
                     # What changes that is told: an answer, a step that begins, a loop that waits, an end.
                     self._changed.wait(left_s if left_s is None or left_s > 0.0 else None)
             if self._failure is not None:
                 raise self._failure
-            if not stream.ready or self._is_stopping:
+            if not stream.has_next or self._is_stopping:
                 return None
             batch = stream.ready.popleft()
             if not batch.is_fill.any():
@@ -103,7 +108,7 @@ class Dispatcher:
         with self._changed:
             self._stream.wait()
             self._changed.notify_all()
-        self._port.wake()
+            self._rest.call()
 
     def batch_started(self, asked_at: float, view_s: float) -> None:
         """The loop, which asked at `asked_at`, begins to train a batch that took `view_s` to load.
@@ -119,17 +124,17 @@ class Dispatcher:
                 self._stream.step_s = self._pace.period_s
             self._stream.start()
             self._changed.notify_all()
-        self._port.wake()
+            self._rest.call()
 
     def step_done(self, strength: float = 1.0, doubt: Doubt | None = None) -> None:
         """The loop has finished a step; leases granted from now on choose like this."""
         with self._changed:
             self._stream.finish_step(strength, doubt)
             self._follow_speed()
-        # Without a clock nothing is granted for a step that has ended, and the next one, which wakes the
-        # thread, begins at once: a turn of it less on the loop's core.
-        if self._config.is_clocked:
-            self._port.wake()
+            # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
+            # thread, begins at once: a turn of it less on the loop's core.
+            if self._config.is_clocked:
+                self._rest.call()
 
     def take_predicted(self, step: int) -> list[Predicted]:
         """What selectors' models predicted in the selections up to the batch of this step."""
@@ -148,9 +153,18 @@ class Dispatcher:
             deadline_s = min(deadline_s, self._pace.period_s or deadline_s)
         with self._changed:
             self._is_paused, self._paused_at = True, time.perf_counter()
-            self._changed.wait_for(
+            self._wait_for(
                 lambda: self._failure or self._is_stopping or not self._stream.ledger.out, deadline_s
             )
+
+    def _wait_for(self, is_quiet: Callable[[], Any], deadline_s: float) -> bool:
+        """Wait until what is out has come; whether it has."""
+        self._num_waiting_for_quiet += 1
+        self._rest.call()
+        try:
+            return bool(self._changed.wait_for(is_quiet, deadline_s))
+        finally:
+            self._num_waiting_for_quiet -= 1
 
     def go_on(self) -> None:
         """Grant again."""
@@ -158,7 +172,7 @@ class Dispatcher:
             self._is_paused = False
             self._pace.skip(time.perf_counter() - self._paused_at)
             self._changed.notify_all()
-        self._port.wake()
+            self._rest.call()
 
     def leave_out(self, seconds: float) -> None:
         """So much of the time since the last batch was no training."""
@@ -189,9 +203,7 @@ class Dispatcher:
         """
         must_wait = self._config.lag and not is_last
         with self._changed:
-            if must_wait and not self._changed.wait_for(
-                lambda: self._failure or self._stream.is_quiet, deadline_s
-            ):
+            if must_wait and not self._wait_for(lambda: self._failure or self._stream.is_quiet, deadline_s):
                 raise TimeoutError(f"a lease was not answered within {deadline_s:.0f} s")
             if self._failure is not None:
                 raise self._failure
@@ -202,7 +214,7 @@ class Dispatcher:
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
-        self._port.wake()
+            self._rest.call()
         if self._thread.is_alive():
             self._thread.join(5.0)
         for name in list(self._roster.peers):
@@ -258,10 +270,13 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             while not self._is_stopping:
-                messages = self._port.receive(self._config.link.heartbeat_s / 2)
+                messages = self._port.receive(
+                    0.0 if self._rest.is_over else self._config.link.heartbeat_s / 2
+                )
                 now = time.monotonic()
                 # Processor time: what this thread costs the loop on a shared core, not how long it waited.
                 with self._changed, self._spans.cpu_span("dispatch"):
+                    self._rest.begin_turn()
                     for name, message in messages:
                         self._handle(name, message, now)
                     self._watch(now)
@@ -270,15 +285,40 @@ class Dispatcher:
                     self._tell()
                 # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
+                with self._changed:
+                    if self._can_rest:
+                        self._rest.take(self._stream.num_started)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
+    @property
+    def _can_rest(self) -> bool:
+        """Whether nothing that a selector can say matters before the loop begins its next step.
+
+        The next batch is whole and enough is leased for the one after it. Sets are answered with exactly
+        what was expected of them, so no answer makes room for another lease. Who is still being welcomed, or
+        pulls weights, is not kept waiting.
+        """
+        stream = self._stream
+        return (
+            self._may_rest
+            and not (self._is_paused or self._num_waiting_for_quiet)
+            and stream.num_assembled > stream.num_started
+            and stream.is_sated
+            and all(peer.is_ready and not peer.pulls_weights for peer in self._roster.peers.values())
+        )
+
     def _tell(self) -> None:
         """Wake who waits, but only for what it waits for: a batch, an end, nothing out, another roster."""
         stream, num_ready = self._stream, len(self._roster.ready())
-        if stream.ready or stream.is_finished or not stream.ledger.out or num_ready != self._num_ready:
+        if (
+            stream.has_next
+            or stream.is_finished
+            or self._num_waiting_for_quiet
+            or num_ready != self._num_ready
+        ):
             self._num_ready = num_ready
             self._changed.notify_all()
 
@@ -301,7 +341,7 @@ class Dispatcher:
             return
         message = possible_selection(message, now - peer.came_at)
         self._reception.told(peer, message.stats)
-        peer.answered(message.stats, now, len(message.scores))
+        peer.answered(message.stats, now, len(message.scores), is_timely=not self._rest.was_taken)
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if self._finite is not None and not reason:

@@ -24,42 +24,73 @@ class Speed:
     """Candidates per second over the last answers that are alike."""
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[int, float]] = deque(maxlen=MOST)
+        self._answers: deque[tuple[int, float]] = deque()
+        self._sums = _Sums()
 
     def add(self, considered: int, seconds: float) -> None:
         """An answer took the selector so long."""
         self._answers.append((considered, seconds))
-        newest = newest_alike(self._answers)
+        self._sums.count_in(considered, seconds)
+        newest = min(MOST, newest_alike(self._answers, self._sums))
         while len(self._answers) > newest:
-            self._answers.popleft()
+            self._sums.count_in(*self._answers.popleft(), sign=-1)
 
     @property
     def rate(self) -> float | None:
         """Candidates per second; None before the first answer."""
-        seconds = sum(seconds for _, seconds in self._answers)
-        return sum(considered for considered, _ in self._answers) / seconds if seconds > 0.0 else None
+        return self._sums.candidates / self._sums.seconds if self._sums.seconds > 0.0 else None
 
 
-def newest_alike(answers: Sequence[tuple[int, float]]) -> int:
+class _Sums:
+    """Of some answers: kept as they come and go, for every answer is looked at in its turn."""
+
+    __slots__ = ("candidates", "number", "seconds", "squares", "times")
+
+    def __init__(self) -> None:
+        self.candidates, self.seconds = 0, 0.0
+        # Of those that had candidates: the times for each of them, and their squares.
+        self.number, self.times, self.squares = 0, 0.0, 0.0
+
+    def count_in(self, considered: int, seconds: float, sign: int = 1) -> None:
+        """One answer more, or less."""
+        self.candidates += sign * considered
+        self.seconds += sign * seconds
+        if considered > 0:
+            time = seconds / considered
+            self.number += sign
+            self.times += sign * time
+            self.squares += sign * time * time
+
+
+def newest_alike(answers: Sequence[tuple[int, float]], sums: _Sums | None = None) -> int:
     """How many of the last answers, each of so many candidates in so many seconds, tell the speed of now."""
-    times = [seconds / considered for considered, seconds in answers if considered > 0]
+    if sums is None:
+        sums = _Sums()
+        for answer in answers:
+            sums.count_in(*answer)
+    newer, backwards = _Sums(), reversed(answers)
     for count, least in CHANGES.items():
         # As many before them at least: two answers have no scatter.
-        if len(times) >= 2 * count and _differ(times[:-count], times[-count:], least):
+        if sums.number < 2 * count:
+            break
+        while newer.number < count:
+            newer.count_in(*next(backwards))
+        if _differ(sums, newer, least):
             # The change is seen before it is over: the older half of these may be from before it.
             return count // 2
     return len(answers)
 
 
-def _differ(older: Sequence[float], newer: Sequence[float], least: float) -> bool:
-    before, before_scatter = _moments(older)
-    now, now_scatter = _moments(newer)
+def _differ(of_all: _Sums, newer: _Sums, least: float) -> bool:
+    number = of_all.number - newer.number
+    before, before_variance = _moments(number, of_all.times - newer.times, of_all.squares - newer.squares)
+    now, now_variance = _moments(newer.number, newer.times, newer.squares)
     # The larger scatter of the two: a few short ones in a row are no proof of a selector that became steady.
-    error = max(before_scatter, now_scatter) * math.sqrt(1.0 / len(older) + 1.0 / len(newer))
+    error = math.sqrt(max(before_variance, now_variance) * (1.0 / number + 1.0 / newer.number))
     return abs(now - before) > max(SURE * error, least * before)
 
 
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation; the exact sums of `statistics` take fifty times as long."""
-    mean = sum(values) / len(values)
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+def _moments(number: int, total: float, squares: float) -> tuple[float, float]:
+    """Mean and variance, which rounding may take below zero."""
+    mean = total / number
+    return mean, max(0.0, squares / number - mean * mean)

@@ -1,6 +1,9 @@
 """From selections to train batches of exactly `batch_size`, first kept first trained. Pure."""
 
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,51 +41,72 @@ class Kept:
     lease_ids: Ids
     ordinal: Ids
 
+    def part(self, places: slice) -> "Kept":
+        """Those at these places."""
+        return Kept(**{name: getattr(self, name)[places] for name in _COLUMNS})
+
 
 class Assembler:
     """A queue of kept examples."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._columns: dict[str, NDArray[np.generic]] = {}
+        # Joined when a batch is cut, not when a selection comes: half as many copies.
+        self._waiting: deque[Kept] = deque()
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._columns["example_ids"]) if self._columns else 0
+        return self._length
 
     def add(self, kept: Kept) -> None:
         """Append the kept examples of one selection."""
-        for name in _COLUMNS:
-            column = getattr(kept, name)
-            self._columns[name] = (
-                np.concatenate([self._columns[name], column]) if name in self._columns else column
-            )
+        self._waiting.append(kept)
+        self._length += len(kept.example_ids)
 
     def take(self, step: int) -> tuple[TrainBatch, Ids] | None:
         """The next train batch and the lease of each of its examples, if there are enough kept examples."""
-        if len(self) < self._batch_size:
+        size = self._batch_size
+        if self._length < size:
             return None
-        front = {name: column[: self._batch_size] for name, column in self._columns.items()}
-        self._columns = {name: column[self._batch_size :] for name, column in self._columns.items()}
+        front, count = [], 0
+        while count < size:
+            front.append(self._waiting.popleft())
+            count += len(front[-1].example_ids)
+        if count > size:
+            last = front.pop()
+            cut = len(last.example_ids) - (count - size)
+            front.append(last.part(slice(None, cut)))
+            self._waiting.appendleft(last.part(slice(cut, None)))
+        self._length -= size
+        columns = _joined(front)
         # Which lease an example came from is the ledger's affair; training must not depend on it.
-        lease_ids, ordinal = front.pop("lease_ids"), front.pop("ordinal")
-        return TrainBatch(step=step, candidates=int(ordinal.max()), **front), lease_ids  # type: ignore[arg-type, return-value]
+        lease_ids, ordinal = columns.pop("lease_ids"), columns.pop("ordinal")
+        return TrainBatch(step=step, candidates=int(ordinal.max()), **columns), lease_ids
 
     def put_back(self, batches: list[tuple[TrainBatch, Ids]]) -> None:
         """Batches that were taken and not trained return to the front."""
-        waiting, self._columns = self._columns, {}
+        back = []
         for batch, lease_ids in batches:
             size = len(batch.example_ids)
             columns = {
                 name: getattr(batch, name) for name in _COLUMNS if name not in ("lease_ids", "ordinal")
             }
-            self.add(Kept(**columns, lease_ids=lease_ids, ordinal=np.full(size, batch.candidates)))
-        if waiting:
-            self.add(Kept(**waiting))  # type: ignore[arg-type]
+            back.append(Kept(**columns, lease_ids=lease_ids, ordinal=np.full(size, batch.candidates)))
+            self._length += size
+        self._waiting.extendleft(reversed(back))
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """For the checkpoint."""
-        return dict(self._columns)
+        return _joined(self._waiting) if self._waiting else {}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from a checkpoint."""
-        self._columns = dict(state)
+        self._waiting.clear()
+        self._length = 0
+        if state:
+            self.add(Kept(**state))  # type: ignore[arg-type]
+
+
+def _joined(some: Collection[Kept]) -> dict[str, Any]:
+    """The columns of some selections, one after another."""
+    return {name: np.concatenate([getattr(kept, name) for kept in some]) for name in _COLUMNS}

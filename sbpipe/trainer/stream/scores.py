@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.records import Classes, Floats, Ids, Selection
+from sbpipe.selection.draws import Mask
 
 _COLUMNS = {
     "scores": np.float32,
@@ -60,29 +61,40 @@ class ScoreTable:
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
         """Remember what a selection says of the examples it considered; only finite scores are scores."""
-        rows = self._claimed(example_ids)
-        has_row, kept_rows = rows >= 0, rows[selection.kept]
-        self.keep_probability[rows[has_row]] = selection.keep_probability[has_row]
-        self.times_considered[rows[has_row]] += 1
-        self.times_kept[kept_rows[kept_rows >= 0]] += 1
-        finite = np.isfinite(selection.scores)
-        self.scores[rows[finite & has_row]] = selection.scores[finite & has_row]
-        self.stamp[rows[finite & has_row]] = selection.version + 1
-        example_ids, scores = example_ids[finite], selection.scores[finite]
+        scores, chances = selection.scores, selection.keep_probability
+        finite = np.isfinite(scores)
+        is_scored: Mask | slice = slice(None) if np.logical_and.reduce(finite) else finite
+        if self.owner is not None:
+            rows = self._claimed(example_ids, self.owner)
+            has_row, kept_rows = rows >= 0, rows[selection.kept]
+            self._write(rows[has_row], kept_rows[kept_rows >= 0], chances[has_row])
+            of_rows = finite & has_row
+            self._score(rows[of_rows], scores[of_rows], selection.version)
+        else:
+            # Nothing to leave out, in nearly every selection of a data set that the table holds.
+            self._write(example_ids, example_ids[selection.kept], chances)
+            self._score(example_ids[is_scored], scores[is_scored], selection.version)
         # The order in which scores arrived is the history's: a new selector continues from exactly this.
-        self.recent = np.concatenate([self.recent, scores])[-self._capacity :]
-        self.recent_ids = np.concatenate([self.recent_ids, example_ids])[-self._capacity :]
+        self.recent = np.concatenate([self.recent, scores[is_scored]])[-self._capacity :]
+        self.recent_ids = np.concatenate([self.recent_ids, example_ids[is_scored]])[-self._capacity :]
 
-    def _claimed(self, example_ids: Ids) -> Ids:
+    def _write(self, rows: Ids, kept_rows: Ids, chances: Floats) -> None:
+        self.keep_probability[rows] = chances
+        self.times_considered[rows] += 1
+        self.times_kept[kept_rows] += 1
+
+    def _score(self, rows: Ids, scores: Floats, version: int) -> None:
+        self.scores[rows] = scores
+        self.stamp[rows] = version + 1
+
+    def _claimed(self, example_ids: Ids, owner: Ids) -> Ids:
         """The rows of these examples from now on; -1 where a later one of them takes the row."""
-        if self.owner is None:
-            return example_ids
-        rows = example_ids % len(self.owner)
-        taken = rows[self.owner[rows] != example_ids]
+        rows = example_ids % len(owner)
+        taken = rows[owner[rows] != example_ids]
         for column in (self.stamp, self.times_considered, self.times_kept):
             column[taken] = 0
-        self.owner[rows] = example_ids
-        return np.where(self.owner[rows] == example_ids, rows, -1)
+        owner[rows] = example_ids
+        return np.where(owner[rows] == example_ids, rows, -1)
 
     def judged(self, example_ids: Ids, scores: Floats) -> Floats:
         """What a policy judges of the scores of these examples."""

@@ -6,7 +6,7 @@ logical clock (lockstep, fixed-lag, inline) one lease at a time fills one train 
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +90,8 @@ class Stream:
         """What a step takes a loop that does not wait; None = not known, or nobody asks."""
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
+        self.is_sated = False
+        """Whether as much was granted as may be out: more only when the loop goes on."""
         self.yielded = Yield(config.selection, num_examples)
         self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
 
@@ -97,6 +99,7 @@ class Stream:
 
     def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         """The leases to send now, given the peers that are ready."""
+        self.is_sated = False
         if not peers or self.has_enough_batches() or self.versions.published < 0:
             return []
         if self._config.is_clocked:
@@ -155,6 +158,7 @@ class Stream:
             others = max(1, len(idle) - len(granted))
             kept, room = math.ceil(needed / others), math.ceil(free / others)
             if kept < 1 or room < 1:
+                self.is_sated = True
                 break
             # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
             most = min(room, kept + (math.ceil(a_pass) if self.ahead else self._config.score_batch_size))
@@ -176,6 +180,7 @@ class Stream:
         target = max(base, plan.ahead + fleet.MARGIN) if self.sync.depth > 1 else base
         short = min(most_ahead, target) * self.batch_size - coming
         if short <= 0.0:
+            self.is_sated = True
             return []
         able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if self.is_waiting else 2)]
         # Who was never measured comes first, or would never be.
@@ -186,6 +191,7 @@ class Stream:
             # Whole leases, unless the next batch would not be whole.
             least = min(candidates * self.yielded.rate, self.batch_size) / 2
             if short <= 0.0 or (short < least and coming >= self.batch_size):
+                self.is_sated = True
                 break
             more = self._fleet_lease(peer, candidates)
             if not more:
@@ -406,8 +412,13 @@ class Stream:
         for known in (self._strengths, self._doubts):
             known.pop(self.steps_done - self._config.lag - 1, None)
         _, lease_ids = self._untrained.popleft()
-        for lease_id, count in zip(*np.unique(lease_ids, return_counts=True), strict=True):
-            self.ledger.train(int(lease_id), int(count))
+        for lease_id, count in Counter(lease_ids.tolist()).items():
+            self.ledger.train(lease_id, count)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the batch is whole that comes after the one in training: none is loaded earlier."""
+        return bool(self.ready) and self.ready[0].step <= self.num_started
 
     @property
     def is_finished(self) -> bool:
