@@ -69,6 +69,8 @@ class Passage:
     """Of that: behind another lease at its selector."""
     on_hand_ms: float
     """Of that: kept, and waiting to be trained."""
+    is_short: bool = False
+    """Whether what is out is trained before answers are back."""
 
 
 def transfer_ms(
@@ -101,7 +103,8 @@ def passage(
     under_way_ms = out_ms / selected
     spare_ms = max(0.0, under_way_ms - held_ms - AWAIT * step_ms)
     at_selector_ms = spare_ms * min(1.0, selected * selector_ms / step_ms) ** PILE
-    return Passage(selected, under_way_ms, at_selector_ms, under_way_ms - held_ms - at_selector_ms)
+    on_hand_ms = under_way_ms - held_ms - at_selector_ms
+    return Passage(selected, under_way_ms, at_selector_ms, on_hand_ms, is_short)
 
 
 def staleness(found: Passage, *, step_ms: float, interval: int, line: Line) -> float:

@@ -114,6 +114,8 @@ class Forecast:
     """Steps, on average."""
     batches_out: float
     """Train batches that are leased or on hand when a step has begun."""
+    is_short: bool
+    """Whether these are trained before answers are back, of selectors that are fast enough."""
     candidates: float
     """Candidates per second, over those of plain training, where a late batch is waited for."""
     data_parallel: float | None
@@ -181,6 +183,7 @@ def forecast(
         fills=filled(found, costs.line),
         staleness=staleness(found, step_ms=loop_ms, interval=interval, line=costs.line),
         batches_out=credit.batches,
+        is_short=found.is_short and not is_late,
         candidates=costs.plain_ms / (keep * period_ms),
         data_parallel=None if r is None else max(1.0, (1.0 + r * costs.efficiency) * costs.step_alone),
     )
@@ -236,7 +239,7 @@ def remedy(plan: Forecast) -> str:
     """What would help most where the selectors do not keep up; empty where they do."""
     if plan.fills < 0.05:
         return ""
-    if plan.selector_ms <= plan.fill_ms:
+    if plan.is_short:
         return (
             f"the selectors are fast enough, but the {plan.batches_out:.1f} batches leased ahead are "
             "trained before answers are back: lease further ahead (sync.depth), at the price of staleness"

@@ -136,3 +136,10 @@ def test_a_line_that_is_longer_than_what_is_leased_ahead_is_told_to_lease_furthe
     assert "sync.depth" in remedy(short)
     deep = forecast(far, keep=0.25, interval=1, lending=lambda costs, keep: Credit(400, 4.5))
     assert (deep.fills, remedy(deep)) == (0.0, "")
+
+
+def test_selectors_that_are_late_by_chance_alone_are_not_told_to_lease_further() -> None:
+    noisy = replace(FAST, score_us=245.0, step_spread=0.3, score_spread=0.4)
+    plan = forecast(noisy, keep=0.25, interval=1, lending=lambda costs, keep: Credit(200, 1.5))
+    assert plan.fills > 0.05
+    assert "sync.depth" not in remedy(plan)
