@@ -32,7 +32,14 @@ def is_available() -> bool:
 @lru_cache(maxsize=1)
 def _largest_activation() -> int:
     """Without VNNI the kernels add two products in 16 bits, which 8-bit activations would overflow."""
-    return 255 if torch.cpu._is_vnni_supported() else 127
+    # Tried, not asked of the processor: oneDNN may be told to leave what it has alone (ONEDNN_MAX_CPU_ISA).
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((8, 64), _LARGEST_WEIGHT, dtype=torch.int8), None)
+    values = torch.full((1, 64), 255, dtype=torch.uint8)
+    steps, zeros = torch.ones(8), torch.zeros(8, dtype=torch.long)
+    sums: Tensor = torch.ops.onednn.qlinear_pointwise(
+        values, 1.0, 0, weight, steps, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return 255 if bool((sums == 64 * 255 * _LARGEST_WEIGHT).all()) else 127
 
 
 @dataclass

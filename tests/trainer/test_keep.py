@@ -38,7 +38,9 @@ def test_the_selector_is_busy_and_next_to_nothing_is_filled_where_no_bound_is_re
     settled = run.run(200)
     assert run.stream.keep == pytest.approx(keep, rel=0.11)
     assert settled.busy >= 0.85
-    # `steady` keeps a little more or less than asked: for a while every tenth batch may want a piece.
+    # 0.2 % in every case but one, `steady` at 0.45. Its passes are kept whole: leases that ask for 32 bring
+    # 43, and the times of leases and steps beat: for a hundred steps one lease in ten is granted too late for
+    # its batch while the selector idles (4.2 % filled there, 0.3 to 0.7 % in the stretches between).
     assert settled.filled < 0.04
     assert settled.waited == 0.0
     assert settled.stalest <= 2
