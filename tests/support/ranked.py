@@ -21,7 +21,7 @@ from sbpipe.process import roles, selector_settings
 from sbpipe.trainer.checkpoint import Checkpoints
 from support.runs import HANG_S, select_for, summary_of
 
-_PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES = multiprocessing.get_context("forkserver")
 
 Run = tuple[Config, Path]
 
@@ -74,10 +74,10 @@ def _word_of(ranks: list[Any], told: Any) -> tuple[int, bytes, str]:
 def _started(
     function: Callable[..., Any], arguments: tuple[Any, ...], world: int, folder: str
 ) -> Iterator[tuple[list[Any], Any]]:
-    told = _PROCESSES.Queue()
+    told = PROCESSES.Queue()
     places = [Place(rank, world, rank, world) for rank in range(world)]
     ranks = [
-        _PROCESSES.Process(target=_be, args=(place, f"file://{folder}/meeting", told, function, arguments))
+        PROCESSES.Process(target=_be, args=(place, f"file://{folder}/meeting", told, function, arguments))
         for place in places
     ]
     for process in ranks:
@@ -116,7 +116,7 @@ def train_all(runs: Sequence[Run], *, resume: bool = False) -> list[dict[str, An
     for config, path in runs:
         if not config.is_one_process:
             given = selector_settings(config) | {"link.connect": str(path)}
-            others.append(_PROCESSES.Process(target=select_for, args=(given,), daemon=True))
+            others.append(PROCESSES.Process(target=select_for, args=(given,), daemon=True))
             others[-1].start()
     try:
         in_ranks(_train, list(runs), resume, world=runs[0][0].num_ranks)
@@ -128,8 +128,13 @@ def train_all(runs: Sequence[Run], *, resume: bool = False) -> list[dict[str, An
 
 def _train(place: Place, runs: list[Run], resume: bool) -> None:
     for config, path in runs:
-        role = roles.run_inline if config.is_one_process else roles.run_trainer
-        role(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None, place=place)
+        train_one(place, config, path, resume=resume)
+
+
+def train_one(place: Place, config: Config, path: Path, *, resume: bool = False) -> None:
+    """Be a rank of a run."""
+    role = roles.run_inline if config.is_one_process else roles.run_trainer
+    role(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None, place=place)
 
 
 def weights_in(path: Path) -> dict[str, torch.Tensor]:
