@@ -73,6 +73,14 @@ def test_who_is_not_measured_yet_counts_as_the_others() -> None:
     assert planned({"a": 100.0, "b": 100.0}, step_s=None).ahead == 0.0
 
 
+def test_who_was_never_measured_is_given_a_short_lease_alone_and_among_others() -> None:
+    stream = Stream(resolve({"selection.keep": KEEP, "train.steps": 10**6}), 10**6)
+    stream.versions.offer(Part.WHOLE, 0)
+    (_, first), *_ = stream.grant([Peer("alone", "cpu", is_ready=True)])
+    assert first.num_candidates <= fleet.LEAST
+    assert set(planned({"a": None, "b": None, "c": None}).leases.values()) == {fleet.LEAST}
+
+
 def test_policies_without_sets_are_given_the_shortest_leases() -> None:
     assert set(planned(dict.fromkeys("abcd", 500.0), is_set=False).leases.values()) == {fleet.LEAST}
 

@@ -48,8 +48,10 @@ def possible_selection(selection: Selection, known_s: float) -> Selection:
 
 
 def _bounded(scores: Floats) -> Floats:
-    # The usual case; a sum with a NaN or an infinity in it is none that can be compared.
-    if float(np.dot(scores, scores)) <= MAX_SCORE:
+    # The usual case in two calls; with a NaN neither comparison holds.
+    if not len(scores) or (
+        np.minimum.reduce(scores) >= -MAX_SCORE and np.maximum.reduce(scores) <= MAX_SCORE
+    ):
         return scores
     # Infinite and NaN stay: they say that there is no score, and are counted where that matters.
     is_huge = np.isfinite(scores) & (np.abs(scores) > MAX_SCORE)

@@ -66,7 +66,9 @@ def plan(
     to_share = most_ahead / 2 * demand if is_set else least * len(speeds)
     shared = {name: to_share * speed / total for name, speed in speeds.items()}
     floor = min(least, whole)
-    leases = {name: round(min(whole, max(floor, share))) for name, share in shared.items()}
+    # Before anybody is measured, no more than can be taken in vain: all of them may be slow.
+    longest = whole if known else floor
+    leases = {name: round(min(longest, max(floor, share))) for name, share in shared.items()}
     if not known or not step_s:
         return Plan(leases, 0.0)
     out = scored = 0.0

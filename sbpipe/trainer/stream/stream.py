@@ -160,6 +160,10 @@ class Stream:
             if kept < 1 or room < 1:
                 self.is_sated = True
                 break
+            if self._config.fills and peer.rate is None:
+                # Nobody knows how slow it is: a whole batch's lease could take it many steps, and its answer
+                # would be as many steps old. Late batches are filled, so the loop does not wait for more.
+                kept = min(kept, share_of(self.keep, fleet.LEAST))
             # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
             most = min(room, kept + (math.ceil(a_pass) if self.ahead else self._config.score_batch_size))
             granted += self._lease(
