@@ -4,27 +4,22 @@ This room imports neither torch nor anything else of sbpipe but its errors, so `
 """
 
 from sbpipe.config.effects import warnings_of
-from sbpipe.config.parser import flatten, parse_assignment, read_tables, read_toml, resolve
-from sbpipe.config.rules import check_together, least_staleness
-from sbpipe.config.schema import (
-    OWN,
+from sbpipe.config.job import (
     CheckpointConfig,
-    Config,
     DataConfig,
     EvalConfig,
-    LinkConfig,
     LossConfig,
     ModelConfig,
     OptimConfig,
     ScheduleConfig,
-    SelectionConfig,
-    SelectorConfig,
-    SyncConfig,
-    TrackersConfig,
     TrainConfig,
     ViewConfig,
-    known_keys,
 )
+from sbpipe.config.parser import flatten, parse_assignment, read_tables, read_toml, resolve
+from sbpipe.config.pipeline import LinkConfig, SelectionConfig, SelectorConfig, SyncConfig, TrackersConfig
+from sbpipe.config.rules import check_together, least_staleness
+from sbpipe.config.schema import Config, known_keys
+from sbpipe.config.setting import OWN
 from sbpipe.config.traits import TRAITS, Traits, keeps_all
 from sbpipe.config.writer import (
     BUDGETS,

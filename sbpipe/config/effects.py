@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from sbpipe.config.schema import Config, SelectionConfig, SyncConfig, TrainConfig
+from sbpipe.config.job import TrainConfig
+from sbpipe.config.pipeline import SelectionConfig, SyncConfig
+from sbpipe.config.schema import Config
 
 Notes = Iterator[str]
 

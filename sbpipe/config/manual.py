@@ -13,7 +13,7 @@ COMMAND = "python -m sbpipe.config.manual > docs/settings.md"
 INTRODUCTION = f"""\
 # Settings
 
-<!-- Made from sbpipe/config/schema.py by `{COMMAND}`; a test compares. Do not edit by hand. -->
+<!-- Made from sbpipe/config by `{COMMAND}`; a test compares. Do not edit by hand. -->
 
 Every setting, its default and what it means. A TOML file holds them by section (`configs/` has examples), and
 `--set selection.keep=0.25` sets any of them on the command line. `sbpipe run --print-config` prints them as
