@@ -216,7 +216,9 @@ class SelectorService:
                 return
             self._said_hello = False
             self._is_lost, self._was_welcomed, self._has_asked = False, True, False
-            self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
+            self._heartbeat_s = message.heartbeat_s
+            # Who gave up first would never look whether the trainer was started again elsewhere.
+            self._lost_after_s = min(message.lost_after_s, self._link.orphan_timeout_s / 2)
             self._inbox.drop_leases()
             self._inbox.put(message)
         elif isinstance(message, Lease):
