@@ -95,13 +95,11 @@ def test_a_killed_rank_is_started_again_with_all_others_and_they_come_to_the_sam
 
 
 def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_once(run_path: Path) -> None:
-    """With a selector in another process; then rank 0 is killed too, then the selector."""
+    """With a selector beside them: a rank is killed, rank 0, the selector, then all; one rank goes on."""
     same = {"train__steps": 0, "train__epochs": 6.0, "checkpoint__every": 5, "selection__policy": "sb"}
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node", "2"]
-    trainer = ["-m", "sbpipe", "trainer", "--run-dir", str(run_path), *settings(**same, train__shard="full")]
-    ranks = subprocess.Popen(
-        [sys.executable, *torchrun, *trainer], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    given = settings(**same, train__shard="full", link__lost_after_s=4.0)
+    trainer = ["-m", "sbpipe", "trainer", "--run-dir", str(run_path), *given]
+    ranks = _torchrun("2", *trainer)
     selectors = [start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL)]
     try:
         wait_for("12 steps", has_steps(run_path, 12))
@@ -111,6 +109,11 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
         wait_for("another restart", lambda: len(events_of(run_path, "resumed")) == 2)
         selectors[0].kill()
         selectors.append(start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL))
+        wait_for("steps after it", has_steps(run_path, 30))
+        for pid in (ranks.pid, *(_rank_below(ranks.pid, rank) for rank in (0, 1))):
+            os.kill(pid, signal.SIGKILL)
+        ranks.communicate(timeout=HANG_S)
+        ranks = _torchrun("1", *trainer, "--resume")
         said, _ = ranks.communicate(timeout=HANG_S)
     finally:
         for process in (ranks, *selectors):
@@ -118,7 +121,22 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
             process.communicate(timeout=HANG_S)
     assert ranks.returncode == 0, said
     summary = summary_of(run_path)
-    assert (summary["status"], summary["candidates"], summary["ranks"]) == ("finished", 3600, 2)
+    assert (summary["status"], summary["candidates"], summary["ranks"]) == ("finished", 3600, 1)
+
+
+def _torchrun(count: str, *command: str) -> "subprocess.Popen[str]":
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--max-restarts",
+        "3",
+        "--nproc-per-node",
+        count,
+    ]
+    return subprocess.Popen(
+        [sys.executable, *launcher, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def test_an_interrupt_ends_all_ranks_at_a_step_and_leaves_a_checkpoint(run_path: Path) -> None:
