@@ -121,6 +121,12 @@ def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:
     assert verdict.lost == "Selectors lost 2."
 
 
+def test_a_run_without_scores_says_whether_it_needed_none_or_had_no_selector_in_time() -> None:
+    none = {**SOUND, "selector.scored": 0}
+    assert "the policy needs no scores" in verdict_of(none).scores
+    assert "no selector was ready in time" in verdict_of({**none, "fill.share": 1.0}).scores
+
+
 def test_an_unknown_number_is_not_guessed() -> None:
     verdict = verdict_of({})
     assert "not known" in verdict.loop

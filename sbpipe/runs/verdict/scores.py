@@ -17,9 +17,7 @@ _NOT_WORSE = "no sign of being worse than random selection"
 def scores_finding(numbers: Numbers) -> Finding:
     """Whether scores said anything."""
     if not number(numbers, "selector.scored"):
-        return Finding(
-            "No candidate was scored: the policy needs no scores.", "nothing was selected by scores"
-        )
+        return _unscored(numbers)
     parts = [part for part in (_blindness(numbers), _coarseness(numbers)) if part]
     fidelity, trust = number(numbers, "fidelity.spearman"), number(numbers, "selection.trust")
     if fidelity is None:
@@ -44,6 +42,14 @@ def scores_finding(numbers: Numbers) -> Finding:
     if fidelity < FAINT:
         return Finding(" ".join(parts), "perhaps worse (scores said nothing)", _knob_of_scores(numbers))
     return Finding(" ".join(parts), f"{_NOT_WORSE} (fidelity {fidelity:.2f})", _knob_of_precision(numbers))
+
+
+def _unscored(numbers: Numbers) -> Finding:
+    """A policy that needs no scores, or one that needs them and had nobody in time to make them."""
+    is_filled = (number(numbers, "fill.share") or 0.0) > 0.0
+    why = "no selector was ready in time" if is_filled else "the policy needs no scores"
+    knob = "a longer budget, or a selector that is ready before the trainer starts" if is_filled else ""
+    return Finding(f"No candidate was scored: {why}.", "nothing was selected by scores", knob)
 
 
 def _ranks(fidelity: float) -> str:
