@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ def one_thread_and_own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 # Hypothesis gives an example 200 ms of its own accord, which a busy machine may exceed.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# A suite that a script runs in the background ignores Ctrl-C, and so would all that it starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTERS = (subprocess, runs._PROCESSES, runs.Forked, browser.Browser)
 """Through these, and nothing else, a test starts a process or a browser."""
