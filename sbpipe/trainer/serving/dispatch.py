@@ -21,7 +21,6 @@ from sbpipe.trainer.serving.claims import possible_selection
 from sbpipe.trainer.serving.filling import ALONE, LATE, STARTING, Filling
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.serving.reception import Reception
-from sbpipe.trainer.serving.rest import Rest
 from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.trainer.stream import fleet
 from sbpipe.trainer.stream.doubts import Doubt
@@ -59,8 +58,7 @@ class Dispatcher:
         self._pace = Pace()
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
         self._finite = FiniteScores() if config.selection.traits.needs_scores else None
-        lock = threading.RLock()
-        self._changed, self._rest = threading.Condition(lock), Rest(lock, port)
+        self._changed = threading.Condition()
         self._num_waiting_for_quiet = 0
         self._failure: BaseException | None = None
         self._is_stopping = False
@@ -73,7 +71,6 @@ class Dispatcher:
         self.num_fallback = 0
         self.most_selectors = 0
         self._num_ready = 0
-        self._may_rest = config.fills and config.selection.traits.chooses_sets
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     # --- called by the loop and the loader --------------------------------------------------------
@@ -108,7 +105,7 @@ class Dispatcher:
         with self._changed:
             self._stream.wait()
             self._changed.notify_all()
-            self._rest.call()
+        self._port.wake()
 
     def batch_started(self, asked_at: float, view_s: float) -> None:
         """The loop, which asked at `asked_at`, begins to train a batch that took `view_s` to load.
@@ -124,7 +121,7 @@ class Dispatcher:
                 self._stream.step_s = self._pace.period_s
             self._stream.start()
             self._changed.notify_all()
-            self._rest.call()
+        self._port.wake()
 
     def step_done(self, strength: float = 1.0, doubt: Doubt | None = None) -> None:
         """The loop has finished a step; leases granted from now on choose like this."""
@@ -134,7 +131,7 @@ class Dispatcher:
             # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
             # thread, begins at once: a turn of it less on the loop's core.
             if self._config.is_clocked:
-                self._rest.call()
+                self._port.wake()
 
     def take_predicted(self, step: int) -> list[Predicted]:
         """What selectors' models predicted in the selections up to the batch of this step."""
@@ -160,7 +157,7 @@ class Dispatcher:
     def _wait_for(self, is_quiet: Callable[[], Any], deadline_s: float) -> bool:
         """Wait until what is out has come; whether it has."""
         self._num_waiting_for_quiet += 1
-        self._rest.call()
+        self._port.wake()
         try:
             return bool(self._changed.wait_for(is_quiet, deadline_s))
         finally:
@@ -172,7 +169,7 @@ class Dispatcher:
             self._is_paused = False
             self._pace.skip(time.perf_counter() - self._paused_at)
             self._changed.notify_all()
-            self._rest.call()
+        self._port.wake()
 
     def leave_out(self, seconds: float) -> None:
         """So much of the time since the last batch was no training."""
@@ -214,7 +211,7 @@ class Dispatcher:
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
-            self._rest.call()
+        self._port.wake()
         if self._thread.is_alive():
             self._thread.join(5.0)
         for name in list(self._roster.peers):
@@ -270,13 +267,10 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             while not self._is_stopping:
-                messages = self._port.receive(
-                    0.0 if self._rest.is_over else self._config.link.heartbeat_s / 2
-                )
+                messages = self._port.receive(self._config.link.heartbeat_s / 2)
                 now = time.monotonic()
                 # Processor time: what this thread costs the loop on a shared core, not how long it waited.
                 with self._changed, self._spans.cpu_span("dispatch"):
-                    self._rest.begin_turn()
                     for name, message in messages:
                         self._handle(name, message, now)
                     self._watch(now)
@@ -285,30 +279,10 @@ class Dispatcher:
                     self._tell()
                 # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
-                with self._changed:
-                    if self._can_rest:
-                        self._rest.take(self._stream.num_started)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
-
-    @property
-    def _can_rest(self) -> bool:
-        """Whether nothing that a selector can say matters before the loop begins its next step.
-
-        The next batch is whole and enough is leased for the one after it. Sets are answered with exactly
-        what was expected of them, so no answer makes room for another lease. Who is still being welcomed, or
-        pulls weights, is not kept waiting.
-        """
-        stream = self._stream
-        return (
-            self._may_rest
-            and not (self._is_paused or self._num_waiting_for_quiet)
-            and stream.num_assembled > stream.num_started
-            and stream.is_sated
-            and all(peer.is_ready and not peer.pulls_weights for peer in self._roster.peers.values())
-        )
 
     def _tell(self) -> None:
         """Wake who waits, but only for what it waits for: a batch, an end, nothing out, another roster."""
@@ -341,7 +315,7 @@ class Dispatcher:
             return
         message = possible_selection(message, now - peer.came_at)
         self._reception.told(peer, message.stats)
-        peer.answered(message.stats, now, len(message.scores), is_timely=not self._rest.was_taken)
+        peer.answered(message.stats, now, len(message.scores))
         with self._spans.span("receive"):
             reason = self._stream.accept(message)
         if self._finite is not None and not reason:

@@ -65,19 +65,15 @@ class Peer:
         self.progressed_at = now
         self._asked = (now, self.stats.busy_s)
 
-    def answered(
-        self, stats: SelectorStats, now: float, considered: int = 0, *, is_timely: bool = True
-    ) -> None:
-        """A selection of so many candidates came from it; not `is_timely`: some time before `now`."""
+    def answered(self, stats: SelectorStats, now: float, considered: int = 0) -> None:
+        """A selection of so many candidates came from it."""
         self.stats, self.answers = stats, self.answers + 1
         worked_s = stats.busy_s - stats.tune_s  # what it measures for itself is over after the first leases
         busy_s, self._busy_s = worked_s - self._busy_s, worked_s
         elapsed_s, self._answered_at = now - self._answered_at, now
         asked, self._asked = self._asked, None
-        if not is_timely:
-            pass  # what its spans saw is all that is known
         # Only of a lease that met it idle: another would count the time that it lay behind the one before.
-        elif asked is not None:
+        if asked is not None:
             asked_at, busy_before_s = asked
             self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_before_s)))
             # Beyond the usual way: what it waited for a core before it began, which its spans do not see.

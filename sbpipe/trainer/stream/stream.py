@@ -90,8 +90,6 @@ class Stream:
         """What a step takes a loop that does not wait; None = not known, or nobody asks."""
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
-        self.is_sated = False
-        """Whether as much was granted as may be out: more only when the loop goes on."""
         self.yielded = Yield(config.selection, num_examples)
         self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
 
@@ -99,7 +97,6 @@ class Stream:
 
     def grant(self, peers: list[Peer]) -> list[tuple[Peer, Lease]]:
         """The leases to send now, given the peers that are ready."""
-        self.is_sated = False
         if not peers or self.has_enough_batches() or self.versions.published < 0:
             return []
         if self._config.is_clocked:
@@ -158,7 +155,6 @@ class Stream:
             others = max(1, len(idle) - len(granted))
             kept, room = math.ceil(needed / others), math.ceil(free / others)
             if kept < 1 or room < 1:
-                self.is_sated = True
                 break
             if self._config.fills and peer.rate is None:
                 # Nobody knows how slow it is: a whole batch's lease could take it many steps, and its answer
@@ -184,7 +180,6 @@ class Stream:
         target = max(base, plan.ahead + fleet.MARGIN) if self.sync.depth > 1 else base
         short = min(most_ahead, target) * self.batch_size - coming
         if short <= 0.0:
-            self.is_sated = True
             return []
         able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if self.is_waiting else 2)]
         # Who was never measured comes first, or would never be.
@@ -195,7 +190,6 @@ class Stream:
             # Whole leases, unless the next batch would not be whole.
             least = min(candidates * self.yielded.rate, self.batch_size) / 2
             if short <= 0.0 or (short < least and coming >= self.batch_size):
-                self.is_sated = True
                 break
             more = self._fleet_lease(peer, candidates)
             if not more:
