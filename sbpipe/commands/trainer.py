@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     place = place or ALONE
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
-    cores.pin_role("trainer", config.train.device, config.train.threads, _cores_of(config, place))
+    spare = cores.pin_role("trainer", config.train.device, config.train.threads, _cores_of(config, place))
     from sbpipe.process import roles
 
     if (names := wanted(config)) and not os.environ.get(SUPERVISED):
@@ -73,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
     watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
     role = roles.run_inline if config.is_one_process else roles.run_trainer
     bulletin = Bulletin.inherited()
-    doing = {} if bulletin is None else {"doing": bulletin.doing}
+    # In one process the dispatcher's thread scores, which is the work of the same device.
+    own: dict[str, Any] = {} if config.is_one_process else {"spare": spare}
+    if bulletin is not None:
+        own["doing"] = bulletin.doing
     summary: dict[str, Any] = {}
     try:
         summary = role(
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             on_open=watcher.open,
             place=place,
-            **doing,
+            **own,
         )
     except SbpipeError as error:
         summary = error.summary if isinstance(error, ResultsError) else {}

@@ -3,8 +3,8 @@
 import ctypes
 import importlib.util
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Drivers of NVIDIA, AMD, WSL, the kernel's accel class and Ascend: torch is not imported yet to ask.
@@ -46,18 +46,45 @@ def pin(cores: list[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
+class SpareCores:
+    """Cores on which a role does not compute, for its threads that talk, load and write.
+
+    Where a core trains, a thread that wakes for a message takes its time and its caches from the step.
+    """
+
+    def __init__(self, cores: Collection[int] = ()) -> None:
+        """None of them: threads stay where whoever starts them is."""
+        self._cores = frozenset(cores)
+
+    @contextmanager
+    def for_threads(self) -> Iterator[None]:
+        """Threads that are started meanwhile begin, and stay, on these cores."""
+        own = os.sched_getaffinity(0)
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, own)
+
+
+NO_SPARE_CORES = SpareCores()
+
+
 def pin_role(
     role: str, device: str, threads: int, own: Callable[[list[int], int], list[int]] | None = None
-) -> None:
-    """Pin a role to its cores, if it has some of its own.
+) -> SpareCores:
+    """Pin a role to its cores, if it has some of its own; the cores that it leaves.
 
-    `own` chooses from the available cores where a role's usual share is not meant.
+    `own` chooses from the available cores where a role's usual share is not meant: then others have the rest.
     """
     if computes_on_cpu(device):
         keep_memory()
-    cores = cores_of(role, device, threads, own)
-    if cores is not None:
-        pin(cores)
+    available, cores = os.sched_getaffinity(0), cores_of(role, device, threads, own)
+    if cores is None:
+        return NO_SPARE_CORES
+    pin(cores)
+    return NO_SPARE_CORES if own else SpareCores(available.difference(cores))
 
 
 def cores_of(

@@ -21,6 +21,7 @@ from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.beside import keep_to_what_is_left
+from sbpipe.machine.cores import NO_SPARE_CORES, SpareCores
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import ALONE, Place
 from sbpipe.records import Lease, RunEnd, SelectorStats
@@ -71,15 +72,20 @@ def run_trainer(
     on_open: Callable[[RunDir], None],
     doing: Doing = _tell_nobody,
     place: Place = ALONE,
+    spare: SpareCores = NO_SPARE_CORES,
 ) -> dict[str, Any]:
-    """Train with selectors that connect; returns the summary; {} on ranks but 0."""
+    """Train with selectors that connect; returns the summary; {} on ranks but 0.
+
+    `spare` are cores for what is not training, beside those that this process is pinned to.
+    """
     began = time.perf_counter()
     setup, group = _begin(config, path, place, resume=resume, overwrite=overwrite)
     if place.rank and group is not None:
         Follower(setup, group).run()
         return {}
     # Before the run directory is opened: an address in use must leave nothing behind there.
-    listener = Listener(config.link)
+    with spare.for_threads():
+        listener = Listener(config.link)
     port = listener.port
     try:
         run_dir = _open_run_dir(
@@ -103,7 +109,7 @@ def run_trainer(
             events = opened(EventLog(run_dir.path / TRAINER_EVENTS, "trainer"))
             slots = opened(setup.slots(port.session))
             engine = engine_of(setup, group, port, slots, events)
-            run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing)
+            run = TrainerRun(setup, run_dir, engine, events, began=began, doing=doing, spare=spare)
         return finished(run.run(resume=resume), group)
     finally:
         listener.withdraw()

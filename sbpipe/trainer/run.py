@@ -9,6 +9,7 @@ from typing import Any
 
 from sbpipe.config import warnings_of
 from sbpipe.errors import ConfigError, PeerLost, RankLost
+from sbpipe.machine.cores import NO_SPARE_CORES, SpareCores
 from sbpipe.records import RunEnd
 from sbpipe.runs.directory import RunDir
 from sbpipe.runs.events import EventLog
@@ -42,21 +43,24 @@ class TrainerRun:
         *,
         began: float,
         doing: Callable[[str], None] = lambda what: None,
+        spare: SpareCores = NO_SPARE_CORES,
     ) -> None:
         """`began` is when the process began, on the performance counter: start-up counts too.
 
         `doing` is told what the run does, again and again: whoever waits for its end sees that it goes on.
+        `spare` are the cores of all threads but the loop's.
         """
         config = setup.config
         self._setup, self._run_dir, self._engine, self._events = setup, run_dir, engine, events
-        self._doing = doing
+        self._doing, self._spare = doing, spare
         self._telemetry = Telemetry(events, setup.spans, engine, process_began=began)
-        self._checkpoints = Checkpoints(
-            run_dir.path / CHECKPOINTS,
-            config.checkpoint.keep,
-            on_piece=lambda: doing("writing a checkpoint"),
-            warn=self._warn,
-        )
+        with spare.for_threads():
+            self._checkpoints = Checkpoints(
+                run_dir.path / CHECKPOINTS,
+                config.checkpoint.keep,
+                on_piece=lambda: doing("writing a checkpoint"),
+                warn=self._warn,
+            )
         self._results = Results(config, run_dir, self._checkpoints)
         self._accounts = Accounts(
             config,
@@ -86,7 +90,8 @@ class TrainerRun:
         self._say_start()
         try:
             first_step = self._resume() if resume else self._begin()
-            self._engine.start()
+            with self._spare.for_threads():
+                self._engine.start()
             with _stop_on_signal(self._loop.is_stopped):
                 summary = self._finish(self._loop.run(first_step))
         except BaseException as error:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -91,3 +92,24 @@ def test_such_a_selector_is_pinned_with_all_its_threads_after_torch_was_imported
     done = subprocess.run([sys.executable, "-c", _KEEPS], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "True", "19"]
     assert "the trainer has cuda:0, the only accelerator, so candidates are scored on the CPU" in done.stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_threads_that_do_not_compute_start_on_the_cores_that_are_left() -> None:
+    first, *rest = sorted(os.sched_getaffinity(0))
+    own = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {first})
+        with cores.SpareCores(rest).for_threads():
+            spared = affinity_of_a_thread()
+        assert (spared, os.sched_getaffinity(0)) == (set(rest), {first})
+        with cores.NO_SPARE_CORES.for_threads():
+            assert affinity_of_a_thread() == {first}
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def affinity_of_a_thread() -> set[int]:
+    """The cores of a thread that is started now."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(os.sched_getaffinity, 0).result()

@@ -29,6 +29,7 @@ from support.runs import (
 
 from sbpipe.link.keys import make_keys
 from sbpipe.link.notices import Notice
+from sbpipe.machine import cores
 from sbpipe.runs import read_run
 from sbpipe.show.report.lanes import pairs_of
 from sbpipe.weights.leftovers import SHARED_MEMORY, leftovers
@@ -92,6 +93,23 @@ def test_a_pipelined_run_finishes_and_leaves_nothing_behind(run_path: Path) -> N
     assert {"trainer.log", "selector-0.log"} == {entry.name for entry in (run_path / "logs").iterdir()}
     assert list(run_path.glob("events-selector-*.jsonl"))
     nothing_is_left(run_path)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_on_the_cores_that_train_only_the_loop_runs(run_path: Path) -> None:
+    run = start("run", "--run-dir", str(run_path), *settings(train__steps=0, train__epochs=1000.0))
+    wait_for("steps", has_steps(run_path, 5))
+    trainer = pid_of(run_path, "trainer")
+    own = cores.share("trainer", 0)
+    loop, others = os.sched_getaffinity(trainer), list[set[int]]()
+    for thread in os.listdir(f"/proc/{trainer}/task"):
+        if int(thread) != trainer:
+            others.append(os.sched_getaffinity(int(thread)))
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=HANG_S)
+    assert loop == set(own)
+    # Messages, loading, checkpoints and the sockets' own two: none of them where a step computes.
+    assert sum(not each & set(own) for each in others) >= 5
 
 
 def test_two_selectors_train_every_candidate_once(run_path: Path) -> None:
