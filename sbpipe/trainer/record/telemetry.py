@@ -224,7 +224,7 @@ class Telemetry:
             idle=self._ratio("wait"),
             selector_idle=1.0 - self._selector_busy(self._loop_s()),
             selectors=len(self._roster.ready()),
-            queue=self._stream.on_hand,
+            queue=self._stream.now.on_hand,
             **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard", "trust")},
             **self._worth("worth_ess"),
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),

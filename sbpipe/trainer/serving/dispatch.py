@@ -135,11 +135,7 @@ class Dispatcher:
 
     def take_predicted(self, step: int) -> list[Predicted]:
         """What selectors' models predicted in the selections up to the batch of this step."""
-        predicted, taken = self._stream.predicted, list[Predicted]()
-        # A deque needs no lock: the other thread only appends.
-        while predicted and predicted[0][0] <= step:
-            taken.append(predicted.popleft()[1])
-        return taken
+        return self._stream.predicted.take(step)
 
     def pause(self, deadline_s: float) -> None:
         """Grant nothing more and wait for what is out: time that does not count must gain nothing.
