@@ -180,7 +180,7 @@ class Engine:
         if outcome.is_here:
             self.settle()
         with self._spans.span("steer"):
-            self.steering.observe(outcome, self._dispatcher.take_predicted(batch.step))
+            self.steering.observe(outcome, self.stream.predicted.take(batch.step))
         return outcome
 
     def settle(self) -> None:
@@ -269,10 +269,8 @@ class Engine:
             "sync.applied": int(self.roster.total(lambda stats: stats.applied)),
             "selector.scored": int(self.roster.total(lambda stats: stats.scored)),
             "selector.lost": self.roster.num_lost,
-            "lease.fenced": self._dispatcher.num_fenced,
-            "lease.fallback": self._dispatcher.num_fallback,
             "link.dropped": sum(self._port.dropped.values()),
-            **self._dispatcher.filled,
+            **self._dispatcher.totals(),
         }
 
     @property
