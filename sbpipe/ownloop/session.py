@@ -37,7 +37,7 @@ from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
 from sbpipe.selection import TrainedLosses
-from sbpipe.selector.build import assemble_own
+from sbpipe.selector.assemble import assemble_own
 from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text

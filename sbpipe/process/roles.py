@@ -30,7 +30,8 @@ from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import TrainedLosses
-from sbpipe.selector.build import Builder, assemble
+from sbpipe.selector.assemble import assemble
+from sbpipe.selector.build import Builder
 from sbpipe.selector.finder import Finder
 from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob
