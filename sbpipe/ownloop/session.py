@@ -5,34 +5,32 @@ What `trainer/run.py` is to our loop, this is to theirs: no optimizer, no checkp
 those are the user's. It must not know how batches are paired with losses.
 """
 
-import copy
 import logging
 import shutil
 import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from sbpipe.config import Config, digest, warnings_of
+from sbpipe.config import digest, warnings_of
 from sbpipe.data.own_batches import OwnBatches, PartedBatches
 from sbpipe.errors import ModelError
 from sbpipe.link.inline import InlinePort
-from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import own_place
 from sbpipe.ownloop.keeper import Keeper
+from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.shares import SharedParts
-from sbpipe.process.roles import INLINE
-from sbpipe.records import Ids, Lease, Manifest, RunEnd
+from sbpipe.process.inline import INLINE, port_to
+from sbpipe.records import Ids, RunEnd
 from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
@@ -41,7 +39,8 @@ from sbpipe.selector.assemble import assemble_own
 from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text
-from sbpipe.trainer.engine import Engine, Job
+from sbpipe.trainer.engine import Engine
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.lead import announce_publishes
 from sbpipe.trainer.record.accounts import Accounts, Trained
@@ -54,32 +53,6 @@ from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a loop is to run with; all of it checked."""
-
-    job: OwnJob
-    config: Config
-    path: Path
-    accumulate: int
-    has_own_selector: bool
-    """Whether the loop starts a selector itself."""
-    published: nn.Module
-    """Whose weights selectors score with."""
-    skeleton: nn.Module | None = None
-    """Of several ranks, the model as it was before anything cut it up."""
-
-    def twin(self) -> OwnJob:
-        """The job with a model of its own, whole."""
-        whole = self.job.model if self.skeleton is None else self.skeleton
-        return OwnJob(self.job.data, copy.deepcopy(whole), self.job.losses)
-
-    def manifest(self) -> Manifest:
-        """The layout of snapshots."""
-        whole = self.job.model if self.skeleton is None else self.skeleton
-        return OwnJob(self.job.data, whole, self.job.losses).manifest(self.config.sync.dtype)
 
 
 class Session:
@@ -209,14 +182,7 @@ class Session:
             self.events,
             trained,
         )
-
-        def handle(message: Message) -> list[Message]:
-            devices.make_current(self._device)  # in the dispatcher's thread
-            if isinstance(message, Lease):
-                return [selector.answer(message)]
-            return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []
-
-        return InlinePort(handle, INLINE)
+        return port_to(selector, self._device)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         plan = self._plan

@@ -23,8 +23,8 @@ from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.names import LOOP_STAGES, stages_of
 from sbpipe.runs.spans import Spans
-from sbpipe.trainer.engine import Job
 from sbpipe.trainer.first_weights import load_first_weights
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.stream.scores import refuse_forgetting
