@@ -30,7 +30,7 @@ from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.shares import SharedParts
 from sbpipe.process.inline import INLINE, port_to
-from sbpipe.records import Ids, RunEnd
+from sbpipe.records import Ids, Manifest, RunEnd
 from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
@@ -112,17 +112,7 @@ class Session:
         slots = slots_for(config, manifest, self._device, session)
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
-        classes = plan.job.data.classes
-        job = Job(
-            config=config,
-            model=plan.published,
-            manifest=manifest,
-            examples=self._examples(batches),
-            num_examples=plan.job.data.num_examples,
-            num_classes=0 if classes is None else int(classes.max()) + 1,
-            classes=classes,
-            fingerprints=fingerprints,
-        )
+        job = self._job(manifest, fingerprints, self._examples(batches))
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         self._opened.callback(self.engine.close)
@@ -141,6 +131,31 @@ class Session:
             self._began,
             plan.path,
         )
+        self.keeper = self._keeper_of(twin)
+
+    def _job(self, manifest: Manifest, fingerprints: dict[str, str], examples: Examples) -> Job:
+        """What the engine selects from and publishes."""
+        data = self._plan.job.data
+        return Job(
+            config=self.config,
+            model=self._plan.published,
+            manifest=manifest,
+            examples=examples,
+            num_examples=data.num_examples,
+            num_classes=0 if data.classes is None else int(data.classes.max()) + 1,
+            classes=data.classes,
+            fingerprints=fingerprints,
+        )
+
+    def _examples(self, batches: OwnBatches) -> Examples:
+        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
+        if self._group is None:
+            return PartedBatches(batches, self.accumulate)
+        return SharedParts(batches, self.accumulate, self._group)
+
+    def _keeper_of(self, twin: OwnJob) -> Keeper:
+        """Who starts the selector of this host, if the loop starts one; its job lies in a file."""
+        plan, config = self._plan, self.config
         count = int(plan.has_own_selector and self._listener is not None)
         if count:
             self._opened.callback((plan.path / JOB).unlink, missing_ok=True)
@@ -148,13 +163,7 @@ class Session:
             write_job(OwnJob(twin.data, twin.model.cpu(), twin.losses), plan.path / JOB)
         # The loop's device is the trainer's: `auto` must not give it to a selector, or leave another idle.
         told = replace(config, train=replace(config.train, device=str(self._device)))
-        self.keeper = Keeper(told, plan.path, count, self.is_over)
-
-    def _examples(self, batches: OwnBatches) -> Examples:
-        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
-        if self._group is None:
-            return PartedBatches(batches, self.accumulate)
-        return SharedParts(batches, self.accumulate, self._group)
+        return Keeper(told, plan.path, count, self.is_over)
 
     def _digest(self) -> str | None:
         """None where no rank has all weights, and the others are not here to give theirs."""
