@@ -51,28 +51,37 @@ def run(args: argparse.Namespace) -> int:
     config, _ = resolve_or_print(args)
     if config is None:
         return 0
-    if place is None and config.num_ranks > 1:
-        way_out = (
-            f"Start it with `sbpipe run`, or torchrun --nproc-per-node {config.num_ranks} -m sbpipe trainer"
-        )
-        raise ConfigError(
-            "train.ranks", config.num_ranks, "this is one process, and nothing starts the others", way_out
-        )
+    if place is None:
+        _refuse_missing_ranks(config)
     path = args.run_dir or default_path(config.mode)
     place = place or ALONE
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
     leave_at_once()
     spare = cores.pin_role("trainer", config.train.device, config.train.threads, _cores_of(config, place))
+    _warn_of_trackers(config, path)
+    bulletin = Bulletin.inherited()
+    summary = _train(args, config, path, place, spare, bulletin)
+    if not summary:
+        return 0
+    code = 0 if summary["status"] == "finished" else STOPPED
+    if bulletin is not None:
+        bulletin.leave({"summary": plain(summary), "code": code})
+    return code
+
+
+def _train(
+    args: argparse.Namespace,
+    config: Config,
+    path: Path,
+    place: Place,
+    spare: cores.SpareCores,
+    bulletin: Bulletin | None,
+) -> dict[str, Any]:
+    """Train, and show it where nobody else does; the summary. A supervisor is left the error's last word."""
     from sbpipe.process import roles
 
-    if (names := wanted(config)) and not os.environ.get(SUPERVISED):
-        flags = " ".join(f"--{name}" for name in names)
-        logging.getLogger("sbpipe").warning(
-            "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
-        )
     watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
     role = roles.run_inline if config.is_one_process else roles.run_trainer
-    bulletin = Bulletin.inherited()
     # In one process the dispatcher's thread scores, which is the work of the same device.
     own: dict[str, Any] = {} if config.is_one_process else {"spare": spare}
     if bulletin is not None:
@@ -98,12 +107,25 @@ def run(args: argparse.Namespace) -> int:
         watcher.close()
         if summary and not watcher.is_supervised:
             say_ending(path, summary)
-    if not summary:
-        return 0
-    code = 0 if summary["status"] == "finished" else STOPPED
-    if bulletin is not None:
-        bulletin.leave({"summary": plain(summary), "code": code})
-    return code
+    return summary
+
+
+def _refuse_missing_ranks(config: Config) -> None:
+    if config.num_ranks > 1:
+        way_out = (
+            f"Start it with `sbpipe run`, or torchrun --nproc-per-node {config.num_ranks} -m sbpipe trainer"
+        )
+        raise ConfigError(
+            "train.ranks", config.num_ranks, "this is one process, and nothing starts the others", way_out
+        )
+
+
+def _warn_of_trackers(config: Config, path: Path) -> None:
+    if (names := wanted(config)) and not os.environ.get(SUPERVISED):
+        flags = " ".join(f"--{name}" for name in names)
+        logging.getLogger("sbpipe").warning(
+            "trackers have no effect on a trainer alone; beside it: sbpipe track %s %s", path, flags
+        )
 
 
 def _join_ranks(args: argparse.Namespace, place: Place) -> bool:

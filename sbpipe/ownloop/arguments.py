@@ -136,14 +136,7 @@ def make_config(
             f"select: accumulate = {accumulate!r}: must be a whole number from 1: the batches of one "
             "optimizer step"
         )
-    for key in given:
-        if key in _TAKEN:
-            raise ConfigError(key, given[key], f"{_TAKEN[key]} decides it", "Leave it out")
-        if key.startswith(_NOT_OURS) and key not in _ALLOWED and key in known_keys():
-            reason = "it belongs to `sbpipe run`, and here the loop is yours"
-            raise ConfigError(key, given[key], reason, "Leave it out")
-    if given.get("mode") == "data-parallel":
-        raise ConfigError("mode", "data-parallel", "it has no selection", "Leave it out")
+    _refuse_settings(given)
     own: dict[str, Any] = {
         "data.name": OWN,
         "model.name": OWN,
@@ -173,3 +166,15 @@ def make_config(
         )
     refuse_forgetting(config, num_examples)
     return config
+
+
+def _refuse_settings(given: Mapping[str, Any]) -> None:
+    """Refuse what the arguments of `select` decide, and what is a user's own here."""
+    for key in given:
+        if key in _TAKEN:
+            raise ConfigError(key, given[key], f"{_TAKEN[key]} decides it", "Leave it out")
+        if key.startswith(_NOT_OURS) and key not in _ALLOWED and key in known_keys():
+            reason = "it belongs to `sbpipe run`, and here the loop is yours"
+            raise ConfigError(key, given[key], reason, "Leave it out")
+    if given.get("mode") == "data-parallel":
+        raise ConfigError("mode", "data-parallel", "it has no selection", "Leave it out")

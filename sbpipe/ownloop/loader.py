@@ -23,9 +23,10 @@ from sbpipe.config import digest
 from sbpipe.errors import ModelError
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.journey import Journey
+from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.ranks import FollowingJourney, LeadingJourney, group_of
 from sbpipe.ownloop.rehearsal import rehearse
-from sbpipe.ownloop.session import Plan, Session, say_verdict
+from sbpipe.ownloop.session import Session, say_verdict
 from sbpipe.records import Ids, RunEnd
 from sbpipe.trainer.checkpoint_file import frozen, thawed
 

@@ -18,7 +18,8 @@ from sbpipe.errors import ModelError, RankLost, UserError
 from sbpipe.machine.place import own_place
 from sbpipe.ownloop.handed import Due, Handed, LoopError
 from sbpipe.ownloop.journey import Journey, check_losses
-from sbpipe.ownloop.session import Plan, Session
+from sbpipe.ownloop.plan import Plan
+from sbpipe.ownloop.session import Session
 from sbpipe.ownloop.shares import SharedParts
 from sbpipe.records import Part, RunEnd
 from sbpipe.trainer.ranks.follower import Ahead, shares_of

@@ -8,7 +8,7 @@ import torch
 
 from sbpipe.data.own_batches import OwnBatches
 from sbpipe.models.losses import check_loss
-from sbpipe.ownloop.session import Plan
+from sbpipe.ownloop.plan import Plan
 
 
 def rehearse(plan: Plan) -> None:

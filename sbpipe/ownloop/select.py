@@ -15,9 +15,9 @@ from torch import nn
 from sbpipe.models.stand_in import Losses
 from sbpipe.ownloop.arguments import batch_size_of, make_config, make_job, unwrapped
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.ranks import num_ranks, whole_copy
 from sbpipe.ownloop.role import serve
-from sbpipe.ownloop.session import Plan
 from sbpipe.runs.directory import default_path
 from sbpipe.selector.job import OwnJob
 

@@ -5,43 +5,42 @@ What `trainer/run.py` is to our loop, this is to theirs: no optimizer, no checkp
 those are the user's. It must not know how batches are paired with losses.
 """
 
-import copy
 import logging
 import shutil
 import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from sbpipe.config import Config, digest, warnings_of
+from sbpipe.config import digest, warnings_of
 from sbpipe.data.own_batches import OwnBatches, PartedBatches
 from sbpipe.errors import ModelError
 from sbpipe.link.inline import InlinePort
-from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import own_place
 from sbpipe.ownloop.keeper import Keeper
+from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.shares import SharedParts
-from sbpipe.process.roles import INLINE
-from sbpipe.records import Ids, Lease, Manifest, RunEnd
+from sbpipe.process.inline import INLINE, port_to
+from sbpipe.records import Ids, Manifest, RunEnd
 from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
 from sbpipe.selection import TrainedLosses
-from sbpipe.selector.build import assemble_own
+from sbpipe.selector.assemble import assemble_own
 from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob, write_job
 from sbpipe.show.terminal import verdict_text
-from sbpipe.trainer.engine import Engine, Job
+from sbpipe.trainer.engine import Engine
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.lead import announce_publishes
 from sbpipe.trainer.record.accounts import Accounts, Trained
@@ -54,32 +53,6 @@ from sbpipe.weights.replica import SlotSource
 from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a loop is to run with; all of it checked."""
-
-    job: OwnJob
-    config: Config
-    path: Path
-    accumulate: int
-    has_own_selector: bool
-    """Whether the loop starts a selector itself."""
-    published: nn.Module
-    """Whose weights selectors score with."""
-    skeleton: nn.Module | None = None
-    """Of several ranks, the model as it was before anything cut it up."""
-
-    def twin(self) -> OwnJob:
-        """The job with a model of its own, whole."""
-        whole = self.job.model if self.skeleton is None else self.skeleton
-        return OwnJob(self.job.data, copy.deepcopy(whole), self.job.losses)
-
-    def manifest(self) -> Manifest:
-        """The layout of snapshots."""
-        whole = self.job.model if self.skeleton is None else self.skeleton
-        return OwnJob(self.job.data, whole, self.job.losses).manifest(self.config.sync.dtype)
 
 
 class Session:
@@ -139,17 +112,7 @@ class Session:
         slots = slots_for(config, manifest, self._device, session)
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
-        classes = plan.job.data.classes
-        job = Job(
-            config=config,
-            model=plan.published,
-            manifest=manifest,
-            examples=self._examples(batches),
-            num_examples=plan.job.data.num_examples,
-            num_classes=0 if classes is None else int(classes.max()) + 1,
-            classes=classes,
-            fingerprints=fingerprints,
-        )
+        job = self._job(manifest, fingerprints, self._examples(batches))
         port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         self._opened.callback(self.engine.close)
@@ -168,6 +131,31 @@ class Session:
             self._began,
             plan.path,
         )
+        self.keeper = self._keeper_of(twin)
+
+    def _job(self, manifest: Manifest, fingerprints: dict[str, str], examples: Examples) -> Job:
+        """What the engine selects from and publishes."""
+        data = self._plan.job.data
+        return Job(
+            config=self.config,
+            model=self._plan.published,
+            manifest=manifest,
+            examples=examples,
+            num_examples=data.num_examples,
+            num_classes=0 if data.classes is None else int(data.classes.max()) + 1,
+            classes=data.classes,
+            fingerprints=fingerprints,
+        )
+
+    def _examples(self, batches: OwnBatches) -> Examples:
+        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
+        if self._group is None:
+            return PartedBatches(batches, self.accumulate)
+        return SharedParts(batches, self.accumulate, self._group)
+
+    def _keeper_of(self, twin: OwnJob) -> Keeper:
+        """Who starts the selector of this host, if the loop starts one; its job lies in a file."""
+        plan, config = self._plan, self.config
         count = int(plan.has_own_selector and self._listener is not None)
         if count:
             self._opened.callback((plan.path / JOB).unlink, missing_ok=True)
@@ -175,13 +163,7 @@ class Session:
             write_job(OwnJob(twin.data, twin.model.cpu(), twin.losses), plan.path / JOB)
         # The loop's device is the trainer's: `auto` must not give it to a selector, or leave another idle.
         told = replace(config, train=replace(config.train, device=str(self._device)))
-        self.keeper = Keeper(told, plan.path, count, self.is_over)
-
-    def _examples(self, batches: OwnBatches) -> Examples:
-        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
-        if self._group is None:
-            return PartedBatches(batches, self.accumulate)
-        return SharedParts(batches, self.accumulate, self._group)
+        return Keeper(told, plan.path, count, self.is_over)
 
     def _digest(self) -> str | None:
         """None where no rank has all weights, and the others are not here to give theirs."""
@@ -209,14 +191,7 @@ class Session:
             self.events,
             trained,
         )
-
-        def handle(message: Message) -> list[Message]:
-            devices.make_current(self._device)  # in the dispatcher's thread
-            if isinstance(message, Lease):
-                return [selector.answer(message)]
-            return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []
-
-        return InlinePort(handle, INLINE)
+        return port_to(selector, self._device)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
         plan = self._plan

@@ -20,7 +20,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring.precision import supported
 from sbpipe.selector.answer import Selector
-from sbpipe.selector.build import assemble
+from sbpipe.selector.assemble import assemble
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.step import TrainStep
 from sbpipe.weights.manifest import build_manifest

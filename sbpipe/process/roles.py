@@ -17,21 +17,22 @@ from sbpipe.errors import RunDirError
 from sbpipe.interrupts import raise_again
 from sbpipe.link.connection import run_dir_of
 from sbpipe.link.inline import InlinePort
-from sbpipe.link.messages import Heartbeat, Message
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.beside import keep_to_what_is_left
 from sbpipe.machine.cores import NO_SPARE_CORES, SpareCores
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import ALONE, Place
-from sbpipe.records import Lease, RunEnd, SelectorStats
+from sbpipe.process.inline import INLINE, port_to
+from sbpipe.records import RunEnd, SelectorStats
 from sbpipe.runs.checkpoints import has_checkpoint
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring.precision import refuse
 from sbpipe.selection import TrainedLosses
-from sbpipe.selector.build import Builder, assemble
+from sbpipe.selector.assemble import assemble
+from sbpipe.selector.build import Builder
 from sbpipe.selector.finder import Finder
 from sbpipe.selector.forward import PASSES
 from sbpipe.selector.job import OwnJob
@@ -49,8 +50,6 @@ from sbpipe.weights.slots import Slots
 log = logging.getLogger("sbpipe")
 
 _LETTING_GO_S = 2.0
-INLINE = "inline"
-"""The name of the selector that lives in the trainer's process."""
 
 Doing = Callable[[str], None]
 """Is told again and again what a trainer does, so that whoever waits for its end sees that it goes on."""
@@ -192,14 +191,7 @@ def inline_port(
     """A port whose one peer is a selector in this process, which answers in the caller's thread."""
     spans, _ = spans_on(setup.device, PASSES)
     selector, _ = assemble(setup.config, setup.data, SlotSource(slots), setup.device, spans, events, trained)
-
-    def handle(message: Message) -> list[Message]:
-        devices.make_current(setup.device)  # the caller's thread is the dispatcher's, which knows no device
-        if isinstance(message, Lease):
-            return [selector.answer(message)]
-        return [Heartbeat(selector.progress)] if isinstance(message, Heartbeat) else []
-
-    return InlinePort(handle, INLINE)
+    return port_to(selector, setup.device)
 
 
 def _open_run_dir(

@@ -22,7 +22,7 @@ from sbpipe.records import Floats, Lot
 from sbpipe.scoring.any_scorer import AnyScorer
 from sbpipe.scoring.captured import check_way
 from sbpipe.scoring.dynamic import DynamicProgram
-from sbpipe.scoring.likeness import SAME
+from sbpipe.scoring.likeness import SAME, believable
 from sbpipe.scoring.norms import batch_norms, batch_statistics
 from sbpipe.scoring.places import places_of
 from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
@@ -208,7 +208,7 @@ class OwnScorer(AnyScorer):
     def _scored(self, queued: Queued, found: Found) -> Scored:
         if "is_sound" in found:
             self._is_sound = bool(found["is_sound"])
-        scores: Floats = found["losses"] if self._is_sound else np.full_like(found["losses"], np.nan)
+        scores = believable(found["losses"], is_sound=bool(self._is_sound))
         self.num_overflowed += len(scores) - int(np.isfinite(scores).sum())
         if self._has_overflowed(scores, queued.again):
             return self._repeated(queued)

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sbpipe.errors import DataError, DeviceError, ModelError
-from sbpipe.machine.devices import is_out_of_memory
+from sbpipe.errors import DataError, ModelError
 from sbpipe.machine.layout import DTYPES, laid_out, layout_of, placed
 from sbpipe.machine.numerics import full_float32, rounds_float32
 from sbpipe.models.losses import PerExampleLoss
@@ -25,10 +24,10 @@ from sbpipe.scoring.any_scorer import AnyScorer
 from sbpipe.scoring.blindness import CHECKED
 from sbpipe.scoring.captured import check_way, named
 from sbpipe.scoring.compiling import told
-from sbpipe.scoring.dynamic import DynamicProgram
-from sbpipe.scoring.likeness import SAME, SIMILAR, finite_rows, is_near
+from sbpipe.scoring.likeness import SAME, SIMILAR, believable, finite_rows, is_near, rows_to_learn_from
+from sbpipe.scoring.making import program_for
 from sbpipe.scoring.places import places_of
-from sbpipe.scoring.programs import ByteProgram, FloatProgram, Program
+from sbpipe.scoring.programs import FloatProgram, Program
 from sbpipe.scoring.queued import Again, Found, Queued, Scored
 from sbpipe.scoring.scale import Scale
 
@@ -68,24 +67,7 @@ class Scorer(AnyScorer):
 
     @torch.inference_mode()
     def _make(self, precision: str) -> tuple[str, Program]:
-        try:
-            if precision == "int8":
-                if not self._folds:
-                    raise ValueError("what is traced of its forward pass computes something else")
-                return precision, _in_bytes(self.model, self.device)
-            return precision, FloatProgram(self.model, precision, folded=self._folds, compiled=self._compiles)
-        # A user's model may resist being traced, copied or quantised in ways of its own.
-        except Exception as error:
-            if precision == "fp32" or isinstance(error, DeviceError) or is_out_of_memory(error):
-                raise
-            kind = "quantised" if precision == "int8" else f"cast to {precision}"
-            log.warning(
-                "selector.precision = %r: the model cannot be %s: %s. It is scored in fp32",
-                precision,
-                kind,
-                error,
-            )
-            return "fp32", FloatProgram(self.model, "fp32", folded=self._folds, compiled=self._compiles)
+        return program_for(self.model, precision, self.device, folded=self._folds, compiled=self._compiles)
 
     @staticmethod
     def newest(chunks: Sequence[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
@@ -234,12 +216,7 @@ class Scorer(AnyScorer):
 
     def _without_nonsense(self, losses: Floats, finite: NDArray[np.bool_] | None) -> Floats:
         """NaN where the inputs or weights were not finite; counts what is not finite."""
-        # With weights that are not finite no score can be believed, whatever a saturating layer made of it.
-        if not self._is_sound:
-            losses = np.full_like(losses, np.nan)
-        # Found beforehand, because neither a fused ReLU nor a byte lets NaN through to the loss.
-        elif finite is not None and not finite.all():
-            losses = np.where(finite, losses, np.float32(np.nan))
+        losses = believable(losses, is_sound=bool(self._is_sound), finite=finite)
         count = len(losses) - int(np.isfinite(losses).sum())
         if count and not self.num_overflowed and not self._is_trial:
             found = (
@@ -295,7 +272,7 @@ class Scorer(AnyScorer):
 
         The losses both ways, where they are to be compared.
         """
-        rows = self._sound_rows(inputs)
+        rows = rows_to_learn_from(inputs)
         inputs, targets = self._laid_out(self._shrunk(inputs[rows])), targets[rows]
         compared = (inputs[:CHECKED], targets[:CHECKED])
         evaluated = self._losses(self.model(compared[0]), compared[1]) if is_compared else None
@@ -308,25 +285,3 @@ class Scorer(AnyScorer):
         if evaluated is None or outputs is None:
             return {}
         return {"evaluated": evaluated, "batch": self._losses(outputs[:CHECKED], compared[1])}
-
-    def _sound_rows(self, inputs: Tensor) -> Tensor:
-        """The candidates whose inputs are finite. On an accelerator, whose host would have to wait to know
-        how many they are, the first of them stands in for each of the others.
-        """
-        finite = finite_rows(inputs)
-        if self.device.type == "cpu":
-            return finite
-        places = torch.arange(len(inputs), device=self.device)
-        return torch.where(finite, places, finite.int().argmax())
-
-
-def _in_bytes(model: nn.Module, device: torch.device) -> Program:
-    """The model in integers, as far as the device has them; a DeviceError where it has none for it."""
-    if device.type == "cpu":
-        return ByteProgram(model)
-    try:
-        return DynamicProgram(model)
-    except ValueError as error:
-        raise DeviceError(
-            f"selector.precision = 'int8': {error}. Write fp16, or auto for the fastest that ranks alike"
-        ) from None

@@ -14,24 +14,23 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.machine.copies import Downloads
-from sbpipe.records import Classes, Floats, Manifest, Part, RunEnd, TrainBatch
+from sbpipe.records import Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.pacing import Pacer, SyncPace
 from sbpipe.trainer.record.census import Census
 from sbpipe.trainer.serving.dispatch import Dispatcher
-from sbpipe.trainer.serving.feed import Examples, Feed
+from sbpipe.trainer.serving.feed import Feed
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.steering.steering import Steering
@@ -43,27 +42,6 @@ from sbpipe.weights.slots import Slots
 
 QUIET_DEADLINE_S = 10.0
 """How long a pause or a checkpoint waits for leases that are out."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is selected from and trained: the part of a run that its selectors must agree on."""
-
-    config: Config
-    model: nn.Module
-    manifest: Manifest
-    examples: Examples
-    num_examples: int
-    num_classes: int
-    classes: Classes | None
-    fingerprints: dict[str, str]
-    irreducible: Floats | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        device: torch.device = next(iter(self.model.state_dict().values())).device
-        return device
 
 
 class Engine:
@@ -180,7 +158,7 @@ class Engine:
         if outcome.is_here:
             self.settle()
         with self._spans.span("steer"):
-            self.steering.observe(outcome, self._dispatcher.take_predicted(batch.step))
+            self.steering.observe(outcome, self.stream.predicted.take(batch.step))
         return outcome
 
     def settle(self) -> None:
@@ -269,10 +247,8 @@ class Engine:
             "sync.applied": int(self.roster.total(lambda stats: stats.applied)),
             "selector.scored": int(self.roster.total(lambda stats: stats.scored)),
             "selector.lost": self.roster.num_lost,
-            "lease.fenced": self._dispatcher.num_fenced,
-            "lease.fallback": self._dispatcher.num_fallback,
             "link.dropped": sum(self._port.dropped.values()),
-            **self._dispatcher.filled,
+            **self._dispatcher.totals(),
         }
 
     @property

@@ -23,8 +23,8 @@ from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.names import LOOP_STAGES, stages_of
 from sbpipe.runs.spans import Spans
-from sbpipe.trainer.engine import Job
 from sbpipe.trainer.first_weights import load_first_weights
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.serving.feed import Examples
 from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.stream.scores import refuse_forgetting
@@ -155,16 +155,7 @@ def prepare(
             config.selection.irreducible, key="selection.irreducible", kind="irreducible"
         )
     try:
-        model = build_model(
-            config.model,
-            num_classes=data.num_classes,
-            input_shape=data.input_shape,
-            seed=config.seed,
-            input_dtype=data.input_dtype,
-            is_tried=not data.has_trees,
-        )
-        source = "" if is_resumed else config.train.init_from
-        loaded = load_first_weights(model, config.model.name, source) if source else ""
+        model, loaded = _model_of(config, data, is_resumed=is_resumed)
         notes = tuple(filter(None, (repeats, untimed, loaded)))
         manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
@@ -172,12 +163,7 @@ def prepare(
         model = model if num_ranks > 1 and config.train.shard != "none" else placed(model, device)
         train_step = make_step(config, model, loss, spans)
         train_step.rehearse(*data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0))
-        with torch.inference_mode():
-            tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
-            inputs, targets = data.test.batch(tested_ids, 0)
-            outputs = called(model.eval(), inputs, layout_of(model))
-            if metric is not None:
-                metric(outputs, targets)
+        _rehearse_evaluation(config, data, model, metric)
     except (RuntimeError, MemoryError) as error:
         data.train.close()
         if not devices.is_out_of_memory(error):
@@ -191,6 +177,30 @@ def prepare(
     _check_length(config, data.train.num_examples)
     refuse_forgetting(config, data.train.num_examples)
     return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
+
+
+def _model_of(config: Config, data: Data, *, is_resumed: bool) -> tuple[nn.Module, str]:
+    """The model with the weights it begins with, and a note of where they are from, if from elsewhere."""
+    model = build_model(
+        config.model,
+        num_classes=data.num_classes,
+        input_shape=data.input_shape,
+        seed=config.seed,
+        input_dtype=data.input_dtype,
+        is_tried=not data.has_trees,
+    )
+    source = "" if is_resumed else config.train.init_from
+    return model, load_first_weights(model, config.model.name, source) if source else ""
+
+
+def _rehearse_evaluation(config: Config, data: Data, model: nn.Module, metric: Metric | None) -> None:
+    """Evaluate one batch: what cannot work shows now, and not after the first epoch."""
+    with torch.inference_mode():
+        tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
+        inputs, targets = data.test.batch(tested_ids, 0)
+        outputs = called(model.eval(), inputs, layout_of(model))
+        if metric is not None:
+            metric(outputs, targets)
 
 
 def _refuse_for_trees(config: Config, data: Data) -> None:

@@ -24,8 +24,9 @@ from sbpipe.errors import ConfigError, PeerRejected, SbpipeError
 from sbpipe.link.messages import Welcome
 from sbpipe.process import roles
 from sbpipe.runs.spans import Spans
-from sbpipe.selector.build import Builder, merge, settings_in
+from sbpipe.selector.build import Builder
 from sbpipe.selector.permission import Permission, written_by_us
+from sbpipe.selector.settings import merge, settings_in
 
 HUB = {"model.name": "torch.hub:load", "model.options": {"repo_or_dir": "evil/repo", "model": "x"}}
 MINE = {"model.name": "mine:model", "model.options": {"width": 4}}

@@ -22,6 +22,7 @@ from sbpipe.__main__ import main
 from sbpipe.config import Config, resolve, toml_value
 from sbpipe.link.ports import Port
 from sbpipe.process import roles, selector_settings
+from sbpipe.process.inline import INLINE
 from sbpipe.records import Lease, Selection
 from sbpipe.runs.directory import TRAINER_EVENTS, RunDir
 from sbpipe.runs.events import EventLog
@@ -76,7 +77,7 @@ def train_over(
     events, slots = EventLog(run_dir.path / TRAINER_EVENTS, "trainer"), setup.slots()
     port = wrap(roles.inline_port(setup, slots, EventLog(None, "selector")))
     engine = Engine(setup.job(), port, slots, events, setup.spans)
-    engine.admit(roles.INLINE, "cpu")
+    engine.admit(INLINE, "cpu")
     return TrainerRun(setup, run_dir, engine, events, began=time.perf_counter()).run(resume=resume)
 
 

@@ -10,6 +10,7 @@ from support.runs import small, train_inline
 
 from sbpipe.config import Config
 from sbpipe.process import roles
+from sbpipe.process.inline import INLINE
 from sbpipe.records import RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
@@ -24,7 +25,7 @@ def engine_for(setup: Setup) -> Engine:
     """An engine whose selector answers in this process."""
     events, slots = EventLog(None, "trainer"), setup.slots()
     engine = Engine(setup.job(), roles.inline_port(setup, slots, events), slots, events, setup.spans)
-    engine.admit(roles.INLINE, "cpu")
+    engine.admit(INLINE, "cpu")
     return engine
 
 

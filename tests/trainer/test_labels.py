@@ -326,7 +326,7 @@ def test_under_a_lag_a_lease_goes_by_what_was_known_so_many_steps_before() -> No
     assert doubted_in(stream, lease) == list(range(0, 64, 3))
     again = Stream(resolve({"mode": "fixed-lag", "sync.lag": 2, "train.batch_size": 16}), 64)
     again.restore(stream.state())
-    assert again._doubts == stream._doubts
+    assert again.state()["doubts"] == stream.state()["doubts"]
     assert again.num_passed_over == stream.num_passed_over
 
 

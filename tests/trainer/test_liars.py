@@ -62,7 +62,7 @@ class Trainer:
         return self.engine._dispatcher
 
     def says(self, peer: str, message: Message, now: float = 1.0) -> None:
-        self.dispatcher._handle(peer, message, now)
+        self.dispatcher._answers.handle(peer, message, now)
 
     def joins(self, peer: str) -> None:
         self.says(peer, Hello(peer, "host", 1, "cpu", "fp32", "0"), 0.0)
@@ -71,7 +71,7 @@ class Trainer:
     def grants(self) -> dict[str, Lease]:
         """What each peer was granted just now."""
         before = len(self.port.sent)
-        self.dispatcher._grant(1.0)
+        self.dispatcher._leasing.grant(1.0)
         return {peer: message for peer, message in self.port.sent[before:] if isinstance(message, Lease)}
 
     def told(self, peer: str, kind: type[Message]) -> list[Message]:
@@ -124,7 +124,7 @@ def test_a_lease_counts_once_however_often_it_is_answered(trainer: Trainer) -> N
     for _ in range(50):
         trainer.says("honest", answer_all(lease))
     assert trainer.engine.stream.ledger.num_selected == 1
-    assert trainer.dispatcher.num_fenced == 49
+    assert trainer.engine.totals()["lease.fenced"] == 49
     assert not trainer.port.refused
 
 

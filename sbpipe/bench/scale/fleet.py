@@ -27,7 +27,8 @@ from sbpipe.models import parts_of
 from sbpipe.records import Ids, RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
-from sbpipe.trainer.engine import Engine, Job
+from sbpipe.trainer.engine import Engine
+from sbpipe.trainer.job import Job
 from sbpipe.trainer.setup import slots_for
 from sbpipe.weights.manifest import build_manifest
 

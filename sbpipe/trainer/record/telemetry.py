@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from sbpipe.config import digest
 from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
-from sbpipe.runs.names import stages_of
 from sbpipe.runs.spans import Spans, Stages
 from sbpipe.runs.thinning import Thinner, Turn
 from sbpipe.selection.worth import effective_share, residual_norms
@@ -16,13 +15,11 @@ from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.step_numbers import StepNumbers, numbers_of
 from sbpipe.trainer.record.tally import Tally, Window
+from sbpipe.trainer.record.usage import Usage
 from sbpipe.trainer.steering.health import Health
 from sbpipe.trainer.step_outcome import StepOutcome
 
 PROGRESS_EVERY_S = 0.5
-BUSY = stages_of("trainer", "work")
-APART = stages_of("trainer", "apart")
-"""Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 
 class _Noted(NamedTuple):
@@ -50,6 +47,7 @@ class Telemetry:
         self._process_began = process_began
         self._startup_before_s = 0.0
         self.began = self._clock()
+        self._usage = Usage(spans, self._roster, lambda: self._clock() - self.began)
         self._thinner = Thinner(spans)
         self._last: _Noted | None = None
         self._window: Window | None = None
@@ -221,10 +219,10 @@ class Telemetry:
             keep=self._stream.keep,
             fill=self._tally.fill_share,
             staleness=self._tally.staleness_mean(),
-            idle=self._ratio("wait"),
-            selector_idle=1.0 - self._selector_busy(self._loop_s()),
+            idle=self._usage.ratio("wait"),
+            selector_idle=1.0 - self._usage.selector_busy(),
             selectors=len(self._roster.ready()),
-            queue=self._stream.on_hand,
+            queue=self._stream.now.on_hand,
             **{name: getattr(self._health, name) for name in ("swing", "ess", "strength", "guard", "trust")},
             **self._worth("worth_ess"),
             candidates_per_s=self._stream.ledger.num_considered / max(1e-9, elapsed),
@@ -246,22 +244,10 @@ class Telemetry:
 
     # --- summary ----------------------------------------------------------------------------------
 
-    def _loop_s(self) -> float:
-        return max(1e-9, self._clock() - self.began - sum(self._spans.total_s[name] for name in APART))
-
-    def _ratio(self, *names: str) -> float:
-        return min(1.0, sum(self._spans.total_s[name] for name in names) / self._loop_s())
-
-    def _selector_busy(self, elapsed_s: float) -> float:
-        devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
-        return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (elapsed_s * devices))
-
     def summary(self) -> dict[str, Any]:
         """The loop's numbers under their stable names; accounts add those of the whole run."""
         self._spans.settle()
         stream = self._stream
-        loop_s = self._loop_s()
-        gap_ratio = sum(self._spans.gap_s(name) for name in BUSY) / loop_s
         return {
             "steps": stream.steps_done,
             "candidates": stream.ledger.num_considered,
@@ -270,34 +256,10 @@ class Telemetry:
             "leftover": stream.leftover,
             "keep_rate": stream.yielded.num_kept / max(1, stream.ledger.num_considered),
             "candidates_per_s": stream.ledger.num_considered / max(1e-9, self.elapsed_s),
-            "trainer.busy_ratio": max(0.0, self._ratio(*BUSY) - gap_ratio),
-            "trainer.gap_ratio": gap_ratio,
-            "trainer.launch_ratio": min(1.0, sum(self._spans.drained_s[name] for name in BUSY) / loop_s),
-            "trainer.idle_ratio": self._ratio("wait"),
-            "trainer.wait_view_ratio": self._ratio("wait_view"),
-            "trainer.step_ms": sum(self._spans.mean_ms(name) or 0.0 for name in BUSY),
-            "trainer.steer_ms": (self._spans.mean_ms("weigh") or 0.0) + (self._spans.mean_ms("steer") or 0.0),
-            "trainer.view_ms": self._spans.mean_ms("view"),
-            "trainer.dispatch_ms": 1e3
-            * self._spans.total_s["dispatch"]
-            / max(1, self._spans.count["forward"]),
-            "trainer.log_ms": self._spans.mean_ms("log"),
-            "selector.busy_ratio": self._selector_busy(loop_s),
-            "selector.idle_ratio": 1.0 - self._selector_busy(loop_s),
+            **self._usage.of_trainer(),
+            **self._usage.of_selectors(),
             "keep.last": stream.keep,
             **self._tally.summary(is_two_rate=self._is_two_rate),
-            "scoring.agreement": self._roster.mean(lambda stats: stats.agreement),
-            "scoring.scale_agreement": self._roster.mean(lambda stats: stats.scale_agreement),
-            "scoring.failed_checks": int(self._roster.total(lambda stats: stats.failed_checks)),
-            "scoring.checks": int(self._roster.total(lambda stats: stats.checks)),
-            "scoring.overflowed": int(self._roster.total(lambda stats: stats.overflowed)),
-            "scoring.estimated": int(self._roster.total(lambda stats: stats.estimated)),
-            "scoring.evaluation_loss": self._roster.mean(lambda stats: stats.evaluation_loss),
-            "scoring.batch_loss": self._roster.mean(lambda stats: stats.batch_loss),
-            "scoring.statistics_agreement": self._roster.mean(lambda stats: stats.statistics_agreement),
-            "scoring.refresh_ms": self._roster.mean(lambda stats: stats.refresh_ms),
-            "sync.apply_ms": self._roster.mean(lambda stats: stats.apply_ms),
-            "sync.transfer_ms": self._roster.mean(lambda stats: stats.transfer_ms) or 0.0,
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,
             "lease.expired": stream.ledger.num_expired,

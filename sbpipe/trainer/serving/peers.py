@@ -113,6 +113,8 @@ class Roster:
         self.peers: dict[str, Peer] = {}
         self.gone: list[Peer] = []
         self.num_lost = 0
+        self.num_admitted = 0
+        """How often a peer became ready."""
 
     def ready(self) -> list[Peer]:
         """Peers that can be granted leases, in a stable order."""
@@ -120,6 +122,7 @@ class Roster:
 
     def add(self, peer: Peer) -> None:
         """A peer has come, or has become ready."""
+        self.num_admitted += peer.is_ready
         # In order here, where it is rare: who is ready is asked at every turn. A new one: other threads read.
         self.peers = dict(sorted((self.peers | {peer.name: peer}).items()))
 

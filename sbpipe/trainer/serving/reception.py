@@ -52,7 +52,6 @@ class Reception:
         self._publisher = publisher
         self._is_clocked = is_clocked
         self._events = events
-        self.num_admitted = 0
 
     def admit(
         self, name: str, device: str, now: float, *, pulls_weights: bool = False, precision: str = ""
@@ -63,7 +62,6 @@ class Reception:
         )
         ready.stats = SelectorStats(precision=precision)
         self.roster.add(ready)
-        self.num_admitted += 1
         way = "pulls weights" if pulls_weights else "shares memory"
         log.info("selector %s on %s is ready (%s)", name, ready.description, way)
         self._say_ready(ready)

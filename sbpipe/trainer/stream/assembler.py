@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids, Rates, TrainBatch
+from sbpipe.records import Floats, Ids, Lease, Rates, Selection, TrainBatch
+from sbpipe.trainer.stream.versions import fast_version_of
 
 _COLUMNS = (
     "example_ids",
@@ -40,6 +41,35 @@ class Kept:
     is_fill: NDArray[np.bool_]
     lease_ids: Ids
     ordinal: Ids
+
+    @classmethod
+    def of(
+        cls,
+        lease: Lease,
+        selection: Selection,
+        example_ids: Ids,
+        *,
+        versions: Ids | None,
+        arrived_at_step: int,
+        is_fill: bool,
+        considered_before: int,
+    ) -> "Kept":
+        """What a selection kept of the candidates it considered; `versions` per kept one, if they differ."""
+        kept, num_kept = selection.kept, len(selection.kept)
+        fast_version = fast_version_of(lease, selection)
+        return cls(
+            example_ids=example_ids[kept],
+            epochs=np.full(num_kept, lease.epoch),
+            scores=selection.scores[kept],
+            keep_probability=selection.keep_probability[kept],
+            version=np.full(num_kept, selection.version) if versions is None else versions,
+            fast_version=np.full(num_kept, fast_version) if versions is None else versions,
+            arrived_at_step=np.full(num_kept, arrived_at_step),
+            target_keep=np.full(num_kept, lease.keep),
+            is_fill=np.full(num_kept, is_fill),
+            lease_ids=np.full(num_kept, lease.lease_id),
+            ordinal=considered_before + kept.astype(np.int64) + 1,
+        )
 
     def part(self, places: slice) -> "Kept":
         """Those at these places."""

@@ -1,10 +1,12 @@
 """Which candidates of a lease are doubted: those whose last score was that of a wrong label. Pure."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from sbpipe.records import Ids
+from sbpipe.records import Ids, Lease
+from sbpipe.selection.doubt import packed
 from sbpipe.selection.draws import Mask
 from sbpipe.trainer.stream.scores import ScoreTable
 
@@ -22,3 +24,11 @@ def doubted(table: ScoreTable, example_ids: Ids, above: float) -> tuple[Mask, fl
     """Who is doubted, and the share of the candidates that have a last score at all."""
     scores, versions = table.lookup(example_ids)
     return scores > np.float32(above), float(np.mean(versions >= 0))
+
+
+def doubting(lease: Lease, doubt: Doubt, table: ScoreTable, example_ids: Ids) -> Lease:
+    """The lease with its doubted candidates; `example_ids` are those it covers."""
+    is_doubted, known = doubted(table, example_ids, doubt.above)
+    # Who has no last score cannot be doubted: for these it stays as uniform as wrong labels ask.
+    strength = lease.strength + known * (doubt.strength - lease.strength)
+    return replace(lease, strength=strength, doubted=packed(is_doubted), doubt_above=doubt.above)

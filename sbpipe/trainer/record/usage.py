@@ -1,0 +1,71 @@
+"""What the two sides did with their time, and what selectors tell of their scoring: shares and means, out of
+spans and rosters. Reads; never steers.
+"""
+
+from collections.abc import Callable
+
+from sbpipe.runs.names import stages_of
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.serving.peers import Roster
+
+BUSY = stages_of("trainer", "work")
+APART = stages_of("trainer", "apart")
+"""Stages the loop steps out of training for; ratios are of the rest of its time."""
+
+
+class Usage:
+    """Shares of the loop's time since it began, in this process."""
+
+    def __init__(self, spans: Spans, roster: Roster, since_began_s: Callable[[], float]) -> None:
+        self._spans, self._roster, self._since_began_s = spans, roster, since_began_s
+
+    @property
+    def loop_s(self) -> float:
+        """Seconds of the loop, without what it stepped out for."""
+        return max(1e-9, self._since_began_s() - sum(self._spans.total_s[name] for name in APART))
+
+    def ratio(self, *names: str) -> float:
+        """The share of the loop's time that these stages took."""
+        return min(1.0, sum(self._spans.total_s[name] for name in names) / self.loop_s)
+
+    def selector_busy(self) -> float:
+        """The share of that time in which a selector worked, on average."""
+        devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
+        return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (self.loop_s * devices))
+
+    def of_trainer(self) -> dict[str, float | None]:
+        """For the summary: the loop's stages."""
+        spans, loop_s = self._spans, self.loop_s
+        gap_ratio = sum(spans.gap_s(name) for name in BUSY) / loop_s
+        return {
+            "trainer.busy_ratio": max(0.0, self.ratio(*BUSY) - gap_ratio),
+            "trainer.gap_ratio": gap_ratio,
+            "trainer.launch_ratio": min(1.0, sum(spans.drained_s[name] for name in BUSY) / loop_s),
+            "trainer.idle_ratio": self.ratio("wait"),
+            "trainer.wait_view_ratio": self.ratio("wait_view"),
+            "trainer.step_ms": sum(spans.mean_ms(name) or 0.0 for name in BUSY),
+            "trainer.steer_ms": (spans.mean_ms("weigh") or 0.0) + (spans.mean_ms("steer") or 0.0),
+            "trainer.view_ms": spans.mean_ms("view"),
+            "trainer.dispatch_ms": 1e3 * spans.total_s["dispatch"] / max(1, spans.count["forward"]),
+            "trainer.log_ms": spans.mean_ms("log"),
+        }
+
+    def of_selectors(self) -> dict[str, float | None]:
+        """For the summary: how busy selectors were, how they scored and how weights came to them."""
+        roster, busy = self._roster, self.selector_busy()
+        return {
+            "selector.busy_ratio": busy,
+            "selector.idle_ratio": 1.0 - busy,
+            "scoring.agreement": roster.mean(lambda stats: stats.agreement),
+            "scoring.scale_agreement": roster.mean(lambda stats: stats.scale_agreement),
+            "scoring.failed_checks": int(roster.total(lambda stats: stats.failed_checks)),
+            "scoring.checks": int(roster.total(lambda stats: stats.checks)),
+            "scoring.overflowed": int(roster.total(lambda stats: stats.overflowed)),
+            "scoring.estimated": int(roster.total(lambda stats: stats.estimated)),
+            "scoring.evaluation_loss": roster.mean(lambda stats: stats.evaluation_loss),
+            "scoring.batch_loss": roster.mean(lambda stats: stats.batch_loss),
+            "scoring.statistics_agreement": roster.mean(lambda stats: stats.statistics_agreement),
+            "scoring.refresh_ms": roster.mean(lambda stats: stats.refresh_ms),
+            "sync.apply_ms": roster.mean(lambda stats: stats.apply_ms),
+            "sync.transfer_ms": roster.mean(lambda stats: stats.transfer_ms) or 0.0,
+        }

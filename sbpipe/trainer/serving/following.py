@@ -1,0 +1,48 @@
+"""What follows from how fast the loop and its selectors are: how far ahead is leased, and the keep rate under
+`selection.keep = "auto"`. Tells the stream; no thread, no socket.
+"""
+
+from sbpipe.config import Config
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.serving.peers import Roster
+from sbpipe.trainer.stream import fleet
+from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.pace import Pace
+from sbpipe.trainer.stream.stream import Stream
+
+
+class SpeedFollower:
+    """Looks at both speeds when a batch begins and when its step has ended."""
+
+    def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
+        self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
+        self._fills = config.fills
+        self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
+
+    def batch_started(self) -> None:
+        """Tell the stream what a step takes, and how many batches to lease ahead."""
+        stream = self._stream
+        if self._fills:
+            rates = sum(self._rates())
+            scoring_s = stream.batch_size / (stream.keep * rates) if rates else None
+            stream.step_s, stream.ahead = self._pace.period_s, self._pace.ahead(scoring_s)
+        elif len(self._roster.peers) >= fleet.MANY:
+            stream.step_s = self._pace.period_s
+
+    def step_done(self) -> None:
+        """Aim at another keep rate where speeds have changed."""
+        rates = self._rates()
+        change = self._control.update(self._stream.steps_done, self._pace.period_s, rates)
+        if change is not None:
+            self._stream.aim(change.new)
+            self._events.write("keep", step=self._stream.steps_done, selectors=len(rates), **change._asdict())
+
+    def restored(self) -> None:
+        """The stream goes on from a checkpoint: so does the keep rate."""
+        self._control.restore(self._stream.keep)
+
+    def _rates(self) -> list[float]:
+        """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
+        rates = [peer.rate for peer in self._roster.ready() if peer.rate]
+        most = fleet.most_useful(batch_size=self._stream.batch_size, keep=self._stream.keep)
+        return rates if len(rates) <= most else sorted(rates, reverse=True)[:most]

@@ -1,0 +1,29 @@
+"""Where a run stands at one moment: the plain numbers that leases are granted by."""
+
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    """What the loop has, and what it will need."""
+
+    batch_size: int
+    num_assembled: int
+    """Train batches that were whole so far: the number of the one that is being filled."""
+    num_started: int
+    """Of these, how many the loop has begun to train."""
+    steps_done: int
+    leftover: int
+    """Kept examples that do not fill a batch."""
+    is_waiting: bool
+    """Whether the loop has nothing to train on."""
+    keep: float
+    """The keep rate that leases aim at."""
+    step_s: float | None
+    """What a step takes a loop that does not wait; None = not known, or nobody asks."""
+    ahead: float
+    """Train batches to lease on top of `depth - 1`."""
+
+    @property
+    def on_hand(self) -> int:
+        """Kept examples that wait to be trained: the queue."""
+        return self.leftover + (self.num_assembled - self.num_started) * self.batch_size

@@ -1,0 +1,85 @@
+"""Without a clock, to many selectors: whole leases of each one's share (`fleet.py` says why). Whom to lease
+what; no thread, no socket.
+"""
+
+import math
+
+from sbpipe.config import Config
+from sbpipe.records import Lease
+from sbpipe.trainer.pacing import SyncPace
+from sbpipe.trainer.serving.peers import Peer
+from sbpipe.trainer.stream import fleet
+from sbpipe.trainer.stream.leases import Leases
+from sbpipe.trainer.stream.ledger import Ledger
+from sbpipe.trainer.stream.moment import Moment
+from sbpipe.trainer.stream.versions import Versions
+from sbpipe.trainer.stream.yields import Yield
+
+
+class Shares:
+    """Grants by a plan that is made anew once a step."""
+
+    def __init__(
+        self,
+        config: Config,
+        sync: SyncPace,
+        ledger: Ledger,
+        versions: Versions,
+        yielded: Yield,
+        leases: Leases,
+    ) -> None:
+        self._sync, self._ledger, self._versions = sync, ledger, versions
+        self._yielded, self._leases = yielded, leases
+        self._max_staleness = config.sync.max_staleness
+        self._is_set = config.selection.traits.chooses_sets
+        given = config.selector.batch_size
+        self._least = given if isinstance(given, int) and given else fleet.LEAST
+        self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
+
+    def grant(self, peers: list[Peer], now: Moment) -> list[tuple[Peer, Lease]]:
+        """The leases to send now: the idle and the fast selectors first."""
+        plan, ledger = self._plan_of(peers, now), self._ledger
+        depth, bound = self._sync.depth, self._max_staleness
+        base = min(depth, max(depth - 1 + now.ahead, 1 if now.is_waiting else 0))
+        most_ahead = max(base, bound - self._sync.interval) if bound else math.inf
+        # While the loop waits, idle selectors do not wait for what slower ones have out.
+        expected = 0.0 if now.is_waiting else sum(grant.expected_kept for grant in ledger.out.values())
+        coming = now.on_hand + expected
+        # A depth of one says that nothing is to be scored while a step trains.
+        target = max(base, plan.ahead + fleet.MARGIN) if depth > 1 else base
+        short = min(most_ahead, target) * now.batch_size - coming
+        if short <= 0.0:
+            return []
+        able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if now.is_waiting else 2)]
+        # Who was never measured comes first, or would never be.
+        able.sort(key=lambda peer: (ledger.num_held(peer.name), -(peer.rate or math.inf)))
+        granted = list[tuple[Peer, Lease]]()
+        for peer in able:
+            candidates = plan.leases.get(peer.name, fleet.LEAST)
+            # Whole leases, unless the next batch would not be whole.
+            least = min(candidates * self._yielded.rate, now.batch_size) / 2
+            if short <= 0.0 or (short < least and coming >= now.batch_size):
+                break
+            versions = self._versions.least(peer, now.steps_done)
+            lease = self._leases.of_length(now, peer, candidates, versions)
+            if lease is None:
+                break
+            granted.append((peer, lease))
+            kept = ledger.out[lease.lease_id].expected_kept
+            short, coming = short - kept, coming + kept
+        return granted
+
+    def _plan_of(self, peers: list[Peer], now: Moment) -> fleet.Plan:
+        """The plan of this step, for so many selectors."""
+        key = (now.num_started, len(peers), now.keep)
+        if key != self._planned_for:
+            self._planned_for = key
+            self._plan = fleet.plan(
+                batch_size=now.batch_size,
+                keep=now.keep,
+                rates={peer.name: peer.rate for peer in peers},
+                step_s=now.step_s,
+                is_set=self._is_set,
+                least=self._least,
+            )
+        return self._plan
