@@ -194,6 +194,5 @@ class Builder:
             self._batches.close()
             self._batches = None
         if self._loaded is not None:
-            for split in (self._loaded[1].train, self._loaded[1].score, self._loaded[1].test):
-                split.close()
+            self._loaded[1].close()
             self._loaded = None
