@@ -154,11 +154,7 @@ class Journey:
 
     def skip(self) -> None:
         """The loop drops its oldest batch: it counts as trained, and teaches selection nothing."""
-        if not len(self.handed):
-            raise LoopError(
-                "skip: no batch is out. Call it once for a batch that the loader gave, in place of weigh"
-            )
-        self.handed.finish()
+        self.handed.drop()
         self._outcome = None
         self.session.engine.finish_step(self.session.step + 1, has_moved=False)
 
