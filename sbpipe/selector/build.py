@@ -1,5 +1,5 @@
 """From a welcome to a selector: the trainer's settings as far as they hold here, its data, the shortest way
-to its weights. What a selector is made of is in `assemble.py`.
+to its weights. What a selector is made of is in `assemble.py`. It must not know how leases are answered.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""One run around the engine: events, evaluation, checkpoints, the loop, and the summary it leaves."""
+"""One run around the engine: events, evaluation, checkpoints, the loop, and the summary it leaves.
+
+It must not know how examples are selected, nor who selects them.
+"""
 
 import contextlib
 import logging

@@ -1,4 +1,7 @@
-"""Everything a run needs that can be wrong, built and tried before anything is written."""
+"""Everything a run needs that can be wrong, built and tried before anything is written.
+
+Knows no run directory and no loop.
+"""
 
 import gc
 import logging
