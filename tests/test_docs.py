@@ -8,6 +8,7 @@ import pytest
 
 from sbpipe.commands import COMMANDS
 from sbpipe.config import known_keys
+from sbpipe.link.schema import SHAPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -59,6 +60,23 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
     named = [path for path in PATH.findall(page.read_text(encoding="utf-8")) if "NAME" not in path]
     missing = [path for path in named if not (ROOT / path).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "sbpipe").rglob("README.md")), ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_file_that_the_page_of_a_room_names_exists(page: Path) -> None:
+    named = set(re.findall(r"[a-z_]+\.py\b", page.read_text(encoding="utf-8")))
+    assert named - {file.name for file in (ROOT / "sbpipe").rglob("*.py")} == set()
+
+
+def test_the_page_of_the_protocol_names_every_field_of_every_message() -> None:
+    page = (ROOT / "sbpipe" / "link" / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| (\w+.*) \|$", page, re.MULTILINE))
+    assert set(rows) == {str(code) for code in SHAPES}
+    for code, shape in SHAPES.items():
+        words = set(re.findall(r"\w+", rows[str(code)]))
+        assert {shape.kind.__name__, *shape.names} <= words, shape.kind.__name__
 
 
 @each_page

@@ -54,7 +54,8 @@ def growth_bench(steps: int, *, as_json: bool) -> int:
 
 def scoring_bench(given: Mapping[str, Any], run: Path | None, *, as_json: bool, compiled: bool) -> int:
     """The table of precisions and batch sizes of one model, or of those with a bar, and the bars."""
-    from sbpipe.bench.scoring import bars, measure_precisions, precisions_table, to_dicts
+    from sbpipe.bench.scored import bars, precisions_table, to_dicts
+    from sbpipe.bench.scoring import measure_precisions
 
     found = measure_precisions(given, run, compiled=compiled)
     rows = bars(found)

@@ -83,6 +83,11 @@ class Config:
         return self.selection.late == "fill" and not self.is_clocked
 
     @property
+    def needs_a_selector(self) -> bool:
+        """Whether the loop stops or waits where no selector is left, in place of going on alone."""
+        return self.is_clocked or self.selection.fallback in ("wait", "fail")
+
+    @property
     def keep_bounds(self) -> tuple[float, float] | None:
         """Between what the keep rate follows the selectors' speed; None = it stays where it is."""
         # Under a clock a run must repeat bit for bit, and speed does not.

@@ -118,6 +118,11 @@ class Data(NamedTuple):
         check_scores(file, given, key=key, fingerprint=self.whole, num_examples=self.train.num_in_whole)
         return file.scores if self.left is None else file.scores[self.left]
 
+    def close(self) -> None:
+        """End the loader processes, if there are any."""
+        for split in (self.train, self.score, self.test):
+            split.close()
+
 
 def load_data(
     data: DataConfig, view: ViewConfig, *, seed: int, device: torch.device, batch_size: int = 1

@@ -126,7 +126,8 @@ def _build_own(name: str, num_classes: int, input_shape: tuple[int, ...], option
     if len(input_shape) != 3:
         shape = f"inputs of shape {list(input_shape)}"
         raise ModelError(
-            f"model.name = {name!r}: takes images [channels, height, width], the data has {shape}"
+            f"model.name = {name!r}: takes images [channels, height, width], the data has {shape}. Name a "
+            "model of your own: module:function"
         )
     try:
         return builder(num_classes, input_shape[0], **options)

@@ -89,7 +89,8 @@ def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
         given = f"outputs {_describe(outputs)} and targets {_describe(targets)}"
         raise ModelError(
-            f"loss: cannot be computed from {given} ({type(error).__name__}: {error})"
+            f"loss: cannot be computed from {given} ({type(error).__name__}: {error}). Choose one that fits "
+            "what the model gives and the data holds"
         ) from error
     if not isinstance(losses, Tensor):
         raise ModelError(

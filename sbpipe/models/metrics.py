@@ -27,7 +27,8 @@ class Metric:
             values = self.function(outputs, targets)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             raise ModelError(
-                f"eval.metric: {self.name} cannot be computed ({type(error).__name__}: {error})"
+                f"eval.metric: {self.name} cannot be computed ({type(error).__name__}: {error}). It is "
+                "called with the outputs and the targets of a batch, and must take both"
             ) from error
         if not isinstance(values, torch.Tensor) or values.shape != (len(targets),):
             got = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__

@@ -37,7 +37,7 @@ def probe(
     if got != [2, num_outputs]:
         raise ModelError(
             f"model.name = {name!r}: two inputs gave {got}, not [2, {num_outputs}] as {num_outputs} classes "
-            "ask for"
+            "ask for. Give its last layer that many outputs"
         )
 
 

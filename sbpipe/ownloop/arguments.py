@@ -52,7 +52,9 @@ def own_data(loader: Any) -> OwnData:
             "Give it a map-style data set, with __len__ and __getitem__"
         )
     if not len(dataset):
-        raise DataError("select: the data set is empty: there is nothing to select from")
+        raise DataError(
+            "select: the data set is empty: there is nothing to select from. Check what it was made from"
+        )
     batch_size_of(loader)
     for sampler in _samplers_of(loader):
         log.warning(

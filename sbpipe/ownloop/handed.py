@@ -118,6 +118,14 @@ class Handed:
         """The oldest train batch is done."""
         return self._flights.popleft()
 
+    def drop(self) -> Flight:
+        """The oldest train batch, of which the loop wants to know nothing more."""
+        if not self._flights:
+            raise LoopError(
+                "skip: no batch is out. Call it once for a batch that the loader gave, in place of weigh"
+            )
+        return self.finish()
+
     def take_back(self) -> None:
         """What was handed out and never came back is handed out again: a new pass begins."""
         for flight in self._flights:

@@ -154,9 +154,7 @@ class Journey:
 
     def skip(self) -> None:
         """The loop drops its oldest batch: it counts as trained, and teaches selection nothing."""
-        if not len(self.handed):
-            raise LoopError("skip: no batch is out")
-        self.handed.finish()
+        self.handed.drop()
         self._outcome = None
         self.session.engine.finish_step(self.session.step + 1, has_moved=False)
 

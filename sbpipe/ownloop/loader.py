@@ -165,7 +165,7 @@ class SelectedLoader:
 
     def _running(self, what: str) -> Journey | FollowingJourney:
         if self._journey is None:
-            raise LoopError(f"{what}: no batch was drawn from the loader yet")
+            raise LoopError(f"{what}: no batch was drawn from the loader yet. Iterate over it first")
         return self._journey
 
     def state_dict(self) -> dict[str, Any]:

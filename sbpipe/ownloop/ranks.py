@@ -236,7 +236,7 @@ class FollowingJourney:
 
     def skip(self) -> None:
         """The loop drops its oldest batch, on every rank."""
-        self.handed.finish()
+        self.handed.drop()
         self.step += 1
         if self._config.is_clocked:
             self._join(self._word.due(self.step))

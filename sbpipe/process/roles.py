@@ -174,7 +174,7 @@ class _Closable(Protocol):
 def _closed_on_error(setup: Setup, run_dir: RunDir) -> Iterator[Callable[[_Opened], _Opened]]:
     """Close the run directory, the loaders and what else was opened, unless a run comes to own them."""
     with ExitStack() as stack:
-        for known in (run_dir, setup.data.train, setup.data.score, setup.data.test):
+        for known in (run_dir, setup.data):
             stack.callback(known.close)
 
         def opened(what: _Opened) -> _Opened:

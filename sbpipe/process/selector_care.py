@@ -92,7 +92,7 @@ class SelectorCare:
     def _may_go_alone(self) -> bool:
         """Whether `selection.late` and `selection.fallback` let the trainer go on without a selector."""
         config = self._config
-        if config.is_clocked or config.selection.fallback in ("wait", "fail"):
+        if config.needs_a_selector:
             return False
         # Without fills, scores of a selector that was there once are what it falls back on.
         return config.fills or self.was_ready

@@ -68,7 +68,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
         if not is_run:
             raise RunDirError(
                 f"{path} is not empty and is no run directory ({CONFIG} is missing); "
-                "--overwrite only replaces runs"
+                "--overwrite only replaces runs. Choose another --run-dir"
             )
     # The nearest folder that exists is where a new one would be made.
     for parent in [path, *path.parents]:

@@ -16,11 +16,6 @@ def packed(is_doubted: Mask) -> NDArray[np.uint8] | None:
     return np.packbits(is_doubted) if is_doubted.any() else None
 
 
-def num_packed(num_candidates: int) -> int:
-    """Bytes that so many candidates take."""
-    return (num_candidates + 7) // 8
-
-
 def passed_over(lease: Lease, scores: Floats) -> Mask | None:
     """Which of a lease's first candidates are passed over, given their scores; None = nobody is doubted.
 

@@ -125,7 +125,7 @@ def _model_of(config: Config, data: Data) -> nn.Module:
         raise PeerRejected(
             f"model.name = {config.model.name!r} with model.options = {dict(config.model.options)!r}, as the "
             f"trainer has it, takes {num_bytes / 1e9:.1f} GB, three times; {available / 1e9:.1f} GB are left "
-            "here"
+            "here. Select on a host with more memory"
         )
     return build_model(
         config.model,

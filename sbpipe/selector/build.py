@@ -1,5 +1,5 @@
 """From a welcome to a selector: the trainer's settings as far as they hold here, its data, the shortest way
-to its weights. What a selector is made of is in `assemble.py`.
+to its weights. What a selector is made of is in `assemble.py`. It must not know how leases are answered.
 """
 
 import contextlib
@@ -194,6 +194,5 @@ class Builder:
             self._batches.close()
             self._batches = None
         if self._loaded is not None:
-            for split in (self._loaded[1].train, self._loaded[1].score, self._loaded[1].test):
-                split.close()
+            self._loaded[1].close()
             self._loaded = None

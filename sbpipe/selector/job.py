@@ -24,6 +24,7 @@ from sbpipe.errors import DataError, UserError
 from sbpipe.models import parts_of
 from sbpipe.models.stand_in import Losses, StandIn
 from sbpipe.records import Manifest
+from sbpipe.runs.names.files import JOB
 from sbpipe.weights.manifest import build_manifest
 
 _PROBED = 8
@@ -129,7 +130,9 @@ def read_job(given: str) -> OwnJob:
                     sys.path.append(folder)
             return as_job(cloudpickle.load(file), given)
     except OSError as error:
-        raise UserError(f"--job {path}: cannot be read ({error.strerror})") from None
+        raise UserError(
+            f"--job {path}: cannot be read ({error.strerror}). Give the {JOB} of the loop's run directory"
+        ) from None
 
 
 def as_job(found: Any, given: str) -> OwnJob:

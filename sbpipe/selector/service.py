@@ -2,6 +2,8 @@
 
 link thread   hello, heartbeats, leases into the inbox, weights pulled piece by piece, selections out
 main loop     takes from the inbox: a welcome (build everything, say ready) or a lease (answer it)
+
+It must not know what a selector is built of, nor models or data.
 """
 
 import logging

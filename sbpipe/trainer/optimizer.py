@@ -42,7 +42,9 @@ def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
     options = _checked_options(config, kind.__name__, accepted)
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not named:
-        raise ModelError("model: no parameter requires grad, so there is nothing to train")
+        raise ModelError(
+            "model: no parameter requires grad, so there is nothing to train. Unfreeze what is to be trained"
+        )
     arguments = {name: value for name, value in _own_settings(config).items() if name in accepted}
     arguments |= _speed(kind.__name__, list(named.values()), options) | options
     try:

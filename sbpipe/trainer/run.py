@@ -1,4 +1,7 @@
-"""One run around the engine: events, evaluation, checkpoints, the loop, and the summary it leaves."""
+"""One run around the engine: events, evaluation, checkpoints, the loop, and the summary it leaves.
+
+It must not know how examples are selected, nor who selects them.
+"""
 
 import contextlib
 import logging
@@ -17,7 +20,7 @@ from sbpipe.runs.names.files import CHECKPOINTS
 from sbpipe.trainer.card import card_of
 from sbpipe.trainer.checkpoint import Beside, Checkpoints
 from sbpipe.trainer.engine import Engine
-from sbpipe.trainer.evaluation import Evaluation, evaluate
+from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.lineage import check_lineage, lineage_of
 from sbpipe.trainer.loop import Loop
 from sbpipe.trainer.record.accounts import Accounts, Trained
@@ -108,8 +111,7 @@ class TrainerRun:
             with contextlib.suppress(RankLost):
                 self._checkpoints.wait()
             self._engine.close()
-            for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
-                split.close()
+            self._setup.data.close()
             self._events.close()
             self._run_dir.close()
         self._results.check(summary, is_finished=summary["status"] == RunEnd.FINISHED)
@@ -150,15 +152,7 @@ class TrainerRun:
             # Ranks that hold a share each must all go to the end of it.
             return setup.train_step.is_sharded or not self._loop.is_stopped.is_set()
 
-        return evaluate(
-            setup.train_step.judged,
-            setup.loss,
-            setup.data.test,
-            batch_size=setup.config.eval.batch_size,
-            num_classes=setup.data.num_classes,
-            metric=setup.metric,
-            goes_on=goes_on,
-        )
+        return setup.evaluate(goes_on)
 
     # --- the run's state: gathered in `_state`, restored in `_restore` ----------------------------
 

@@ -1,4 +1,7 @@
-"""Everything a run needs that can be wrong, built and tried before anything is written."""
+"""Everything a run needs that can be wrong, built and tried before anything is written.
+
+Knows no run directory and no loop.
+"""
 
 import gc
 import logging
@@ -23,6 +26,7 @@ from sbpipe.models.metrics import Metric, build_metric
 from sbpipe.records import Floats, Manifest
 from sbpipe.runs.names import LOOP_STAGES, stages_of
 from sbpipe.runs.spans import Spans
+from sbpipe.trainer.evaluation import Evaluation, evaluate
 from sbpipe.trainer.first_weights import load_first_weights
 from sbpipe.trainer.job import Job
 from sbpipe.trainer.serving.feed import Examples
@@ -81,6 +85,18 @@ class Setup:
             classes=train.classes,
             fingerprints=self.fingerprints,
             irreducible=self.irreducible,
+        )
+
+    def evaluate(self, goes_on: Callable[[], bool] = lambda: True) -> Evaluation | None:
+        """Test the model as it is now; None if `goes_on`, asked before each batch, said no."""
+        return evaluate(
+            self.train_step.judged,
+            self.loss,
+            self.data.test,
+            batch_size=self.config.eval.batch_size,
+            num_classes=self.data.num_classes,
+            metric=self.metric,
+            goes_on=goes_on,
         )
 
     def slots(self, session: bytes = b"") -> Slots:

@@ -10,7 +10,7 @@ from support.runs import small, train_inline
 
 from sbpipe import bench
 from sbpipe.bench import scoring, subject
-from sbpipe.bench.scoring import Scored, bars
+from sbpipe.bench.scored import Scored, bars
 from sbpipe.errors import RunDirError
 from sbpipe.scoring import int8
 

@@ -17,7 +17,7 @@ import sbpipe
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError, DataError, ModelError
 from sbpipe.ownloop import session
-from sbpipe.ownloop.handed import LoopError
+from sbpipe.ownloop.handed import Handed, LoopError
 from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.loader import SelectedLoader
 from sbpipe.weights.manifest import digest
@@ -168,6 +168,12 @@ def test_a_batch_that_is_skipped_counts_as_trained(tmp_path: Path) -> None:
         loader.weigh(pair_losses(loader.model, next(batches))).backward()
         optimizer.step()
         assert loader.steps == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_batch_that_was_not_handed_out_cannot_be_skipped_on_any_rank(rank: int) -> None:
+    with pytest.raises(LoopError, match="skip: no batch is out"):
+        Handed(rank, 2).drop()
 
 
 def test_a_step_that_a_gradient_scaler_leaves_out_publishes_nothing(tmp_path: Path) -> None:

@@ -97,5 +97,4 @@ def _loaded(config: Config, seed: int, device: torch.device) -> Iterator[Data]:
     try:
         yield data
     finally:
-        for split in (data.train, data.score, data.test):
-            split.close()
+        data.close()

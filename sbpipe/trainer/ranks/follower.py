@@ -11,7 +11,6 @@ from typing import Any
 from sbpipe.config import Config
 from sbpipe.machine.devices import make_current
 from sbpipe.records import Ids, Manifest, Part
-from sbpipe.trainer.evaluation import evaluate
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.saving import Following
 from sbpipe.trainer.ranks.step import RankedStep, load_share
@@ -43,8 +42,7 @@ class Follower:
             self._do(word)
         self._following.wait()
         self._ahead.stop()
-        for split in (self._setup.data.train, self._setup.data.score, self._setup.data.test):
-            split.close()
+        self._setup.data.close()
 
     def _do(self, word: Word) -> None:
         if word.do is Do.STEP:
@@ -52,15 +50,7 @@ class Follower:
             for part in word.due(word.step + 1):
                 self._join(part)
         elif word.do is Do.EVALUATE:
-            setup = self._setup
-            evaluate(
-                self._step.judged,
-                setup.loss,
-                setup.data.test,
-                batch_size=setup.config.eval.batch_size,
-                num_classes=setup.data.num_classes,
-                metric=setup.metric,
-            )
+            self._setup.evaluate()
         elif word.do is Do.GATHER:
             self._step.join_state()
         elif word.do is Do.DIGEST:

@@ -36,7 +36,7 @@ class Answers:
         self._events, self._spans = events, spans
         self._finite = FiniteScores() if config.selection.traits.needs_scores else None
         # A loop that goes on without this selector sees by its own losses whether training has diverged.
-        self._goes_on_alone = not config.is_clocked and config.selection.fallback not in ("wait", "fail")
+        self._goes_on_alone = not config.needs_a_selector
         self.num_fenced = 0
 
     def handle(self, name: str, message: Message, now: float) -> None:

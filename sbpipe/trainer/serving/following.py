@@ -23,8 +23,8 @@ class SpeedFollower:
         """Tell the stream what a step takes, and how many batches to lease ahead."""
         stream = self._stream
         if self._fills:
-            rates = sum(self._rates())
-            scoring_s = stream.batch_size / (stream.keep * rates) if rates else None
+            speed = sum(self._rates())
+            scoring_s = stream.batch_size / (stream.keep * speed) if speed else None
             stream.step_s, stream.ahead = self._pace.period_s, self._pace.ahead(scoring_s)
         elif len(self._roster.peers) >= fleet.MANY:
             stream.step_s = self._pace.period_s

@@ -27,8 +27,7 @@ class LateBatches:
     ) -> None:
         """`pace` is the loop's, which the owner measures; `drawer` answers the leases of fills."""
         self._stream, self._roster, self._pace = stream, roster, pace
-        self._fills = config.fills
-        self._waits_alone = config.selection.fallback in ("wait", "fail")
+        self._fills, self._needs_a_selector = config.fills, config.needs_a_selector
         self._filler = Filler(stream, drawer)
         self._filling = Filling(events)
 
@@ -45,7 +44,7 @@ class LateBatches:
     @property
     def may_fill(self) -> bool:
         """Whether late batches are filled; with nobody to wait for, `selection.fallback` has its say."""
-        return self._fills and not (self._waits_alone and not self._roster.ready())
+        return self._fills and not (self._needs_a_selector and not self._roster.ready())
 
     def fill(self) -> bool:
         """Complete the next batch from the line; whether that was possible."""

@@ -78,7 +78,10 @@ class Leasing:
         # Before the first selector there are no scores to fall back on, and the user is still starting it.
         fallback = self._config.selection.fallback if self._roster.num_admitted else "wait"
         if fallback == "fail":
-            raise PeerLost("the last selector is gone and selection.fallback = 'fail'")
+            raise PeerLost(
+                "the last selector is gone and selection.fallback = 'fail'. Go on with --resume, or set "
+                "another fallback"
+            )
         if self._config.is_clocked:
             fallback = "wait"  # what a fallback chose would depend on when it began
         if self._late.may_fill:

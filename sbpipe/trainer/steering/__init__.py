@@ -1,1 +1,1 @@
-"""What the trainer's fresh losses decide: ramp, guard, fresh weights, swing."""
+"""What the trainer's fresh losses decide: ramp, guard, fresh weights, swing. Knows no lease and no model."""

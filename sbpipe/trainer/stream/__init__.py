@@ -1,1 +1,1 @@
-"""From the epoch order to the next train batch: ledger, credit, assembler, versions, scores, fallback."""
+"""From the epoch order to the next train batch: ledger, leases, answers. No thread, no socket, no model."""
