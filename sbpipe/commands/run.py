@@ -75,6 +75,8 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
         raise ConfigError(
             "--max-restarts", args.max_restarts, "must be at least 0", "Use 0 to end the run with its trainer"
         )
+    # Said at once: the processes say nothing until they have imported torch and read the data.
+    print(f"starting; run directory: {path}", flush=True)
     try:
         ending = run_processes(
             config,

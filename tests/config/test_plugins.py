@@ -50,6 +50,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "imported_late": LATE,
         "needy": "import a_library_nobody_has",
         "broken": "from math import no_such_name",
+        "misspelt": "def f(:",
+        "offline": "raise OSError('no route to host')",
         "twice": "def where(): return 'here'",
         "installed/twice": "def where(): return 'installed'",
     }
@@ -98,6 +100,8 @@ def test_each_is_found_in_the_working_directory(key: str, use: Callable[[str], o
         ("mine.inner:build", "there is no module 'mine.inner'"),
         ("needy:f", "module 'needy' needs 'a_library_nobody_has', which is missing. Install a_library"),
         ("broken:f", "module 'broken' cannot be imported .*no_such_name"),
+        ("misspelt:f", "module 'misspelt' cannot be imported .SyntaxError: .*misspelt.py, line 1"),
+        ("offline:f", "cannot be imported .OSError: no route to host, .*offline.py line 1"),
         ("mine:modle", "has no 'modle'. Its callables are: Pairs, data, loss, model"),
         ("mine:number", "'number' is of type int, not callable"),
     ],

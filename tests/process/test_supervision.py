@@ -200,6 +200,18 @@ def test_a_trainer_that_ended_for_a_reason_is_not_started_again(run_path: Path, 
     assert (caught.value.exit_code, run.num_starts) == (code, 1)
 
 
+def test_a_bug_before_the_run_began_is_told_at_once(run_path: Path) -> None:
+    run = Run(run_path, "echo 'RuntimeError: the database is down' >&2; exit 1")
+    with pytest.raises(ChildFailed, match="the database is down") as caught:
+        run.supervise()
+    assert (caught.value.exit_code, run.num_starts) == (1, 1)
+
+
+def test_a_bug_in_the_middle_of_a_run_begins_again(run_path: Path) -> None:
+    run = Run(run_path, f"{BEGIN} [ $n = 2 ] && exit 0; exit 1")
+    assert run.supervise().is_finished
+
+
 def test_a_trainer_killed_after_it_had_left_everything_has_finished(run_path: Path) -> None:
     run = Run(run_path, f"""{BEGIN} echo '{{"status": "finished"}}' > summary.json; {DIE}""")
     assert run.supervise().is_finished
