@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    if config.is_one_process and args.selectors is not None:
+        reason = f"mode {config.mode!r} starts no selectors"
+        raise ConfigError("--selectors", args.selectors, reason, "Leave it out, or choose another mode")
     # Written back: `trainer.run` reads it too, and a second call would name a folder by a later second.
     args.run_dir = args.run_dir or default_path(config.mode)
     # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a

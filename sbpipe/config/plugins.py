@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from sbpipe.errors import ConfigError
+from sbpipe.errors import ConfigError, SbpipeError
 
 
 def is_plugin(spec: str) -> bool:
@@ -64,6 +64,21 @@ def import_plugin(key: str, spec: str) -> Callable[..., Any]:
         reason = f"{path!r} is of type {type(found).__name__}, not callable"
         raise ConfigError(key, spec, reason, "Name a function or a class")
     return found  # type: ignore[no-any-return]  # callable() narrows to Callable[..., object]
+
+
+def call_plugin(key: str, spec: str) -> Any:
+    """What the callable that setting `key` names returns, called without arguments."""
+    function = import_plugin(key, spec)
+    try:
+        return function()
+    # What is short of memory is told as such; a mistake that is ours to tell, as it is.
+    except (SbpipeError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"raised {type(error).__name__}: {error}{_line_of(error)}"
+        raise ConfigError(
+            key, spec, reason, "It is called without arguments. Fix it, or name another"
+        ) from error
 
 
 def _import_from_here(module_name: str) -> ModuleType:

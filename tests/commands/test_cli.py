@@ -91,10 +91,11 @@ def test_a_flag_that_is_the_name_of_a_setting_is_shown_how_to_give_it() -> None:
     [
         (("--keep", "third"), "selection.keep = 'third': must be a number or 'auto'"),
         (("--sync-interval", "often"), "sync.interval = 'often': must be a whole number or 'auto'"),
+        (("--mode", "inline", "--selectors", "2"), "--selectors = 2: mode 'inline' starts no selectors"),
         (("--set", "view.flip=True"), "view.flip = 'True': must be true or false"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_told_in_the_words_of_the_settings(
+def test_what_cannot_be_meant_is_told_in_the_words_of_the_settings(
     arguments: tuple[str, ...], says: str
 ) -> None:
     done = sbpipe("run", *arguments)

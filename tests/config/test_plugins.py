@@ -30,6 +30,12 @@ def data():
     import imported_late
     return imported_late.splits(Pairs)
 
+def offline():
+    raise RuntimeError("the database is down")
+
+def with_path(path):
+    return path
+
 number = 3
 """
 LATE = """
@@ -102,7 +108,7 @@ def test_each_is_found_in_the_working_directory(key: str, use: Callable[[str], o
         ("broken:f", "module 'broken' cannot be imported .*no_such_name"),
         ("misspelt:f", "module 'misspelt' cannot be imported .SyntaxError: .*misspelt.py, line 1"),
         ("offline:f", "cannot be imported .OSError: no route to host, .*offline.py line 1"),
-        ("mine:modle", "has no 'modle'. Its callables are: Pairs, data, loss, model"),
+        ("mine:modle", "has no 'modle'. Its callables are: Pairs, data, loss, model, offline, with_path"),
         ("mine:number", "'number' is of type int, not callable"),
     ],
 )
@@ -132,3 +138,15 @@ def test_a_working_directory_that_is_on_the_path_already_keeps_its_place(here: P
 def test_a_users_loss_gives_what_it_says() -> None:
     loss = build_loss(LossConfig(name="mine:loss"))
     assert loss(torch.ones(2, 3), torch.tensor([1, 3])).tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("offline", "raised RuntimeError: the database is down, .*mine.py line 18"),
+        ("with_path", "raised TypeError: .*'path'.*It is called without arguments"),
+    ],
+)
+def test_a_data_function_that_raises_is_told_with_its_line(function: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"data.name = 'mine:{function}': {says}"):
+        data_of_mine(f"mine:{function}")
