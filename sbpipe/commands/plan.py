@@ -121,6 +121,8 @@ def _check(args: argparse.Namespace, config: Config) -> None:
         if value is not None and not 0.0 < value < float("inf"):
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(flag, value, "must be above 0", "Give the line's rate, or a snapshot's size")
+    if args.worth is not None and not 0.0 < args.worth < float("inf"):
+        raise ConfigError("--worth", args.worth, "is no worth", "Give the k of `sbpipe worth`: above 0")
     if (args.stall_ms or 0.0) > (args.stall_every_ms or float("inf")):
         raise ConfigError("--stall-ms", args.stall_ms, "lasts longer than --stall-every-ms", "Give less")
     if args.link_gbps and args.transfer_ms is not None:

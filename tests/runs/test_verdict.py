@@ -151,5 +151,8 @@ def test_examples_filled_in_before_the_selector_was_ready_are_told_from_late_one
     verdict = verdict_of(filled | {"fill.starting": 180})
     assert "90 % of them before the selector was ready" in verdict.loop
     assert "fast enough" in verdict.loop
+    never = verdict_of(filled | {"fill.starting": 200, "fill.late": 0, "selector.scored": 0})
+    assert "fast enough" not in never.loop
+    assert "No selector was ready in time" in never.loop
     verdict = verdict_of(filled | {"fill.starting": 5})
     assert "80 % of them because the selector was late" in verdict.loop
