@@ -156,3 +156,13 @@ def test_examples_filled_in_before_the_selector_was_ready_are_told_from_late_one
     assert "No selector was ready in time" in never.loop
     verdict = verdict_of(filled | {"fill.starting": 5})
     assert "80 % of them because the selector was late" in verdict.loop
+
+
+def test_a_selector_without_a_core_is_not_told_to_have_more_work_ahead() -> None:
+    starved = {"fill.share": 0.75, "fill.late": 90, "fill.starting": 10, "selector.busy_ratio": 0.5}
+    times = {"selector.score_s": 3.3, "selector.score_cpu_s": 0.7}
+    verdict = verdict_of(SOUND | starved | times)
+    assert "had a core for 21 % of its time" in verdict.loop
+    assert verdict.knob == "cores of its own for the selector"
+    verdict = verdict_of(SOUND | starved | times | {"selector.score_cpu_s": 3.2})
+    assert "too little work ahead" in verdict.loop

@@ -93,6 +93,9 @@ def _held_up(numbers: Numbers) -> Finding:
             else "No selector was ready in time."
         )
         return Finding(text, "the selector's start", "a longer run: the selector starts once")
+    # Without a core it is slow to answer too, and looks idle.
+    if crowded := _crowded(numbers):
+        return crowded
     text = "The selector was not busy either: it was stopped, or has too little work ahead."
     return Finding(text, "a selector that idled", "a larger sync.depth")
 
@@ -122,19 +125,24 @@ def _when_filled(numbers: Numbers) -> str:
     return f", {percent(by[main] / total)} of them {words[main]}"
 
 
+def _crowded(numbers: Numbers) -> Finding | None:
+    """Others that use the selector's cores; None if it had them for itself."""
+    score_s, cpu = (number(numbers, name) or 0.0 for name in ("selector.score_s", "selector.score_cpu_s"))
+    if not 0.0 < cpu < CROWDED * score_s:
+        return None
+    had = percent(cpu / score_s)
+    text = f"The selector's device is shared: its forward pass had a core for {had} of its time."
+    return Finding(text, "the selector's device, which is shared", "cores of its own for the selector")
+
+
 def _too_slow(numbers: Numbers) -> Finding:
     """A selector that was busy all the time: with what?"""
-    view_s, score_s, cpu = (
-        number(numbers, name) or 0.0
-        for name in ("selector.view_s", "selector.score_s", "selector.score_cpu_s")
-    )
+    view_s, score_s = (number(numbers, name) or 0.0 for name in ("selector.view_s", "selector.score_s"))
     if view_s > score_s:
         text = f"The selector's data loading is too slow: {view_s:.1f} s, its forward pass {score_s:.1f} s."
         return Finding(text, "the selector's data loading", _FASTER_DATA)
-    if 0.0 < cpu < CROWDED * score_s:
-        had = percent(cpu / score_s)
-        text = f"The selector's device is shared: its forward pass had a core for {had} of its time."
-        return Finding(text, "the selector's device, which is shared", "cores of its own for the selector")
+    if crowded := _crowded(numbers):
+        return crowded
     keep = percent(number(numbers, "keep_rate"))
     text = f"The selector's forward pass is too slow to keep only {keep} of the candidates."
     return Finding(
