@@ -130,7 +130,8 @@ def _settings_in(path: Path) -> Config:
         return from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError, RecursionError, ConfigError) as error:
         raise RunDirError(
-            f"the settings of the run in {path} cannot be read ({error}). Use --overwrite to begin it anew"
+            f"the settings of the run in {path} cannot be read ({error}). Resume with the "
+            "version that wrote them, or use --overwrite to begin it anew"
         ) from None
 
 

@@ -166,3 +166,16 @@ def test_a_selector_without_a_core_is_not_told_to_have_more_work_ahead() -> None
     assert verdict.knob == "cores of its own for the selector"
     verdict = verdict_of(SOUND | starved | times | {"selector.score_cpu_s": 3.2})
     assert "too little work ahead" in verdict.loop
+
+
+@pytest.mark.parametrize(
+    ("published", "knob"), [(101, "a smaller sync.depth"), (13, "a shorter sync.interval")]
+)
+def test_old_scores_are_not_told_to_be_published_more_often_than_each_step(published: int, knob: str) -> None:
+    old = SOUND | {
+        "fidelity.spearman": 0.01,
+        "staleness.mean": 2.6,
+        "steps": 100,
+        "sync.published": published,
+    }
+    assert knob in verdict_of(old).knob

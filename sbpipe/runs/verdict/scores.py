@@ -112,7 +112,11 @@ def _knob_of_scores(numbers: Numbers) -> str:
         return _knob_of_precision(numbers)
     staleness = number(numbers, "staleness.mean") or 0.0
     if staleness > 2.0:
-        return f"a shorter sync.interval: scores were {staleness:.1f} steps old"
+        steps, published = number(numbers, "steps"), number(numbers, "sync.published")
+        # One for each step and one before the first: they are old for another reason.
+        is_each = bool(steps and published and published >= steps)
+        what = "a faster selector, or a smaller sync.depth" if is_each else "a shorter sync.interval"
+        return f"{what}: scores were {staleness:.1f} steps old"
     return "selection.policy = 'random' costs less, until the model learns something that scores can tell"
 
 
