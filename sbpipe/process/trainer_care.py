@@ -32,6 +32,7 @@ class TrainerCare:
     def look(self, now: float) -> bool:
         """Start again what has died; whether that was done just now. Raises if it is in vain."""
         has_begun = self._standing.has_begun
+        self._standing.write_deaths()
         if self._restart_at:
             if now < self._restart_at:
                 return False

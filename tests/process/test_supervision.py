@@ -113,6 +113,19 @@ def test_a_restart_without_a_place_for_its_log_goes_without(tmp_path: Path) -> N
     assert one.said() == []
 
 
+def test_deaths_before_the_run_began_are_recorded_once_it_has(tmp_path: Path) -> None:
+    standing = Standing(tmp_path, resume=False)
+    standing.record_death("selector 0", -9)
+    assert count_restarts(tmp_path)["restarts.selector"] == 0
+    (tmp_path / "config.json").write_text("{}")
+    standing.write_deaths()
+    standing.write_deaths()
+    standing.record_death("selector 0", -9, is_given_up=True)
+    lines = (tmp_path / "events-supervisor.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["restarted", "given up"]
+    assert count_restarts(tmp_path)["restarts.selector"] == 1
+
+
 # --- a crew of shell scripts ----------------------------------------------------------------------
 
 

@@ -179,3 +179,10 @@ def test_old_scores_are_not_told_to_be_published_more_often_than_each_step(publi
         "sync.published": published,
     }
     assert knob in verdict_of(old).knob
+
+
+def test_a_selector_that_died_again_and_again_is_not_one_that_needed_a_longer_run() -> None:
+    dead = {**SOUND, "selector.scored": 0, "fill.share": 1.0, "fill.starting": 100, "restarts.selector": 5}
+    verdict = verdict_of(dead)
+    assert verdict.lost == "Selector restarts 5."
+    assert "look into the selector's log" in verdict.knob

@@ -49,6 +49,8 @@ def _unscored(numbers: Numbers) -> Finding:
     is_filled = (number(numbers, "fill.share") or 0.0) > 0.0
     why = "no selector was ready in time" if is_filled else "the policy needs no scores"
     knob = "a longer budget, or a selector that is ready before the trainer starts" if is_filled else ""
+    if is_filled and number(numbers, "restarts.selector"):
+        knob = "look into the selector's log: it died before it was ready"
     return Finding(f"No candidate was scored: {why}.", "nothing was selected by scores", knob)
 
 
