@@ -11,7 +11,7 @@ from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED
 from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes, selector_count
-from sbpipe.runs.directory import claim, default_path
+from sbpipe.runs.directory import claim, default_path, refuse_if_in_use
 from sbpipe.show.trackers import wanted
 
 HELP = "both roles as supervised processes on what the machine has"
@@ -73,6 +73,8 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
     path: Path = args.run_dir
     # Refused here, before any process starts, and not in the log of a child.
     claim(path, resume=args.resume, overwrite=args.overwrite)
+    # A trainer would refuse too, but only after this run's selectors had gone to the one that is at work.
+    refuse_if_in_use(path)
     num_selectors = selector_count(config, args.selectors)
     if args.max_restarts < 0:
         raise ConfigError(
