@@ -81,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
     print(plan_text(plans, sides, chosen(costs_by_precision, config)))
     precision = chosen(costs_by_precision, config)
     plan = next(found[0] for name, _, found in plans if name == precision)
-    print("\n".join(filter(None, ["", remedy(plan), advice(plan, args.worth)])))
+    scoring_us = {name: costs.score_us for name, costs in costs_by_precision.items()}
+    # Of costs that were given it is not known what another precision would cost.
+    is_fastest = len(scoring_us) > 1 and scoring_us[precision] == min(scoring_us.values())
+    print("\n".join(filter(None, ["", remedy(plan, is_fastest=is_fastest), advice(plan, args.worth)])))
     return 0
 
 

@@ -221,7 +221,7 @@ class RunDir:
 
     def _lock(self) -> None:
         # The kernel drops the lock with the open file: a killed trainer leaves none behind.
-        self._lock_file = (self.path / LOCK).open("w")
+        self._lock_file = (self.path / LOCK).open("a")
         # A forked loader that outlives a killed trainer for a moment must not hold it for the next one.
         os.register_at_fork(after_in_child=self._lock_file.close)
         try:

@@ -78,7 +78,7 @@ class StudyFolder:
             )
         try:
             (self.path / CELLS).mkdir(parents=True, exist_ok=True)
-            self._lock_file = (self.path / LOCK).open("w")
+            self._lock_file = (self.path / LOCK).open("a")
         except OSError as error:
             raise RunDirError(
                 f"{path} cannot be written ({error.strerror}). Choose another place with --out"
