@@ -164,7 +164,11 @@ class Display:
     def say(self, text: str) -> None:
         """A line above the live ones."""
         self._clear()
-        self._out.write(visible(text) + "\n")
+        plain = visible(text)
+        if self._is_live:
+            # Between words, where a terminal would break in the middle of a number.
+            plain = "\n".join(_wrapped(plain, "", max(40, shutil.get_terminal_size().columns)))
+        self._out.write(plain + "\n")
         self._out.flush()
 
     def _clear(self) -> None:
@@ -189,7 +193,14 @@ def verdict_text(summary: Mapping[str, Any], width: int | None = None) -> str:
 def _wrapped(words: str, head: str, width: int) -> list[str]:
     """Lines of at most `width` columns, those after the first below the words and not below the head."""
     below = " " * len(head)
-    return textwrap.wrap(words, width, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
+    return textwrap.wrap(
+        words,
+        width,
+        initial_indent=head,
+        subsequent_indent=below,
+        break_on_hyphens=False,
+        break_long_words=False,  # a path is copied whole
+    )
 
 
 ENDING = {

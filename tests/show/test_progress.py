@@ -129,3 +129,16 @@ def test_the_end_table_breaks_no_word_on_a_narrow_terminal() -> None:
     assert max(map(len, narrow.splitlines())) <= 80
     assert narrow.split() == wide.split()
     assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+def test_what_is_said_breaks_between_words_on_a_terminal_and_not_at_all_in_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    words = "measured fp32 1,522/s (ranks like fp32 to 1.000), int8 2,397/s; its log: /very/" + "long/" * 20
+    screen, log = Screen(), io.StringIO()
+    Display(screen).say(words)
+    Display(log).say(words)
+    assert log.getvalue() == f"{words}\n"
+    assert screen.getvalue().split() == words.split()
+    assert len(screen.getvalue().splitlines()[0]) <= 60
