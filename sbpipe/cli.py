@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sbpipe.commands import COMMANDS, add_commands
+from sbpipe.config import known_keys
 from sbpipe.errors import DeviceError, SbpipeError
 from sbpipe.interrupts import STOPPED, raise_again
 from sbpipe.process import SAYS
@@ -55,7 +56,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with its code."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_setting_meant(unknown[0])}")
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setFormatter(LogFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[terminal])
@@ -76,6 +80,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (RuntimeError, MemoryError) as error:
         code = _out_of_memory(error)
     _leave(code)
+
+
+def _setting_meant(argument: str) -> str:
+    """What to write where a flag is the name of a setting: `--epochs` means train.epochs."""
+    name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+    meant = [key for key in known_keys() if name in (key, key.rpartition(".")[2])]
+    return f". A setting is given by --set: --set {meant[0]}=VALUE" if argument[:2] == "--" and meant else ""
 
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> int:

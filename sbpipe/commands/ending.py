@@ -40,5 +40,7 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
 
 def make_report(path: Path) -> None:
     """Make the page of a run and say where it is."""
+    # Begun before it is made, since that takes a few seconds.
+    print("report:        ", end="", flush=True)
     # Figures are drawn one by one and cost more than the page: whoever wants them runs `sbpipe report`.
-    print(f"report:        {report_apart(path, '--no-figures')}")
+    print(report_apart(path, "--no-figures"))

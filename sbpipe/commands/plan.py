@@ -81,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
     print(plan_text(plans, sides, chosen(costs_by_precision, config)))
     precision = chosen(costs_by_precision, config)
     plan = next(found[0] for name, _, found in plans if name == precision)
-    print("\n".join(filter(None, ["", remedy(plan), advice(plan, args.worth)])))
+    scoring_us = {name: costs.score_us for name, costs in costs_by_precision.items()}
+    # Of costs that were given it is not known what another precision would cost.
+    is_fastest = len(scoring_us) > 1 and scoring_us[precision] == min(scoring_us.values())
+    print("\n".join(filter(None, ["", remedy(plan, is_fastest=is_fastest), advice(plan, args.worth)])))
     return 0
 
 
@@ -121,6 +124,8 @@ def _check(args: argparse.Namespace, config: Config) -> None:
         if value is not None and not 0.0 < value < float("inf"):
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(flag, value, "must be above 0", "Give the line's rate, or a snapshot's size")
+    if args.worth is not None and not 0.0 < args.worth < float("inf"):
+        raise ConfigError("--worth", args.worth, "is no worth", "Give the k of `sbpipe worth`: above 0")
     if (args.stall_ms or 0.0) > (args.stall_every_ms or float("inf")):
         raise ConfigError("--stall-ms", args.stall_ms, "lasts longer than --stall-every-ms", "Give less")
     if args.link_gbps and args.transfer_ms is not None:

@@ -11,7 +11,7 @@ from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED
 from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes, selector_count
-from sbpipe.runs.directory import claim, default_path
+from sbpipe.runs.directory import claim, default_path, refuse_if_in_use
 from sbpipe.show.trackers import wanted
 
 HELP = "both roles as supervised processes on what the machine has"
@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     config, given = resolve_or_print(args)
     if config is None:
         return 0
+    if config.is_one_process and args.selectors is not None:
+        reason = f"mode {config.mode!r} starts no selectors"
+        raise ConfigError("--selectors", args.selectors, reason, "Leave it out, or choose another mode")
     # Written back: `trainer.run` reads it too, and a second call would name a folder by a later second.
     args.run_dir = args.run_dir or default_path(config.mode)
     # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a
@@ -70,11 +73,15 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
     path: Path = args.run_dir
     # Refused here, before any process starts, and not in the log of a child.
     claim(path, resume=args.resume, overwrite=args.overwrite)
+    # A trainer would refuse too, but only after this run's selectors had gone to the one that is at work.
+    refuse_if_in_use(path)
     num_selectors = selector_count(config, args.selectors)
     if args.max_restarts < 0:
         raise ConfigError(
             "--max-restarts", args.max_restarts, "must be at least 0", "Use 0 to end the run with its trainer"
         )
+    # Said at once: the processes say nothing until they have imported torch and read the data.
+    print(f"starting; run directory: {path}", flush=True)
     try:
         ending = run_processes(
             config,

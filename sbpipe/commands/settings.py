@@ -81,13 +81,19 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(text: str) -> float | str:
-    """A number, or the word that stands for one; the settings check both."""
-    return text if text in known_keys()["selection.keep"].metadata["words"] else float(text)
+    """A number, or a word: the settings check both, and say what is wrong with either."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _steps(text: str) -> int | str:
-    """A number of steps, or the word that stands for one."""
-    return text if text in known_keys()["sync.interval"].metadata["words"] else int(text)
+    """A number of steps, or a word."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _offer(key: str) -> str:

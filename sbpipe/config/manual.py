@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from sbpipe.config.parser import kind_of, range_of
+from sbpipe.config.parser import KINDS, kind_of, range_of
 from sbpipe.config.schema import SECTIONS, Config, known_keys
 from sbpipe.config.writer import LOCAL_KEYS, LOCAL_SECTIONS, to_dict, toml_value
 
@@ -23,15 +23,6 @@ Trainer and selector must agree on all settings but these, which each chooses fo
 when a run is resumed: the sections {", ".join(f"`{name}`" for name in LOCAL_SECTIONS)}, and
 {", ".join(f"`{key}`" for key in LOCAL_KEYS)}.
 """
-
-_KINDS = {
-    bool: "true or false",
-    int: "whole number",
-    float: "number",
-    str: "text",
-    list: "list",
-    dict: "table",
-}
 
 
 def render() -> str:
@@ -67,7 +58,7 @@ def _values(known: dataclasses.Field[Any]) -> str:
     if limits["choices"]:
         return ", ".join(f"`{choice}`" for choice in limits["choices"])
     words = [f"`{word}`" for word in limits["words"]]
-    return " or ".join([", ".join(filter(None, (_KINDS[kind_of(known)], range_of(limits)))), *words])
+    return " or ".join([", ".join(filter(None, (KINDS[kind_of(known)], range_of(limits)))), *words])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,15 @@ from sbpipe.config.schema import RETIRED, SECTIONS, Config, known_keys
 from sbpipe.errors import ConfigError
 
 _BEYOND = 2**1000
+KINDS = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    list: "list",
+    dict: "table",
+}
+"""What the values of a key are, as a person says it."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -122,8 +131,9 @@ def _as_kind(key: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         value = float(value) if abs(value) < _BEYOND else (math.inf if value > 0 else -math.inf)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = "".join(f" or {word!r}" for word in limits["words"])
+        article = "" if kind is bool else "a "
         raise ConfigError(
-            key, value, f"must be of type {kind.__name__}{words}", f"It means: {limits['meaning']}"
+            key, value, f"must be {article}{KINDS[kind]}{words}", f"It means: {limits['meaning']}"
         )
     # Control characters, which a terminal obeys, and halves of letters, which cannot be written to a file.
     if kind is str and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):

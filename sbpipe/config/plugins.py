@@ -8,11 +8,12 @@ import inspect
 import operator
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from sbpipe.errors import ConfigError
+from sbpipe.errors import ConfigError, SbpipeError
 
 
 def is_plugin(spec: str) -> bool:
@@ -49,7 +50,8 @@ def import_plugin(key: str, spec: str) -> Callable[..., Any]:
         raise ConfigError(key, spec, "is not of the form module:function", way_out)
     try:
         module = _import_from_here(module_name)
-    except ImportError as error:
+    # A user's module may raise anything, and what it raises now it raises at every start.
+    except Exception as error:
         raise ConfigError(key, spec, *_why_not(module_name, error)) from error
     try:
         found = operator.attrgetter(path)(module)
@@ -62,6 +64,21 @@ def import_plugin(key: str, spec: str) -> Callable[..., Any]:
         reason = f"{path!r} is of type {type(found).__name__}, not callable"
         raise ConfigError(key, spec, reason, "Name a function or a class")
     return found  # type: ignore[no-any-return]  # callable() narrows to Callable[..., object]
+
+
+def call_plugin(key: str, spec: str) -> Any:
+    """What the callable that setting `key` names returns, called without arguments."""
+    function = import_plugin(key, spec)
+    try:
+        return function()
+    # What is short of memory is told as such; a mistake that is ours to tell, as it is.
+    except (SbpipeError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"raised {type(error).__name__}: {error}{_line_of(error)}"
+        raise ConfigError(
+            key, spec, reason, "It is called without arguments. Fix it, or name another"
+        ) from error
 
 
 def _import_from_here(module_name: str) -> ModuleType:
@@ -81,16 +98,25 @@ def _import_from_here(module_name: str) -> ModuleType:
             sys.path.append(here)
 
 
-def _why_not(module_name: str, error: ImportError) -> tuple[str, str]:
+def _why_not(module_name: str, error: Exception) -> tuple[str, str]:
     """Why a module cannot be imported, and what to do."""
-    is_missing = isinstance(error, ModuleNotFoundError) and error.name
-    if is_missing and f"{module_name}.".startswith(f"{error.name}."):
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{module_name}.".startswith(f"{missing}."):
         file = f"{module_name.split('.')[0]}.py"
         way_out = f"Check the spelling, install it, or start sbpipe where {file} lies (now {os.getcwd()})"
-        return f"there is no module {error.name!r}", way_out
-    if is_missing:
-        return f"module {module_name!r} needs {error.name!r}, which is missing", f"Install {error.name}"
-    return f"module {module_name!r} cannot be imported ({error})", "Fix the module, or name another"
+        return f"there is no module {missing!r}", way_out
+    if missing:
+        return f"module {module_name!r} needs {missing!r}, which is missing", f"Install {missing}"
+    said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return f"module {module_name!r} cannot be imported ({said}{_line_of(error)})", "Fix it, or name another"
+
+
+def _line_of(error: Exception) -> str:
+    """Where a module raised; the text of a syntax error says so itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ImportError | SyntaxError) or not frames:
+        return ""
+    return f", {frames[-1].filename} line {frames[-1].lineno}"
 
 
 def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:

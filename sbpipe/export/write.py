@@ -11,6 +11,7 @@ from safetensors.torch import save
 from sbpipe.errors import RunDirError
 from sbpipe.export import load, onnx_file
 from sbpipe.files import atomic_file, write_atomically
+from sbpipe.runs.directory import refuse_foreign_links
 from sbpipe.runs.names.files import CHECKPOINTS, EXPORT, WEIGHTS
 from sbpipe.trainer import checkpoint_file
 from sbpipe.trainer.checkpoint import Checkpoints
@@ -36,6 +37,7 @@ def export(source: Path, out: Path | None = None, *, with_onnx: bool = False) ->
     # Text, numbers, lists and tables only: as they stand in the checkpoint.
     card = {"sbpipe": __version__, "step": state["step"], "digest": state["digest"], **state["card"]}
     folder = out or (source if source.is_dir() else source.parent) / EXPORT
+    refuse_foreign_links(folder)
     try:
         _write(folder, trained_weights(state), card)
         if with_onnx:

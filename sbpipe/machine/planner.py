@@ -235,8 +235,11 @@ def advice(plan: Forecast, worth: float | None = None) -> str:
     return f"measure: it is ahead of {against} from a worth of {k:.2f} on; `sbpipe worth` tells yours"
 
 
-def remedy(plan: Forecast) -> str:
-    """What would help most where the selectors do not keep up; empty where they do."""
+def remedy(plan: Forecast, *, is_fastest: bool = False) -> str:
+    """What would help most where the selectors do not keep up; empty where they do.
+
+    `is_fastest`: no precision scores faster here than the one that was planned with.
+    """
     if plan.fills < 0.05:
         return ""
     if plan.is_short:
@@ -245,7 +248,8 @@ def remedy(plan: Forecast) -> str:
             "trained before answers are back: lease further ahead (sync.depth), at the price of staleness"
         )
     reached = min(1.0, plan.keep / (1.0 - plan.fills))
+    faster = "" if is_fastest else "score in a faster precision, "
     return (
-        f"the selectors judge {100 * (1 - plan.fills):.0f} % of what is trained: score in a faster "
-        f"precision, add a selector, or keep {reached:.2f} of the candidates instead of {plan.keep:.2f}"
+        f"the selectors judge {100 * (1 - plan.fills):.0f} % of what is trained: {faster}add a selector, or "
+        f"keep {reached:.2f} of the candidates instead of {plan.keep:.2f}"
     )

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 from sbpipe.config import OWN, Config, known_keys, resolve
 from sbpipe.data.own_batches import OwnData
 from sbpipe.errors import ConfigError, DataError, ModelError, UserError
+from sbpipe.machine import devices
 from sbpipe.selector.job import OwnJob
 from sbpipe.trainer.stream.scores import refuse_forgetting
 
@@ -158,6 +159,10 @@ def make_config(
     elif selector not in (None, "auto"):
         own["selector.device"] = selector
     config = resolve({**own, **given})
+    if "selector.device" in own:
+        # A selector that cannot begin would be missed only by what the loop learns.
+        for name in config.selector.devices:
+            devices.resolve("selector", name)
     if config.selection.traits.needs_irreducible:
         reason = "irreducible losses are of a data set that `sbpipe score` knows"
         raise ConfigError("selection.policy", config.selection.policy, reason, "Choose another policy")

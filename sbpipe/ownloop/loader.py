@@ -97,10 +97,10 @@ class SelectedLoader:
         # Accelerate and Lightning wrap optimizers in one that has no hooks of its own.
         while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
             optimizer = inner
-        if not hasattr(optimizer, "register_step_post_hook"):
+        if isinstance(optimizer, type) or not hasattr(optimizer, "register_step_post_hook"):
             raise ModelError(
-                f"attach: a {type(optimizer).__name__} has no register_step_post_hook. Give it a "
-                "torch.optim.Optimizer"
+                f"attach: a {type(optimizer).__name__} has no steps to follow. Give it a "
+                "torch.optim.Optimizer that was made of the model's parameters"
             )
         self._forget()
         self._optimizer = optimizer

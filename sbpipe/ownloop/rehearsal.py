@@ -3,12 +3,17 @@
 It leaves no trace in the model, its statistics or any generator. It must not know the engine.
 """
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
 
 from sbpipe.data.own_batches import OwnBatches
+from sbpipe.errors import ModelError
 from sbpipe.models.losses import check_loss
 from sbpipe.ownloop.plan import Plan
+from sbpipe.selector.job import OwnJob
 
 
 def rehearse(plan: Plan) -> None:
@@ -23,7 +28,7 @@ def rehearse(plan: Plan) -> None:
         lot, _ = batches.batch(np.arange(size), 0)
         job.model.eval()
         with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=_kind(device)):
-            check_loss(lambda _, batch: job.losses(job.model, batch), torch.empty(size), lot.tree)
+            check_loss(partial(_losses_of, job), torch.empty(size), lot.tree)
     finally:
         batches.close()
         for module, was_training in modes:
@@ -31,6 +36,17 @@ def rehearse(plan: Plan) -> None:
         with torch.no_grad():
             for name, buffer in job.model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def _losses_of(job: OwnJob, _: Any, batch: Any) -> Any:
+    """What the user's function gives; whatever it raises is told as a mistake in calling it."""
+    try:
+        return job.losses(job.model, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"select: losses(model, batch) raised {type(error).__name__}: {error}. It is called with the "
+            "model and a batch as the loader's collate_fn makes it, on the model's device"
+        ) from error
 
 
 def _kind(device: torch.device) -> str:

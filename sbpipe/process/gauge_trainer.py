@@ -58,6 +58,7 @@ class TrainerGauge:
             "step_ms": mean_ms(self._step_s) + beside_ms,
             "load_ms": mean_ms(self._load_s),
             "publish_ms": publish_ms,
+            "weights_bytes": self._setup.manifest.num_bytes,
             "step_spread": spread(self._period_s),
             "steps": len(self._step_s),
         }

@@ -1,6 +1,7 @@
 """How far a run has come, as its directory tells its supervisor. It must not know processes."""
 
 from pathlib import Path
+from typing import Any
 
 from sbpipe.runs.checkpoints import steps_in
 from sbpipe.runs.directory import CONFIG, is_finished
@@ -17,6 +18,8 @@ class Standing:
         # With --overwrite an earlier run lies here until the trainer has opened its own.
         self._settings_before = self._settings()
         self._has_begun = False
+        self._deaths: list[dict[str, Any]] = []
+        """Those that are not written yet."""
 
     def _settings(self) -> tuple[int, int] | None:
         try:
@@ -47,14 +50,20 @@ class Standing:
         return max(steps_in(self._path / CHECKPOINTS), default=-1) if self.has_begun else -1
 
     def record_death(self, child: str, code: int | None, *, is_given_up: bool = False) -> None:
-        """Write that a child died and what is done about it; nothing before there is a run to write it to."""
-        if not self.has_begun:
+        """Write that a child died and what is done about it, as soon as there is a run to write it to."""
+        kind = "given up" if is_given_up else "restarted"
+        self._deaths.append({"kind": kind, "child": child, "code": code, "step": max(0, self.step)})
+        self.write_deaths()
+
+    def write_deaths(self) -> None:
+        """Write what waits for the run to begin."""
+        if not self._deaths or not self.has_begun:
             return
+        deaths, self._deaths = self._deaths, []
         try:
             events = EventLog(self._path / SUPERVISOR_EVENTS, "supervisor")
         except OSError:
-            return  # a full disk costs the event, not the run
-        events.write(
-            "given up" if is_given_up else "restarted", child=child, code=code, step=max(0, self.step)
-        )
+            return  # a full disk costs the events, not the run
+        for death in deaths:
+            events.write(**death)
         events.close()

@@ -10,6 +10,9 @@ from sbpipe.process.restarts import FINAL, Budget
 from sbpipe.process.standing import Standing
 from sbpipe.show.terminal import Display
 
+_BUG = 1
+"""The exit code of Python after a traceback."""
+
 
 class TrainerCare:
     """Looks after the trainer of a run; a checkpoint of a later step forgives the deaths before it."""
@@ -29,6 +32,7 @@ class TrainerCare:
     def look(self, now: float) -> bool:
         """Start again what has died; whether that was done just now. Raises if it is in vain."""
         has_begun = self._standing.has_begun
+        self._standing.write_deaths()
         if self._restart_at:
             if now < self._restart_at:
                 return False
@@ -40,7 +44,9 @@ class TrainerCare:
 
     def _plan_restart(self, dead: Child, now: float) -> None:
         step = self._standing.step
-        if dead.code in FINAL:
+        # An exception before the run began (in the user's data or model, say) would be raised again.
+        is_early_bug = dead.code == _BUG and not dead.is_launcher and not self._standing.has_begun
+        if dead.code in FINAL or is_early_bug:
             raise ChildFailed(dead)
         if not self._budget.grant(is_forgiven=step > self._step):
             after = (

@@ -70,6 +70,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
                 f"{path} is not empty and is no run directory ({CONFIG} is missing); "
                 "--overwrite only replaces runs. Choose another --run-dir"
             )
+    refuse_foreign_links(path, *(path.iterdir() if path.is_dir() else ()))
     # The nearest folder that exists is where a new one would be made.
     for parent in [path, *path.parents]:
         if parent.exists():
@@ -78,6 +79,18 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
             if not os.access(parent, os.W_OK):
                 raise RunDirError(f"{parent} is not writable. Choose another place with --run-dir")
             break
+
+
+def refuse_foreign_links(*places: Path) -> None:
+    """Refuse to write to places that are, or hold, links of another user: they lead where that user says."""
+    for place in places:
+        is_folder = place.is_dir() and not place.is_symlink()
+        for entry in (place, *(place.iterdir() if is_folder else ())):
+            if entry.is_symlink() and (owner := entry.lstat().st_uid) not in (os.geteuid(), 0):
+                raise RunDirError(
+                    f"{entry} is a link of user {owner}, and what is written there would land wherever that "
+                    "user says. Copy the folder without it, or write to a place of your own"
+                )
 
 
 def is_unused(path: Path) -> bool:
@@ -117,7 +130,8 @@ def _settings_in(path: Path) -> Config:
         return from_dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError, RecursionError, ConfigError) as error:
         raise RunDirError(
-            f"the settings of the run in {path} cannot be read ({error}). Use --overwrite to begin it anew"
+            f"the settings of the run in {path} cannot be read ({error}). Resume with the "
+            "version that wrote them, or use --overwrite to begin it anew"
         ) from None
 
 
@@ -207,7 +221,7 @@ class RunDir:
 
     def _lock(self) -> None:
         # The kernel drops the lock with the open file: a killed trainer leaves none behind.
-        self._lock_file = (self.path / LOCK).open("w")
+        self._lock_file = (self.path / LOCK).open("a")
         # A forked loader that outlives a killed trainer for a moment must not hold it for the next one.
         os.register_at_fork(after_in_child=self._lock_file.close)
         try:

@@ -83,7 +83,9 @@ def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 def write_job(job: OwnJob, path: Path) -> None:
     """Leave a job for the selectors of this user."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # A new file: one that somebody had put there would keep its owner, its mode and where it leads.
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             # First: what the job was made of is found there, as it is found here.

@@ -92,7 +92,7 @@ def _tested(event: Mapping[str, Any]) -> str:
 def selector_line(event: Mapping[str, Any]) -> str:
     """The selectors' side of a progress event as one line."""
     return (
-        f"selector {event.get('selectors') or 0:.0f} ready  keep {percent(event.get('keep_rate'))}"
+        f"selectors {event.get('selectors') or 0:.0f} ready  keep {percent(event.get('keep_rate'))}"
         f"  idle {percent(event.get('selector_idle'))}{_effective(event)}"
     )
 
@@ -164,7 +164,11 @@ class Display:
     def say(self, text: str) -> None:
         """A line above the live ones."""
         self._clear()
-        self._out.write(visible(text) + "\n")
+        plain = visible(text)
+        if self._is_live:
+            # Between words, where a terminal would break in the middle of a number.
+            plain = "\n".join(_wrapped(plain, "", max(40, shutil.get_terminal_size().columns)))
+        self._out.write(plain + "\n")
         self._out.flush()
 
     def _clear(self) -> None:
@@ -182,11 +186,21 @@ def verdict_text(summary: Mapping[str, Any], width: int | None = None) -> str:
     told = []
     for label, words in lines:
         head = f"  {label:<{label_width}}  " if label else ""
-        plain = cut(words, 10_000)
-        told += textwrap.wrap(
-            plain, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
-        )
+        told += _wrapped(cut(words, 10_000), head, width)
     return "\n".join(told)
+
+
+def _wrapped(words: str, head: str, width: int) -> list[str]:
+    """Lines of at most `width` columns, those after the first below the words and not below the head."""
+    below = " " * len(head)
+    return textwrap.wrap(
+        words,
+        width,
+        initial_indent=head,
+        subsequent_indent=below,
+        break_on_hyphens=False,
+        break_long_words=False,  # a path is copied whole
+    )
 
 
 ENDING = {
@@ -211,7 +225,7 @@ def label_of(name: str, summary: Mapping[str, Any]) -> str:
     return str(own or NUMBERS[name].label)
 
 
-def summary_table(summary: Mapping[str, Any]) -> str:
+def summary_table(summary: Mapping[str, Any], width: int | None = None) -> str:
     """The numbers a user acts on; all others are in summary.json and in the report."""
     rows = [
         (label_of(name, summary), shown(name, summary[name]), words)
@@ -223,4 +237,8 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         words = "leases taken back from lost selectors; answered without one"
         rows.append(("lost, fallback", f"{lost:,}, {alone:,}", words))
     widths = [max(len(row[k]) for row in rows) for k in (0, 1)]
-    return "\n".join(f"  {label:<{widths[0]}}  {value:<{widths[1]}}  {words}" for label, value, words in rows)
+    told = []
+    for label, value, words in rows:
+        head = f"  {label:<{widths[0]}}  {value:<{widths[1]}}  "
+        told += _wrapped(words, head, max(len(head) + 20, width or shutil.get_terminal_size().columns))
+    return "\n".join(told)

@@ -17,7 +17,7 @@ from typing import Any
 
 from sbpipe.errors import RunDirError
 from sbpipe.files import write_atomically
-from sbpipe.runs.directory import is_finished, refuse_if_in_use
+from sbpipe.runs.directory import is_finished, refuse_foreign_links, refuse_if_in_use
 from sbpipe.runs.study import CELLS, PLAN
 from sbpipe.studies.plan import Plan, PlannedCell
 from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed
@@ -66,6 +66,7 @@ class StudyFolder:
         self.path = path.resolve()
         if path.exists() and not path.is_dir():
             raise RunDirError(f"{path} is a file. Name a folder with --out")
+        refuse_foreign_links(path, path / CELLS)
         is_study = (path / PLAN).exists()
         if (
             path.is_dir()
@@ -77,7 +78,7 @@ class StudyFolder:
             )
         try:
             (self.path / CELLS).mkdir(parents=True, exist_ok=True)
-            self._lock_file = (self.path / LOCK).open("w")
+            self._lock_file = (self.path / LOCK).open("a")
         except OSError as error:
             raise RunDirError(
                 f"{path} cannot be written ({error.strerror}). Choose another place with --out"

@@ -1,5 +1,6 @@
 """What killed trainers left in shared memory. No torch: the supervisor, which knows none, clears up too."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -8,12 +9,23 @@ SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "sbpipe-"
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Open a file of this user there; OSError where it is a link or another user's, who could change it."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    owner = os.fstat(fd).st_uid
+    if owner != os.geteuid():
+        os.close(fd)
+        raise PermissionError(errno.EPERM, f"belongs to user {owner}", str(path))
+    return fd
+
+
 def leftovers() -> list[Path]:
-    """Slots whose owner is gone: it held their lock while it lived."""
+    """This user's slots whose owner is gone: it held their lock while it lived."""
     found = []
     for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
         try:
-            fd = os.open(path, os.O_RDWR)
+            # Everybody may leave files here, and what is another user's only that one can take away.
+            fd = open_own(path, os.O_RDWR)
         except OSError:
             continue
         try:

@@ -20,7 +20,7 @@ import torch
 
 from sbpipe.errors import PeerLost
 from sbpipe.records import Part
-from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY
+from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY, open_own
 from sbpipe.weights.replica import Replica, SlotSource
 from sbpipe.weights.slots import Slots
 
@@ -64,7 +64,13 @@ class RelayedSource:
         with self._turn:
             if self._own is not None or self._is_closed:
                 return not self._is_closed
-            fd = self._open()
+            try:
+                fd = self._open()
+            except OSError:
+                # Another user's file or link stands there: nobody can be led by it, so each pulls for itself.
+                if self._sizes:
+                    self._own = self._make_slots("")
+                return self._own is not None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Swept away as a leftover between the opening and the lock: then it is nobody's any more.
@@ -82,15 +88,18 @@ class RelayedSource:
             return True
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return open_own(self._path, os.O_RDWR | os.O_CREAT)
 
     def _lead(self, fd: int) -> None:
         name = f"{self._path.name.removeprefix(PREFIX).removesuffix(_LEAD)}-{secrets.token_hex(4)}"
-        slots = Slots.create(self._sizes[Part.WHOLE], name=name, fast_bytes=self._sizes.get(Part.FAST, 0))
+        slots = self._make_slots(name)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{PREFIX}{name}".encode(), 0)
         self._lock_fd, self._own = fd, slots
         log.info("this selector pulls the weights for all selectors of this host")
+
+    def _make_slots(self, name: str) -> Slots:
+        return Slots.create(self._sizes[Part.WHOLE], name=name, fast_bytes=self._sizes.get(Part.FAST, 0))
 
     def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
         """A complete snapshot of a part has arrived here: everybody may have it."""
@@ -130,7 +139,8 @@ class RelayedSource:
         if self._own is not None:
             return self._own
         try:
-            name = self._path.read_bytes()[:_MOST_NAME_BYTES].decode("ascii", "replace")
+            with open(open_own(self._path, os.O_RDONLY), "rb") as file:
+                name = file.read(_MOST_NAME_BYTES).decode("ascii", "replace")
             if name and (self._found is None or self._found[0] != name):
                 slots = Slots.attach(name)
                 # New ones are empty at first: what was complete before still scores.

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY
+from sbpipe.weights.leftovers import PREFIX, SHARED_MEMORY, open_own
 
 _MAGIC = 0x5B_91_9E_01
 _PAGE = 4096
@@ -79,13 +79,13 @@ class Slots:
     def attach(cls, name: str) -> "Slots":
         """Map slots that another process made, and those of the fast part beside them, if it made any.
 
-        Raises OSError when they are not there, or are not slots.
+        Raises OSError when they are not there, are not slots, or are not this user's.
         """
         path = SHARED_MEMORY / name
         # The name came over the wire: it must not lead out of the folder.
         if not name.startswith(PREFIX) or path.parent != SHARED_MEMORY:
             raise OSError(f"{name} is not a name of sbpipe's slots")
-        fd = os.open(path, os.O_RDWR)
+        fd = open_own(path, os.O_RDWR)
         try:
             memory = mmap.mmap(fd, 0)
         finally:

@@ -75,3 +75,29 @@ def test_a_policy_can_be_named_by_a_flag_and_a_wrong_one_is_named_back() -> None
     assert 'policy = "random"' in sbpipe("run", "--policy", "random", "--print-config").stdout
     done = sbpipe("run", "--policy", "best")
     assert (done.returncode, "selection.policy = 'best'" in done.stderr) == (2, True)
+
+
+def test_a_flag_that_is_the_name_of_a_setting_is_shown_how_to_give_it() -> None:
+    done = sbpipe("run", "--epochs", "3")
+    assert done.returncode == 2
+    assert (
+        "unrecognized arguments: --epochs. A setting is given by --set: --set train.epochs=VALUE"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--keep", "third"), "selection.keep = 'third': must be a number or 'auto'"),
+        (("--sync-interval", "often"), "sync.interval = 'often': must be a whole number or 'auto'"),
+        (("--mode", "inline", "--selectors", "2"), "--selectors = 2: mode 'inline' starts no selectors"),
+        (("--set", "view.flip=True"), "view.flip = 'True': must be true or false"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_the_words_of_the_settings(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    done = sbpipe("run", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"sbpipe: {says}")

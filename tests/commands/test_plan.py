@@ -43,7 +43,9 @@ def test_keep_of_the_settings_is_forecast_beside_what_auto_would_choose(
     assert row["auto"]["keep"] == pytest.approx(0.5), "the greatest that the policy names"
 
 
-@pytest.mark.parametrize("flags", [("--step-ms", "-1"), ("--score-us", "0"), ("--selectors", "0")])
+@pytest.mark.parametrize(
+    "flags", [("--step-ms", "-1"), ("--score-us", "0"), ("--selectors", "0"), ("--worth", "-1")]
+)
 def test_costs_that_are_none_are_refused(flags: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=flags[0]):
         plan.run(build_parser().parse_args(["plan", *flags]))
@@ -59,6 +61,13 @@ def test_both_sides_are_measured_at_once() -> None:
     assert sides["trainer"]["steps"] >= 3
     assert sides["trainer"]["step_ms"] > 0
     assert sides["selector"]["precisions"]["fp32"]["score_us"] > 0
+
+
+def test_what_is_not_given_is_measured_here_and_forecast(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+    text = told(capsys, "--seconds", "0.3", "--link-gbps", "1", *settings)
+    assert "measured at the same time" in text
+    assert "worth" in text.splitlines()[-1]
 
 
 def test_a_side_that_cannot_be_built_says_why() -> None:

@@ -11,6 +11,7 @@ from support.ranked import train_ranks
 from support.runs import forked, sbpipe, settings, small, train_inline, train_over_the_wire
 
 from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError, RunDirError, UserError
+from sbpipe.runs.directory import RunDir
 from sbpipe.trainer.step_outcome import DivergedError
 
 
@@ -104,6 +105,20 @@ def test_a_run_directory_in_use_is_refused_unless_told_otherwise(run_path: Path)
     train_inline(small(mode="inline", train__steps=1), run_path)
     with pytest.raises(RunDirError, match="--resume to continue the run there, --overwrite to replace it"):
         train_inline(small(mode="inline"), run_path)
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_a_run_directory_at_work_is_refused_before_anything_starts(flag: str, run_path: Path) -> None:
+    at_work = RunDir.open(run_path, resume=False, overwrite=False)
+    at_work.write_config(small())
+    try:
+        done = sbpipe("run", "--run-dir", str(run_path), flag)
+    finally:
+        at_work.close()
+    assert done.returncode == 2
+    assert "another trainer is working in" in done.stderr
+    assert done.stdout == ""
+    assert not (run_path / "logs").exists()
 
 
 def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ def data():
     import imported_late
     return imported_late.splits(Pairs)
 
+def offline():
+    raise RuntimeError("the database is down")
+
+def with_path(path):
+    return path
+
 number = 3
 """
 LATE = """
@@ -50,6 +56,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "imported_late": LATE,
         "needy": "import a_library_nobody_has",
         "broken": "from math import no_such_name",
+        "misspelt": "def f(:",
+        "offline": "raise OSError('no route to host')",
         "twice": "def where(): return 'here'",
         "installed/twice": "def where(): return 'installed'",
     }
@@ -98,7 +106,9 @@ def test_each_is_found_in_the_working_directory(key: str, use: Callable[[str], o
         ("mine.inner:build", "there is no module 'mine.inner'"),
         ("needy:f", "module 'needy' needs 'a_library_nobody_has', which is missing. Install a_library"),
         ("broken:f", "module 'broken' cannot be imported .*no_such_name"),
-        ("mine:modle", "has no 'modle'. Its callables are: Pairs, data, loss, model"),
+        ("misspelt:f", "module 'misspelt' cannot be imported .SyntaxError: .*misspelt.py, line 1"),
+        ("offline:f", "cannot be imported .OSError: no route to host, .*offline.py line 1"),
+        ("mine:modle", "has no 'modle'. Its callables are: Pairs, data, loss, model, offline, with_path"),
         ("mine:number", "'number' is of type int, not callable"),
     ],
 )
@@ -128,3 +138,15 @@ def test_a_working_directory_that_is_on_the_path_already_keeps_its_place(here: P
 def test_a_users_loss_gives_what_it_says() -> None:
     loss = build_loss(LossConfig(name="mine:loss"))
     assert loss(torch.ones(2, 3), torch.tensor([1, 3])).tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("offline", "raised RuntimeError: the database is down, .*mine.py line 18"),
+        ("with_path", "raised TypeError: .*'path'.*It is called without arguments"),
+    ],
+)
+def test_a_data_function_that_raises_is_told_with_its_line(function: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"data.name = 'mine:{function}': {says}"):
+        data_of_mine(f"mine:{function}")

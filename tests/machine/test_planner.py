@@ -126,7 +126,10 @@ def test_the_advice_follows_from_the_break_even(second_speed: float, worth: floa
 
 def test_a_selector_that_does_not_keep_up_is_told_a_keep_rate_that_it_can() -> None:
     assert remedy(forecast(FAST, keep=0.25, interval=1)) == ""
-    assert "keep 1.00" in remedy(forecast(SLOW, keep=0.25, interval=1))
+    slow = forecast(SLOW, keep=0.25, interval=1)
+    assert "keep 1.00" in remedy(slow)
+    assert "faster precision" in remedy(slow)
+    assert "faster precision" not in remedy(slow, is_fastest=True)
 
 
 def test_a_line_that_is_longer_than_what_is_leased_ahead_is_told_to_lease_further() -> None:

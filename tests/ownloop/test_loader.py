@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 
 import sbpipe
 from sbpipe.config import Config
-from sbpipe.errors import ConfigError, DataError, ModelError
+from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError
 from sbpipe.ownloop import session
 from sbpipe.ownloop.handed import Handed, LoopError
 from sbpipe.ownloop.keeper import Keeper
@@ -397,3 +397,27 @@ def test_a_sampler_that_is_not_used_is_told_of(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "sbpipe"):
         sbpipe.select(DataLoader(vectors(), 32, sampler=sampler), small_net(), losses=pair_losses)
     assert "WeightedRandomSampler is not used" in caplog.text
+
+
+def test_a_selector_on_a_device_that_is_not_here_is_refused_at_once() -> None:
+    with pytest.raises(DeviceError, match="selector = 'cuda:77': no such device here"):
+        sbpipe.select(DataLoader(vectors(64), 16), small_net(), losses=pair_losses, selector="cuda:77")
+
+
+def test_an_optimizer_that_was_not_made_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"made of the model's parameters"):
+        sbpipe.select(DataLoader(vectors(64), 16), small_net(), torch.optim.SGD, losses=pair_losses)  # type: ignore[arg-type]
+
+
+def test_losses_that_cannot_be_called_so_are_told_how_they_are_called(tmp_path: Path) -> None:
+    loader = sbpipe.select(
+        DataLoader(vectors(64), 16),
+        small_net(),
+        losses=lambda batch: batch,
+        run_dir=tmp_path / "run",
+        selector=None,
+    )  # type: ignore[arg-type]
+    with pytest.raises(
+        ModelError, match=r"losses\(model, batch\) raised TypeError: .*called with the model and"
+    ):
+        next(iter(loader))

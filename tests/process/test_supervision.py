@@ -113,6 +113,19 @@ def test_a_restart_without_a_place_for_its_log_goes_without(tmp_path: Path) -> N
     assert one.said() == []
 
 
+def test_deaths_before_the_run_began_are_recorded_once_it_has(tmp_path: Path) -> None:
+    standing = Standing(tmp_path, resume=False)
+    standing.record_death("selector 0", -9)
+    assert count_restarts(tmp_path)["restarts.selector"] == 0
+    (tmp_path / "config.json").write_text("{}")
+    standing.write_deaths()
+    standing.write_deaths()
+    standing.record_death("selector 0", -9, is_given_up=True)
+    lines = (tmp_path / "events-supervisor.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["restarted", "given up"]
+    assert count_restarts(tmp_path)["restarts.selector"] == 1
+
+
 # --- a crew of shell scripts ----------------------------------------------------------------------
 
 
@@ -198,6 +211,18 @@ def test_a_trainer_that_ended_for_a_reason_is_not_started_again(run_path: Path, 
     with pytest.raises(ChildFailed) as caught:
         run.supervise()
     assert (caught.value.exit_code, run.num_starts) == (code, 1)
+
+
+def test_a_bug_before_the_run_began_is_told_at_once(run_path: Path) -> None:
+    run = Run(run_path, "echo 'RuntimeError: the database is down' >&2; exit 1")
+    with pytest.raises(ChildFailed, match="the database is down") as caught:
+        run.supervise()
+    assert (caught.value.exit_code, run.num_starts) == (1, 1)
+
+
+def test_a_bug_in_the_middle_of_a_run_begins_again(run_path: Path) -> None:
+    run = Run(run_path, f"{BEGIN} [ $n = 2 ] && exit 0; exit 1")
+    assert run.supervise().is_finished
 
 
 def test_a_trainer_killed_after_it_had_left_everything_has_finished(run_path: Path) -> None:

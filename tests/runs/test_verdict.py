@@ -151,5 +151,38 @@ def test_examples_filled_in_before_the_selector_was_ready_are_told_from_late_one
     verdict = verdict_of(filled | {"fill.starting": 180})
     assert "90 % of them before the selector was ready" in verdict.loop
     assert "fast enough" in verdict.loop
+    never = verdict_of(filled | {"fill.starting": 200, "fill.late": 0, "selector.scored": 0})
+    assert "fast enough" not in never.loop
+    assert "No selector was ready in time" in never.loop
     verdict = verdict_of(filled | {"fill.starting": 5})
     assert "80 % of them because the selector was late" in verdict.loop
+
+
+def test_a_selector_without_a_core_is_not_told_to_have_more_work_ahead() -> None:
+    starved = {"fill.share": 0.75, "fill.late": 90, "fill.starting": 10, "selector.busy_ratio": 0.5}
+    times = {"selector.score_s": 3.3, "selector.score_cpu_s": 0.7}
+    verdict = verdict_of(SOUND | starved | times)
+    assert "had a core for 21 % of its time" in verdict.loop
+    assert verdict.knob == "cores of its own for the selector"
+    verdict = verdict_of(SOUND | starved | times | {"selector.score_cpu_s": 3.2})
+    assert "too little work ahead" in verdict.loop
+
+
+@pytest.mark.parametrize(
+    ("published", "knob"), [(101, "a smaller sync.depth"), (13, "a shorter sync.interval")]
+)
+def test_old_scores_are_not_told_to_be_published_more_often_than_each_step(published: int, knob: str) -> None:
+    old = SOUND | {
+        "fidelity.spearman": 0.01,
+        "staleness.mean": 2.6,
+        "steps": 100,
+        "sync.published": published,
+    }
+    assert knob in verdict_of(old).knob
+
+
+def test_a_selector_that_died_again_and_again_is_not_one_that_needed_a_longer_run() -> None:
+    dead = {**SOUND, "selector.scored": 0, "fill.share": 1.0, "fill.starting": 100, "restarts.selector": 5}
+    verdict = verdict_of(dead)
+    assert verdict.lost == "Selector restarts 5."
+    assert "look into the selector's log" in verdict.knob

@@ -151,6 +151,6 @@ def test_the_setting_names_the_mode_and_new_weights_count(
 @pytest.mark.parametrize("given", ["max-autotune", 1])
 def test_other_ways_to_compile_are_refused(given: object) -> None:
     with pytest.raises(
-        ConfigError, match=r"selector.compile = .* must be of type bool or 'reduce-overhead' or 'graph'"
+        ConfigError, match=r"selector.compile = .* must be true or false or 'reduce-overhead' or 'graph'"
     ):
         resolve({"selector.compile": given})

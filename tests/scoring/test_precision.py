@@ -137,7 +137,7 @@ def test_int8_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     ("key", "value", "complaint"),
     [
         ("selector.precision", "int4", "unknown value"),
-        ("selector.batch_size", "many", "must be of type int or 'auto'"),
+        ("selector.batch_size", "many", "must be a whole number or 'auto'"),
         ("selector.batch_size", -1, "must be at least 0"),
         ("selector.scale", 0.0, "must be at least 0.01"),
         ("selector.scale", 1.5, "at most 1"),

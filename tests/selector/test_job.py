@@ -44,6 +44,17 @@ def test_a_job_comes_out_as_it_went_in_and_nobody_else_can_read_it(tmp_path: Pat
     assert list(again.model.state_dict()) == list(job.model.state_dict())
 
 
+def test_a_job_takes_the_place_of_what_stood_there_and_does_not_follow_it(tmp_path: Path) -> None:
+    elsewhere, path = tmp_path / "elsewhere", tmp_path / "job.pkl"
+    elsewhere.write_text("years of work")
+    elsewhere.chmod(0o666)
+    path.symlink_to(elsewhere)
+    write_job(job_of(), path)
+    assert elsewhere.read_text() == "years of work"
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    assert not path.is_symlink()
+
+
 def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "job.pkl"
     write_job(job_of(), path)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import random
 import shutil
 from pathlib import Path
@@ -13,17 +14,19 @@ from support.synthetic_run import write_run
 from sbpipe.cli import main
 from sbpipe.errors import PeerRejected, RunDirError
 from sbpipe.runs import read_study
-from sbpipe.runs.directory import resumed
+from sbpipe.runs.directory import RunDir, resumed
 from sbpipe.runs.follower import Follower
+from sbpipe.runs.names.files import LOCK
 from sbpipe.show.live.top import lines_now
 from sbpipe.show.live.watcher import Watcher
 from sbpipe.show.report import page
-from sbpipe.show.report.build import lead_of, read_sources, sections_of, title_of
+from sbpipe.show.report.build import build_report, lead_of, read_sources, sections_of, title_of
 from sbpipe.show.report.trace import write_trace
 from sbpipe.show.terminal import cut
 from sbpipe.show.trackers.scalars import scalars_of, without_taken_back
 from sbpipe.text import LogFormatter, visible
 
+NOBODY = 65534
 SCRIPT = "<script>alert(1)</script>"
 CODES = "\x1b]0;evil\x07\x1b[2J\r\n\u202e"
 
@@ -169,3 +172,53 @@ def test_a_reason_that_a_peer_gave_reaches_the_terminal_as_one_plain_line(
     said = capsys.readouterr().err
     assert said.startswith("sbpipe: bad\\x1b")
     assert said.rstrip("\n").isprintable()
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file that a link of another user's leads to."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can leave links of another user")
+    path = tmp_path / "precious"
+    path.write_text("years of work")
+    return path
+
+
+def plant(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("planted", [LOCK, "logs/trainer.log", "logs", "events-trainer.jsonl", "checkpoints"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_link_of_another_user_takes_no_run_elsewhere(
+    planted: str, resume: bool, tmp_path: Path, precious: Path
+) -> None:
+    run = tmp_path / "run"
+    plant(run / planted, precious)
+    if resume:
+        (run / "config.json").write_text("{}")
+    elif planted not in (LOCK, "logs", "logs/trainer.log"):
+        pytest.skip("where that lies no new run begins")
+    with pytest.raises(RunDirError, match="is a link of user 65534"):
+        RunDir.open(run, resume=resume, overwrite=False)
+    assert precious.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("planted", ["trace.json", "figures", "figures/timeline.svg"])
+def test_a_report_is_not_written_through_a_link_of_another_user(
+    planted: str, tmp_path: Path, precious: Path
+) -> None:
+    write_run(tmp_path / "run", steps=12)
+    plant(tmp_path / "run" / planted, precious)
+    with pytest.raises(RunDirError, match="is a link of user 65534"):
+        build_report([tmp_path / "run"], tmp_path / "run" / "report.html")
+    assert precious.read_text() == "years of work"
+
+
+def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").symlink_to(tmp_path / "scratch")
+    RunDir.open(tmp_path / "run", resume=False, overwrite=False).close()

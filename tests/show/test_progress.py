@@ -56,7 +56,7 @@ def drawn(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch, *lines: str)
 def test_a_line_tells_what_is_known() -> None:
     assert trainer_line(EVENT).endswith("step 12345  loss 0.432  error 6.2%")
     assert trainer_line({}).endswith(" 0/s  left ?  staleness –  idle –  step 0  loss –  error –")
-    assert selector_line({}) == "selector 0 ready  keep –  idle –"
+    assert selector_line({}) == "selectors 0 ready  keep –  idle –"
 
 
 def test_a_line_tells_the_test_loss_and_the_users_own_metric_where_they_are_known() -> None:
@@ -68,13 +68,13 @@ def test_eighty_columns_show_how_the_run_goes(monkeypatch: pytest.MonkeyPatch) -
     trainer, selector = drawn(80, 24, monkeypatch)
     for words in ("50%", "4,934/s", "left 1m15s", "staleness 1.07", "idle 12.5%"):
         assert words in trainer
-    assert selector == "selector 1 ready  keep 33.3%  idle 25.0%"
+    assert selector == "selectors 1 ready  keep 33.3%  idle 25.0%"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 120, 200])
 def test_live_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = drawn(columns, 24, monkeypatch)
-    assert [line.split()[0] for line in lines] == ["trainer", "selector"]
+    assert [line.split()[0] for line in lines] == ["trainer", "selectors"]
     assert max(map(len, lines)) < columns
 
 
@@ -112,7 +112,7 @@ def test_a_number_is_shown_by_its_unit() -> None:
 
 def test_the_end_table_has_the_numbers_a_user_acts_on() -> None:
     summary = dict.fromkeys(NUMBERS, 1) | {"eval.metric_name": "top5"}
-    table = summary_table(summary).splitlines()
+    table = summary_table(summary, 120).splitlines()
     assert len(table) == len(ENDING) + 1
     assert [line.split("  ")[1] for line in table[:3]] == ["test error", "test loss", "top5"]
     assert "1, 1" in table[-1]
@@ -121,3 +121,24 @@ def test_the_end_table_has_the_numbers_a_user_acts_on() -> None:
 def test_the_end_table_leaves_out_what_does_not_apply() -> None:
     table = summary_table(dict.fromkeys(ENDING) | {"steps": 7, "eval.loss": 0.25})
     assert [line.split("  ")[1] for line in table.splitlines()] == ["test loss", "steps"]
+
+
+def test_the_end_table_breaks_no_word_on_a_narrow_terminal() -> None:
+    summary = dict.fromkeys(NUMBERS, 1) | {"eval.metric_name": "top5"}
+    narrow, wide = (summary_table(summary, width) for width in (80, 200))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split() == wide.split()
+    assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+def test_what_is_said_breaks_between_words_on_a_terminal_and_not_at_all_in_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    words = "measured fp32 1,522/s (ranks like fp32 to 1.000), int8 2,397/s; its log: /very/" + "long/" * 20
+    screen, log = Screen(), io.StringIO()
+    Display(screen).say(words)
+    Display(log).say(words)
+    assert log.getvalue() == f"{words}\n"
+    assert screen.getvalue().split() == words.split()
+    assert len(screen.getvalue().splitlines()[0]) <= 60

@@ -52,7 +52,7 @@ def test_a_block_tells_how_a_run_stands() -> None:
     assert trainer.endswith(
         "50%  4,934/s  left 1m15s  staleness 1.07  idle 12.5%  step 1234  loss 0.432  error 6.2%"
     )
-    assert selector == "  selector 1 ready  keep 33.3%  idle 25.0%"
+    assert selector == "  selectors 1 ready  keep 33.3%  idle 25.0%"
     assert rest == ["  ! lost", "  ! a lease expired", "  ! again"]
 
 

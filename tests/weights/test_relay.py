@@ -1,5 +1,6 @@
 """Weights of another host, pulled once for all selectors of this one."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,13 @@ from sbpipe.weights.leftovers import SHARED_MEMORY, sweep
 from sbpipe.weights.manifest import build_manifest, tensors_in
 from sbpipe.weights.relay import RelayedSource
 from sbpipe.weights.replica import Replica
+from sbpipe.weights.slots import Slots
 
 MODEL = nn.Linear(3, 2)
 MANIFEST = build_manifest(MODEL, parts_of(MODEL), "fp32")
 SIZES = {Part.WHOLE: MANIFEST.num_bytes}
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files of another user")
 
 
 @pytest.fixture
@@ -128,3 +132,50 @@ def test_no_path_is_made_outside_shared_memory(session: str) -> None:
     made = {path.parent for path in SHARED_MEMORY.glob(f"{session}*")}
     assert made == {Path("/dev/shm")}
     source.close()
+
+
+@needs_root
+def test_another_users_file_leads_nobody(session: str) -> None:
+    """Who saw the name could stand in the place of the one that pulls, and feed or stop all others."""
+    squatted, theirs = (
+        SHARED_MEMORY / f"{session}-lead",
+        Slots.create(MANIFEST.num_bytes, name=f"{session[7:]}-x"),
+    )
+    assert theirs.path is not None
+    index = theirs.begin()
+    assert index is not None
+    theirs.slot(index).copy_(snapshot(666.0))
+    theirs.commit(index, 99)
+    first, second = RelayedSource(session, SIZES), RelayedSource(session, SIZES)
+    squatted.write_text(theirs.path.name)
+    try:
+        os.chown(squatted, NOBODY, NOBODY)
+        assert first.leads()
+        assert second.leads()
+        first.offer(7, snapshot(0.5))
+        second.offer(7, snapshot(0.5))
+        assert scored_with(first) == scored_with(second) == (7, 0.5)
+        with pytest.raises(OSError, match="belongs to user"):
+            RelayedSource(session, SIZES)
+        os.chown(theirs.path, NOBODY, NOBODY)
+        with pytest.raises(OSError, match="belongs to user"):
+            Slots.attach(theirs.path.name)
+    finally:
+        squatted.unlink()
+        for each in (first, second, theirs):
+            each.close()
+
+
+@needs_root
+def test_what_another_user_leaves_in_shared_memory_stops_no_run(session: str) -> None:
+    planted, link = SHARED_MEMORY / f"{session}-planted", SHARED_MEMORY / f"{session}-link"
+    planted.write_bytes(b"not empty, and open to all")
+    planted.chmod(0o666)
+    os.chown(planted, NOBODY, NOBODY)
+    link.symlink_to(planted)
+    try:
+        assert sweep() == []
+        assert planted.exists()
+    finally:
+        planted.unlink()
+        link.unlink()

@@ -90,4 +90,5 @@ def _lost(numbers: Numbers) -> Finding:
         text += f" The last checkpoint is in {numbers['checkpoint.spare']}."
     if number(numbers, "events.lost") or number(numbers, "checkpoint.failed"):
         return Finding(text, "", "more room on the disk of the run directory")
-    return Finding(text, "", "look into the selector's log" if number(numbers, "selector.lost") else "")
+    is_of_selector = number(numbers, "selector.lost") or number(numbers, "restarts.selector")
+    return Finding(text, "", "look into the selector's log" if is_of_selector else "")

@@ -7,6 +7,7 @@ BUSY = 0.6
 """A selector that is busy less than this while the loop waits is held up by something else than its work."""
 CROWDED = 0.75
 """Share of its forward pass that a selector on a CPU had a core for; below it, others use the cores too."""
+_FASTER_DATA = "more workers (data.workers; in your own loop num_workers of the DataLoader), or cheaper views"
 _NOT_SLOWER = "Not slower than plain training"
 
 
@@ -67,7 +68,7 @@ def _cause(numbers: Numbers) -> Finding:
             if view_ms and step_ms
             else "."
         )
-        return Finding(text, "the trainer's own data path", "more data.workers, or cheaper views")
+        return Finding(text, "the trainer's own data path", _FASTER_DATA)
     if (number(numbers, "selector.busy_ratio") or 0.0) < BUSY:
         return _held_up(numbers)
     return _too_slow(numbers)
@@ -84,8 +85,17 @@ def _held_up(numbers: Numbers) -> Finding:
             "Selectors were lost on the way.", "selectors that were lost", "look into the selector's log"
         )
     if _came_late(numbers):
-        text = "Once it was ready, the selector was fast enough."
+        # Of one that never answered nothing is known but that it was late.
+        was_ready = number(numbers, "selector.scored") != 0
+        text = (
+            "Once it was ready, the selector was fast enough."
+            if was_ready
+            else "No selector was ready in time."
+        )
         return Finding(text, "the selector's start", "a longer run: the selector starts once")
+    # Without a core it is slow to answer too, and looks idle.
+    if crowded := _crowded(numbers):
+        return crowded
     text = "The selector was not busy either: it was stopped, or has too little work ahead."
     return Finding(text, "a selector that idled", "a larger sync.depth")
 
@@ -115,19 +125,24 @@ def _when_filled(numbers: Numbers) -> str:
     return f", {percent(by[main] / total)} of them {words[main]}"
 
 
+def _crowded(numbers: Numbers) -> Finding | None:
+    """Others that use the selector's cores; None if it had them for itself."""
+    score_s, cpu = (number(numbers, name) or 0.0 for name in ("selector.score_s", "selector.score_cpu_s"))
+    if not 0.0 < cpu < CROWDED * score_s:
+        return None
+    had = percent(cpu / score_s)
+    text = f"The selector's device is shared: its forward pass had a core for {had} of its time."
+    return Finding(text, "the selector's device, which is shared", "cores of its own for the selector")
+
+
 def _too_slow(numbers: Numbers) -> Finding:
     """A selector that was busy all the time: with what?"""
-    view_s, score_s, cpu = (
-        number(numbers, name) or 0.0
-        for name in ("selector.view_s", "selector.score_s", "selector.score_cpu_s")
-    )
+    view_s, score_s = (number(numbers, name) or 0.0 for name in ("selector.view_s", "selector.score_s"))
     if view_s > score_s:
         text = f"The selector's data loading is too slow: {view_s:.1f} s, its forward pass {score_s:.1f} s."
-        return Finding(text, "the selector's data loading", "more data.workers, or cheaper views")
-    if 0.0 < cpu < CROWDED * score_s:
-        had = percent(cpu / score_s)
-        text = f"The selector's device is shared: its forward pass had a core for {had} of its time."
-        return Finding(text, "the selector's device, which is shared", "cores of its own for the selector")
+        return Finding(text, "the selector's data loading", _FASTER_DATA)
+    if crowded := _crowded(numbers):
+        return crowded
     keep = percent(number(numbers, "keep_rate"))
     text = f"The selector's forward pass is too slow to keep only {keep} of the candidates."
     return Finding(

@@ -49,6 +49,8 @@ def _unscored(numbers: Numbers) -> Finding:
     is_filled = (number(numbers, "fill.share") or 0.0) > 0.0
     why = "no selector was ready in time" if is_filled else "the policy needs no scores"
     knob = "a longer budget, or a selector that is ready before the trainer starts" if is_filled else ""
+    if is_filled and number(numbers, "restarts.selector"):
+        knob = "look into the selector's log: it died before it was ready"
     return Finding(f"No candidate was scored: {why}.", "nothing was selected by scores", knob)
 
 
@@ -112,7 +114,11 @@ def _knob_of_scores(numbers: Numbers) -> str:
         return _knob_of_precision(numbers)
     staleness = number(numbers, "staleness.mean") or 0.0
     if staleness > 2.0:
-        return f"a shorter sync.interval: scores were {staleness:.1f} steps old"
+        steps, published = number(numbers, "steps"), number(numbers, "sync.published")
+        # One for each step and one before the first: they are old for another reason.
+        is_each = bool(steps and published and published >= steps)
+        what = "a faster selector, or a smaller sync.depth" if is_each else "a shorter sync.interval"
+        return f"{what}: scores were {staleness:.1f} steps old"
     return "selection.policy = 'random' costs less, until the model learns something that scores can tell"
 
 

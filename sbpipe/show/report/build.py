@@ -9,7 +9,7 @@ from pathlib import Path
 from sbpipe.errors import RunDirError
 from sbpipe.files import write_atomically
 from sbpipe.runs import Run, Study, read_run, read_study
-from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS
+from sbpipe.runs.directory import CONFIG, SUMMARY, TRAINER_EVENTS, refuse_foreign_links
 from sbpipe.runs.names.files import REPORT
 from sbpipe.runs.study import PLAN
 from sbpipe.show.charts import Chart, png_of_svg, to_svg
@@ -38,6 +38,7 @@ def build_report(paths: list[Path], out: Path, *, figures: bool = True) -> Path:
             f"{out.parent} is not a folder, so {out.name} cannot be written there. Make it, or name another "
             "--out"
         )
+    refuse_foreign_links(figures_folder(out), *trace_paths(out, sources.runs))
     try:
         _write(sources, out, figures_folder(out) if figures else None, paths)
     except OSError as error:
