@@ -63,8 +63,7 @@ def measure() -> list[Row]:
 
 def main(rank: int, folder: Path) -> None:
     """One rank: gathers and publishes in turn, so that both meet the same machine."""
-    store = dist.FileStore(str(folder / "store"), RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", f"file://{folder / 'store'}", rank=rank, world_size=RANKS)
     model, whole = _model(), _model()
     manifest = build_manifest(model, parts_of(model), "fp32")
     shard(model, torch.device("cpu"), RANKS)

@@ -175,4 +175,5 @@ def _wrapped(sums: Ids, limit: int) -> Ids:
     """The remainders of sums of two numbers below the limit."""
     unsigned = sums.view(np.uint64)
     # What is below the limit becomes huge by the subtraction.
-    return np.minimum(unsigned, unsigned - np.uint64(limit)).view(np.int64)
+    wrapped: Ids = np.minimum(unsigned, unsigned - np.uint64(limit)).view(np.int64)
+    return wrapped

@@ -67,13 +67,13 @@ class ScoreTable:
         is_scored: Mask | slice = slice(None) if np.logical_and.reduce(finite) else finite
         if self.owner is not None:
             rows = self._claimed(example_ids, self.owner)
-            has_row: Mask | slice = rows >= 0
-            kept_rows = rows[selection.kept]
-            if np.logical_and.reduce(has_row):
-                # Of two candidates in a million examples, next to none share a row.
-                has_row, of_rows = slice(None), is_scored
-            else:
-                kept_rows, of_rows = kept_rows[kept_rows >= 0], finite & has_row
+            owns_row, kept_rows = rows >= 0, rows[selection.kept]
+            has_row: Mask | slice = slice(None)
+            of_rows = is_scored
+            if not np.logical_and.reduce(
+                owns_row
+            ):  # two of these candidates share a row: the later one has it
+                has_row, of_rows, kept_rows = owns_row, finite & owns_row, kept_rows[kept_rows >= 0]
             self._write(rows[has_row], kept_rows, chances[has_row])
             self._score(rows[of_rows], scores[of_rows], selection.version)
         else:
