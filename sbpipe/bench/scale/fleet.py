@@ -40,8 +40,8 @@ BATCH, KEEP, STEP_S = 128, 0.25, 0.1
 CAPACITY = 1.5
 """What the selectors score together, over what the loop needs."""
 _STEPS, _WARM_UP = 60, 30
-FLOOD_BATCH = 1024
-"""Large, for 64 selectors with shortest leases at a time, and a loop that takes little of the cores."""
+FLOOD_BATCH = 256
+"""Four of these are 64 leases of 64 candidates, one for each selector."""
 _FLOOD_STEPS = 500
 _READY_S = 120.0
 _EXAMPLES = 10**8
@@ -107,7 +107,7 @@ def _flood_rows() -> list[Row]:
 
 def run_flood(count: int, *, steps: int, warm_up: int = _WARM_UP) -> Found:
     """As many leases as can be had."""
-    given = {"train.batch_size": FLOOD_BATCH, "selection.policy": "sb", "selection.late": "wait"}
+    given = {"train.batch_size": FLOOD_BATCH, "selection.late": "wait"}
     return run_fleet(count, speed=0.0, step_s=0.0, steps=steps, warm_up=warm_up, given=given)
 
 
