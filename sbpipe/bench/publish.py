@@ -1,7 +1,10 @@
-"""Publishing ResNet-18 (44.7 MB) on one core: how long the loop is held, against a plain copy."""
+"""Publishing ResNet-18 (44.7 MB) on one core: how long the loop is held, against a plain copy; and a model of
+which each of two ranks holds a share.
+"""
 
 import torch
 
+from sbpipe.bench import shards
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
 from sbpipe.config import ModelConfig
 from sbpipe.models import build_model, parts_of
@@ -47,4 +50,5 @@ def measure() -> list[Row]:
         Row("publish", "snapshot of ResNet-18 into shared memory", publish_s * 1e3, "ms"),
         Row("publish", "the loop is held, against the plain copy", publish_s / plain_s, "×", at_most=1.5),
         Row("publish", "apply by the selector, against the plain copy", (both_s - publish_s) / plain_s, "×"),
+        *shards.measure(),
     ]

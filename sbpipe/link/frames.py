@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
-from sbpipe.link.kinds import BadFrame
+from sbpipe.link.kinds import BadFrame, made
 from sbpipe.link.limits import MAX_ENTRIES
 from sbpipe.link.messages import BULK, Chunk, Message
 from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, Shape
@@ -90,7 +90,7 @@ def pack(message: Message) -> Body:
     if code is None:
         raise BadFrame("type", f"{type(message).__name__} is not a message")
     shape = SHAPES[code]
-    header = {name: _plain(shape, name, getattr(message, name)) for name in shape.fields}
+    header = _plain_fields(shape, message)
     frames: list[Buffer] = []
     for name, array in shape.arrays.items():
         view = _array_view(name, getattr(message, name), array)
@@ -153,15 +153,19 @@ def _size(frame: Buffer) -> int:
     return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
-def _plain(shape: Shape, name: str, value: Any) -> Any:
-    try:
-        plain = shape.fields[name].plain(value)
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        # Refused below, by an error that names the field.
-        plain = value
-    if not shape.fields[name].is_legal(plain):
-        raise _illegal(shape, name, plain)
-    return plain
+def _plain_fields(shape: Shape, message: Message) -> dict[str, Any]:
+    header = {}
+    for name, kind in shape.fields.items():
+        value = getattr(message, name)
+        try:
+            plain = kind.plain(value)
+        except (TypeError, ValueError, OverflowError, AttributeError):
+            # Refused below, by an error that names the field.
+            plain = value
+        if not kind.is_legal(plain):
+            raise _illegal(shape, name, plain)
+        header[name] = plain
+    return header
 
 
 def _illegal(shape: Shape, name: str, value: Any) -> BadFrame:
@@ -222,11 +226,13 @@ def _no_extension(code: int, data: bytes) -> Any:
 def _message_of(shape: Shape, header: Any, frames: list[Buffer]) -> Message:
     if type(header) is not dict or header.keys() != shape.names:
         raise BadFrame("fields", f"{shape.kind.__name__} has not exactly the fields it should have")
-    values: dict[str, Any] = {}
-    for name, kind in shape.fields.items():
-        if not kind.is_legal(header[name]):
-            raise _illegal(shape, name, header[name])
-        values[name] = kind.restored(header[name])
+    # Arrays that are nil have no frame: they stay None.
+    values: dict[str, Any] = dict.fromkeys(shape.arrays)
+    for name, is_legal, restored in shape.rules:
+        value = header[name]
+        if not is_legal(value):
+            raise _illegal(shape, name, value)
+        values[name] = value if restored is None else restored(value)
     present = [
         name for name, array in shape.arrays.items() if header[name] is not None or not array.is_optional
     ]
@@ -234,14 +240,12 @@ def _message_of(shape: Shape, header: Any, frames: list[Buffer]) -> Message:
         raise BadFrame(
             "arrays", f"{shape.kind.__name__} came with {len(frames)} arrays, {len(present)} announced"
         )
-    # Arrays that are nil have no frame: they stay None.
-    values.update(dict.fromkeys(shape.arrays))
     for name, frame in zip(present, frames, strict=True):
         _check_array(name, shape.arrays[name], header[name], frame)
         values[name] = (
             memoryview(frame) if shape.kind is Chunk else np.frombuffer(frame, shape.arrays[name].dtype)
         )
-    message: Message = shape.kind(**values)
+    message: Message = made(shape.kind, values)
     _check_meaning(shape, message)
     return message
 

@@ -56,6 +56,14 @@ class Shape:
     check: Callable[[Any], str] = lambda message: ""
 
     @cached_property
+    def rules(self) -> list[tuple[str, Callable[[Any], bool], Callable[[Any], Any] | None]]:
+        """Of each field: what is legal in it, and what is made of that; None = it stays as it is."""
+        return [
+            (name, kind.is_legal, None if type(kind).restored is Kind.restored else kind.restored)
+            for name, kind in self.fields.items()
+        ]
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """Of all fields and arrays."""
         return frozenset((*self.fields, *self.arrays))

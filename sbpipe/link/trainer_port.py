@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import zmq
@@ -22,7 +22,7 @@ from sbpipe.link import limits
 from sbpipe.link.addresses import Address, Endpoints, parse
 from sbpipe.link.binding import Keys, bind_error, refuse_ipc_in_use, require_keys
 from sbpipe.link.doorkeeper import Doorkeeper
-from sbpipe.link.frames import Body, Buffer, pack
+from sbpipe.link.frames import Body, pack
 from sbpipe.link.gate import TrainerGate, Verdict
 from sbpipe.link.keyring import Keyring
 from sbpipe.link.messages import Departed, Heartbeat, Hello, Message, NewKey
@@ -112,16 +112,11 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
     # --- what came --------------------------------------------------------------------------------
 
     def _take(self, socket: Socket, is_bulk: bool) -> tuple[str, Message] | None:
-        # Control is small, and copying costs less than sharing.
-        frames: Sequence[Buffer]
-        if self._doorkeeper is None:
-            route, *frames = socket.recv_multipart(zmq.NOBLOCK)
-        else:
-            first = socket.recv(zmq.NOBLOCK, copy=False)
-            route, frames = first.bytes, socket.recv_multipart() if first.more else []
-            if not self._is_welcome(first, route):
-                self.dropped["revoked"] += 1
-                return None
+        first = socket.recv(zmq.NOBLOCK, copy=False)
+        route, frames = first.bytes, _rest_of(socket, first)
+        if self._doorkeeper is not None and not self._is_welcome(first, route):
+            self.dropped["revoked"] += 1
+            return None
         verdict = self._gate.judge(route, frames, is_bulk=is_bulk)
         if verdict.holder is not None and not self._reaches(verdict.holder):
             # The connection that had this name is gone: it was the same selector's, or nobody's any more.
@@ -304,3 +299,13 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
             self._warn("handshake", "a connection that does not know the key of this trainer was turned away")
 
         self._monitor(self._control, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, tell)
+
+
+def _rest_of(socket: Socket, first: zmq.Frame) -> list[bytes]:
+    """What follows the first frame of a message: copied, which of so little costs less than to share it."""
+    frames, last = list[bytes](), first
+    # A frame knows whether it is the last one; a socket is asked by a call that costs as much as a frame.
+    while last.more:
+        last = socket.recv(copy=False)
+        frames.append(last.bytes)
+    return frames

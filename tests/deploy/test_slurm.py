@@ -105,6 +105,7 @@ def test_several_trainers_are_started_by_torchrun_and_meet_at_the_first_node(tmp
         "--rdzv-backend=c10d",
         "--rdzv-id=7",
         "--rdzv-endpoint=n1:29500",
+        "--max-restarts=3",
     ]
     assert parse_command(words[cut + 1 :]).command == "trainer"
     from torch.distributed.run import get_args_parser

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sbpipe.trainer.serving.speed import CHANGES, MOST, Speed, newest_alike
+from sbpipe.trainer.serving.speed import CHANGES, MOST, Speed
 
 
 def answers(speed: float, count: int, scatter: float, seed: int) -> list[tuple[int, float]]:
@@ -35,10 +35,18 @@ def test_it_is_known_soon_after_it_was_halved_or_doubled(
 
 def test_steady_answers_are_never_dropped_and_a_small_change_takes_many() -> None:
     steady = [(100, 0.1)] * 40
-    assert newest_alike(steady) == 40
-    assert newest_alike([*steady, *[(100, 0.115)] * 8]) == 48
-    assert newest_alike([*steady, *[(100, 0.115)] * max(CHANGES)]) == max(CHANGES) // 2
-    assert newest_alike([(100, 0.1), (0, 0.1)]) == 2, "an answer without candidates tells nothing"
+    assert num_alike(steady) == 40
+    assert num_alike([*steady, *[(100, 0.115)] * 8]) == 48
+    assert num_alike([*steady, *[(100, 0.115)] * 23]) == 63
+    assert num_alike([*steady, *[(100, 0.115)] * 24]) == max(CHANGES) // 2
+    assert num_alike([(100, 0.1), (0, 0.1)]) == 2, "an answer without candidates tells nothing"
+
+
+def num_alike(answers: list[tuple[int, float]]) -> int:
+    speed = Speed()
+    for answer in answers:
+        speed.add(*answer)
+    return speed.num_alike
 
 
 def test_before_the_first_answer_it_is_not_known() -> None:

@@ -1,106 +1,144 @@
-"""Selectors without a device, many in one process: real ports and messages, work that is only waited for.
+"""Selectors without a device, hundreds in one thread: real connections and messages, work that is waited for.
 
 `python -m sbpipe.bench.scale.selectors RUN_DIR COUNT SPEED` serves the trainer of a run directory until it
 says goodbye. SPEED is candidates per second of each, 0 = answers at once.
+
+They share the trainer's cores, and stand for machines that would not: so no thread for each, no queues, and
+answers that are ready before they are asked for.
 """
 
+import heapq
+import itertools
+import math
 import os
+import secrets
+import select
 import sys
-import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
-
-from sbpipe.config import LinkConfig
+from sbpipe.bench.scale.answers import Answer, Answers
+from sbpipe.bench.scale.peer import Peer
 from sbpipe.link.connection import read_connection
-from sbpipe.link.messages import Goodbye, Heartbeat, Hello, Ready, Welcome
-from sbpipe.link.opening import open_selector_port
-from sbpipe.records import Lease, Selection, SelectorStats
-from sbpipe.selection import choose
+from sbpipe.link.frames import Body, decode, pack, seal
+from sbpipe.link.messages import NO_SESSION, Goodbye, Heartbeat, Hello, Message, Ready, Welcome
+from sbpipe.records import Lease, SelectorStats
 
 FINGERPRINTS = {"data": "simulated", "model": "simulated"}
-PASS = 64
-"""Candidates that are scored at a time."""
 _BEAT_S = 1.0
+
+
+class _Work(NamedTuple):
+    """A lease that is being scored."""
+
+    lease: Lease
+    answer: Answer
+    ends_at: float
 
 
 class Simulated:
     """One selector: scores a lease in so many seconds, and keeps the share that it asks for."""
 
-    def __init__(self, run_dir: Path, number: int, speed: float) -> None:
-        link = LinkConfig()
-        self._port = open_selector_port(link, f"simulated-{number}", read_connection(run_dir))
+    def __init__(self, path: Path, number: int, speed: float, answers: Answers) -> None:
+        self.peer = Peer(path, secrets.token_hex(16).encode())
+        self.is_done = False
+        self._speed, self._answers = speed, answers
+        self._session, self._sequence = NO_SESSION, itertools.count()
         self._hello = Hello(f"simulated-{number}", "here", 1, "simulated", "fp32", "0")
-        self._speed = speed
-        self._chance = np.random.default_rng(number)
         self._leases: deque[Lease] = deque()
-        self._busy_s, self._scored, self._answers = 0.0, 0, 0
-        self._done: tuple[float, Selection] | None = None
+        self._work: _Work | None = None
+        self._scored, self._score_s, self._progress = 0, 0.0, 0
 
-    def serve(self) -> None:
-        """Until a goodbye."""
-        next_beat, is_welcome = 0.0, False
-        while True:
-            now = time.monotonic()
-            if now >= next_beat:
-                next_beat = now + _BEAT_S
-                self._port.send(Heartbeat(self._answers, self._stats()) if is_welcome else self._hello)
-            due = next_beat if self._done is None else min(next_beat, self._done[0])
-            for message in self._port.receive(max(0.0, due - time.monotonic())):
-                if isinstance(message, Goodbye):
-                    self._port.close()
-                    return
-                if isinstance(message, Welcome) and not is_welcome:
-                    is_welcome = True
-                    self._port.send(Ready(FINGERPRINTS, pulls_weights=False, precision="fp32"))
-                elif isinstance(message, Lease):
-                    self._leases.append(message)
-            self._work()
-
-    def _work(self) -> None:
-        while self._done is not None or self._leases:
-            if self._done is None:
-                self._done = self._begin(self._leases.popleft())
-            if time.monotonic() < self._done[0]:
-                return
-            self._port.send(self._done[1])
-            self._scored, self._busy_s = self._done[1].stats.scored, self._done[1].stats.score_s
-            self._answers += 1
-            self._done = None
-
-    def _begin(self, lease: Lease) -> tuple[float, Selection]:
-        """When the answer is due, and the answer: as `selector/answer.py` considers and cuts."""
-        draws, considered = self._chance.random(lease.num_candidates), lease.num_candidates
-        if lease.enough < lease.num_candidates and not lease.keep_all:  # a set, considered as a whole
-            kept = np.sort(np.argsort(draws)[: lease.enough]).astype(np.int32)
+    def beat(self) -> None:
+        """A sign of life; before it is welcome, another hello."""
+        if self._session == NO_SESSION:
+            self._send(pack(self._hello))
         else:
-            considered, kept = choose(draws < (1.0 if lease.keep_all else lease.keep), lease.most)
-        scored = min(lease.num_candidates, -(-considered // PASS) * PASS)
-        busy_s = scored / self._speed if self._speed else 0.0
-        scores = self._chance.random(considered, np.float32)
-        chances = np.full(considered, lease.keep, np.float32)
-        # Totals as they will be when it is sent: what is under way is not scored yet.
-        totals = replace(self._stats(), scored=self._scored + scored, score_s=self._busy_s + busy_s)
-        selection = Selection(lease.lease_id, lease.version, scores, kept, chances, totals)
-        return time.monotonic() + busy_s, selection
+            stats = SelectorStats(precision="fp32", scored=self._scored, score_s=self._score_s)
+            self._send(pack(Heartbeat(self._progress, stats)))
 
-    def _stats(self) -> SelectorStats:
-        return SelectorStats(precision="fp32", scored=self._scored, score_s=self._busy_s)
+    def hear(self, now: float) -> float | None:
+        """Read what has come; when it will have something to say, None = it is known or not yet."""
+        was_idle = self._work is None
+        for frames in self.peer.receive():
+            envelope = decode(frames)
+            self._take(envelope.session, envelope.message)
+        return self.go_on(now) if was_idle else None
+
+    def _take(self, session: bytes, message: Message) -> None:
+        if isinstance(message, Lease):
+            self._leases.append(message)
+        elif isinstance(message, Welcome) and self._session == NO_SESSION:
+            self._session = session
+            self._send(pack(Ready(FINGERPRINTS, pulls_weights=False, precision="fp32")))
+        elif isinstance(message, Goodbye):
+            self.is_done = True
+
+    def go_on(self, now: float) -> float | None:
+        """Answer what is due, and begin the next lease; when that will be due, None = there is none."""
+        while self._work is not None or self._leases:
+            if self._work is None:
+                lease = self._leases.popleft()
+                answer = self._answers.to(lease)
+                self._work = _Work(lease, answer, now + self._takes(answer.scored))
+            if now < self._work.ends_at:
+                return self._work.ends_at
+            self._answer(self._work)
+            self._work = None
+        return None
+
+    def _takes(self, candidates: int) -> float:
+        return candidates / self._speed if self._speed else 0.0
+
+    def _answer(self, work: _Work) -> None:
+        self._scored += work.answer.scored
+        self._score_s += self._takes(work.answer.scored)
+        self._progress += 1
+        self._send(work.answer.of(work.lease, self._scored, self._score_s))
+
+    def _send(self, body: Body) -> None:
+        self.peer.send(seal(body, session=self._session, sequence=next(self._sequence)))
+
+
+def serve(each: list[Simulated]) -> None:
+    """Until all have heard a goodbye, or the trainer is gone."""
+    poller = select.epoll()
+    by_descriptor = {one.peer.fileno(): one for one in each}
+    for descriptor in by_descriptor:
+        poller.register(descriptor, select.EPOLLIN)
+    due, next_beat, order = list[tuple[float, int, Simulated]](), 0.0, itertools.count()
+    while by_descriptor:
+        now = time.monotonic()
+        if now >= next_beat:
+            next_beat = now + _BEAT_S
+            for one in by_descriptor.values():
+                one.beat()
+        while due and due[0][0] <= now:
+            one = heapq.heappop(due)[2]
+            if (at := one.go_on(now)) is not None:
+                heapq.heappush(due, (at, next(order), one))
+        wait_s = min(next_beat, due[0][0] if due else math.inf) - time.monotonic()
+        # Whole milliseconds, rounded up: 0 would spin through the last one.
+        for descriptor, _ in poller.poll(math.ceil(1000 * max(0.0, wait_s)) / 1000):
+            one = by_descriptor[descriptor]
+            at = one.hear(time.monotonic())
+            if at is not None:
+                heapq.heappush(due, (at, next(order), one))
+            if one.is_done:
+                poller.unregister(descriptor)
+                del by_descriptor[descriptor]
+                one.peer.close()
 
 
 def main(run_dir: str, count: str, speed: str) -> None:
-    """A thread for each."""
+    """All of them."""
     # They stand for other machines: the trainer's threads come first.
     os.nice(10)
-    each = [Simulated(Path(run_dir), number, float(speed)) for number in range(int(count))]
-    threads = [threading.Thread(target=one.serve) for one in each]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    endpoint, answers = read_connection(Path(run_dir)).control, Answers()
+    path = Path(endpoint.removeprefix("ipc://"))
+    serve([Simulated(path, number, float(speed), answers) for number in range(int(count))])
 
 
 if __name__ == "__main__":

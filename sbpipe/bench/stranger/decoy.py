@@ -10,7 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
-from sbpipe.bench.stranger.flood import GREETING_BYTES, greeting
+from sbpipe.bench.scale.peer import GREETING_BYTES, greeting
 from sbpipe.bench.stranger.target import Target
 
 

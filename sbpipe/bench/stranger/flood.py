@@ -11,19 +11,14 @@ import socket
 import struct
 from collections import deque
 
+from sbpipe.bench.scale.peer import GREETING_BYTES, greeting
 from sbpipe.bench.stranger.target import Target, Tried
 
-GREETING_BYTES = 64
 _SPEAKING, _SILENT = 32, 96
 """Connections held at a time; the silent ones are more than a trainer leaves in peace."""
 _MESSAGES = 8
 """Messages on one connection, if it lasts so long."""
 _RESET = struct.pack("ii", 1, 0)
-
-
-def greeting(mechanism: bytes) -> bytes:
-    """The first 64 bytes of ZMTP 3, as a client of that mechanism."""
-    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
 def _frame(flags: int, body: bytes) -> bytes:

@@ -111,6 +111,7 @@ class Roster:
         self._lost_after_s = lost_after_s
         self._hung_after_s = hung_after_s
         self.peers: dict[str, Peer] = {}
+        self._ready: list[Peer] = []
         self.gone: list[Peer] = []
         self.num_lost = 0
         self.num_admitted = 0
@@ -118,13 +119,14 @@ class Roster:
 
     def ready(self) -> list[Peer]:
         """Peers that can be granted leases, in a stable order."""
-        return [peer for peer in self.peers.values() if peer.is_ready]
+        return self._ready
 
     def add(self, peer: Peer) -> None:
         """A peer has come, or has become ready."""
         self.num_admitted += peer.is_ready
         # In order here, where it is rare: who is ready is asked at every turn. A new one: other threads read.
         self.peers = dict(sorted((self.peers | {peer.name: peer}).items()))
+        self._ready = [peer for peer in self.peers.values() if peer.is_ready]
 
     def hear(self, name: str, now: float, *, progress: int | None = None) -> None:
         """A message came; `progress` moves when the selector does."""
@@ -140,6 +142,7 @@ class Roster:
         peer = self.peers.pop(name, None)
         if peer is None:
             return None
+        self._ready = [other for other in self._ready if other is not peer]
         if peer.is_ready:
             self.gone.append(peer)
         self.num_lost += is_lost

@@ -8,7 +8,7 @@ from them by more than their own scatter explains.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 MOST = 96
 """Answers that count at the most."""
@@ -26,14 +26,26 @@ class Speed:
     def __init__(self) -> None:
         self._answers: deque[tuple[int, float]] = deque()
         self._sums = _Sums()
+        self._newest = {count: _Newest(count) for count in CHANGES}
 
     def add(self, considered: int, seconds: float) -> None:
         """An answer took the selector so long."""
         self._answers.append((considered, seconds))
         self._sums.count_in(considered, seconds)
-        newest = min(MOST, newest_alike(self._answers, self._sums))
-        while len(self._answers) > newest:
+        for newest in self._newest.values():
+            newest.add(considered, seconds)
+        change = _change(self._sums, self._newest)
+        # The change is seen before it is over: the older half of these may be from before it.
+        most = MOST if change is None else change // 2
+        while len(self._answers) > most:
             self._sums.count_in(*self._answers.popleft(), sign=-1)
+        if change is not None:
+            self._newest = _newest_of(self._answers)
+
+    @property
+    def num_alike(self) -> int:
+        """How many of the last answers tell the speed of now."""
+        return len(self._answers)
 
     @property
     def rate(self) -> float | None:
@@ -62,23 +74,40 @@ class _Sums:
             self.squares += sign * time * time
 
 
-def newest_alike(answers: Sequence[tuple[int, float]], sums: _Sums | None = None) -> int:
-    """How many of the last answers, each of so many candidates in so many seconds, tell the speed of now."""
-    if sums is None:
-        sums = _Sums()
-        for answer in answers:
-            sums.count_in(*answer)
-    newer, backwards = _Sums(), reversed(answers)
+class _Newest:
+    """The sums of so many of the newest answers that had candidates."""
+
+    def __init__(self, count: int) -> None:
+        self.sums = _Sums()
+        self._count = count
+        self._answers: deque[tuple[int, float]] = deque()
+
+    def add(self, considered: int, seconds: float) -> None:
+        """One more, and the oldest of them no longer."""
+        if considered > 0:
+            self._answers.append((considered, seconds))
+            self.sums.count_in(considered, seconds)
+            if len(self._answers) > self._count:
+                self.sums.count_in(*self._answers.popleft(), sign=-1)
+
+
+def _newest_of(answers: Iterable[tuple[int, float]]) -> dict[int, _Newest]:
+    newest = {count: _Newest(count) for count in CHANGES}
+    for considered, seconds in answers:
+        for one in newest.values():
+            one.add(considered, seconds)
+    return newest
+
+
+def _change(sums: _Sums, newest: Mapping[int, _Newest]) -> int | None:
+    """How many of the newest answers show that the speed has changed; None if it has not."""
     for count, least in CHANGES.items():
         # As many before them at least: two answers have no scatter.
         if sums.number < 2 * count:
             break
-        while newer.number < count:
-            newer.count_in(*next(backwards))
-        if _differ(sums, newer, least):
-            # The change is seen before it is over: the older half of these may be from before it.
-            return count // 2
-    return len(answers)
+        if _differ(sums, newest[count].sums, least):
+            return count
+    return None
 
 
 def _differ(of_all: _Sums, newer: _Sums, least: float) -> bool:

@@ -56,18 +56,28 @@ class Kept:
     ) -> "Kept":
         """What a selection kept of the candidates it considered; `versions` per kept one, if they differ."""
         kept, num_kept = selection.kept, len(selection.kept)
-        fast_version = fast_version_of(lease, selection)
+        of_lease = (
+            lease.epoch,
+            lease.lease_id,
+            arrived_at_step,
+            selection.version,
+            fast_version_of(lease, selection),
+        )
+        # In one array: to make a small one takes longer than to fill it.
+        epochs, lease_ids, arrived, version, fast_version = np.array(of_lease, np.int64)[:, None].repeat(
+            num_kept, 1
+        )
         return cls(
             example_ids=example_ids[kept],
-            epochs=np.full(num_kept, lease.epoch),
+            epochs=epochs,
             scores=selection.scores[kept],
             keep_probability=selection.keep_probability[kept],
-            version=np.full(num_kept, selection.version) if versions is None else versions,
-            fast_version=np.full(num_kept, fast_version) if versions is None else versions,
-            arrived_at_step=np.full(num_kept, arrived_at_step),
+            version=version if versions is None else versions,
+            fast_version=fast_version if versions is None else versions,
+            arrived_at_step=arrived,
             target_keep=np.full(num_kept, lease.keep),
             is_fill=np.full(num_kept, is_fill),
-            lease_ids=np.full(num_kept, lease.lease_id),
+            lease_ids=lease_ids,
             ordinal=considered_before + kept.astype(np.int64) + 1,
         )
 

@@ -8,10 +8,21 @@ answer to a lease that is no longer out is refused.
 """
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sbpipe.records import Lease
+
+
+class Named(Protocol):
+    """Who may hold a lease."""
+
+    name: str
+
+
+Holder = TypeVar("Holder", bound=Named)
+_NOTHING = dict[int, "Grant"]()
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,12 @@ class Ledger:
     def num_held(self, peer: str) -> int:
         """How many leases a peer holds."""
         return len(self._held.get(peer, ()))
+
+    def with_room(self, peers: Iterable[Holder], most: int) -> list[tuple[int, Holder]]:
+        """Those who hold fewer than so many leases, and how many."""
+        # In one go, for many are asked at every answer.
+        held = self._held
+        return [(num_held, peer) for peer in peers if (num_held := len(held.get(peer.name, _NOTHING))) < most]
 
     @property
     def holders(self) -> set[str]:

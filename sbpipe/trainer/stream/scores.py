@@ -46,6 +46,7 @@ class ScoreTable:
         is_shared = rows < num_examples
         # Row by row in memory: candidates are anywhere in the table, and each then costs one page, not six.
         table = np.zeros(rows, [*_COLUMNS.items(), *([("owner", np.int64)] if is_shared else [])])
+        self._rows, self._no_row = table, np.zeros((), table.dtype)
         self.owner: Ids | None = table["owner"] if is_shared else None
         """The example in each row, -1 = nobody yet; None = every example has a row of its own number."""
         if self.owner is not None:
@@ -66,9 +67,14 @@ class ScoreTable:
         is_scored: Mask | slice = slice(None) if np.logical_and.reduce(finite) else finite
         if self.owner is not None:
             rows = self._claimed(example_ids, self.owner)
-            has_row, kept_rows = rows >= 0, rows[selection.kept]
-            self._write(rows[has_row], kept_rows[kept_rows >= 0], chances[has_row])
-            of_rows = finite & has_row
+            owns_row, kept_rows = rows >= 0, rows[selection.kept]
+            has_row: Mask | slice = slice(None)
+            of_rows = is_scored
+            if not np.logical_and.reduce(
+                owns_row
+            ):  # two of these candidates share a row: the later one has it
+                has_row, of_rows, kept_rows = owns_row, finite & owns_row, kept_rows[kept_rows >= 0]
+            self._write(rows[has_row], kept_rows, chances[has_row])
             self._score(rows[of_rows], scores[of_rows], selection.version)
         else:
             # Nothing to leave out, in nearly every selection of a data set that the table holds.
@@ -90,9 +96,7 @@ class ScoreTable:
     def _claimed(self, example_ids: Ids, owner: Ids) -> Ids:
         """The rows of these examples from now on; -1 where a later one of them takes the row."""
         rows = example_ids % len(owner)
-        taken = rows[owner[rows] != example_ids]
-        for column in (self.stamp, self.times_considered, self.times_kept):
-            column[taken] = 0
+        self._rows[rows[owner[rows] != example_ids]] = self._no_row
         owner[rows] = example_ids
         return np.where(owner[rows] == example_ids, rows, -1)
 

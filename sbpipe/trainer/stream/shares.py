@@ -50,11 +50,11 @@ class Shares:
         short = min(most_ahead, target) * now.batch_size - coming
         if short <= 0.0:
             return []
-        able = [peer for peer in peers if ledger.num_held(peer.name) < (1 if now.is_waiting else 2)]
+        able = ledger.with_room(peers, 1 if now.is_waiting else 2)
         # Who was never measured comes first, or would never be.
-        able.sort(key=lambda peer: (ledger.num_held(peer.name), -(peer.rate or math.inf)))
+        able.sort(key=lambda one: (one[0], -(one[1].rate or math.inf)))
         granted = list[tuple[Peer, Lease]]()
-        for peer in able:
+        for _, peer in able:
             candidates = plan.leases.get(peer.name, fleet.LEAST)
             # Whole leases, unless the next batch would not be whole.
             least = min(candidates * self._yielded.rate, now.batch_size) / 2

@@ -1,0 +1,95 @@
+"""Answers to leases, made beforehand: of each kind of lease a few, into which only the numbers of one lease
+are written. Making one anew would cost a simulated selector more than the answer costs the trainer.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sbpipe.link.frames import Body, pack
+from sbpipe.link.limits import MAX_COUNT
+from sbpipe.records import Lease, Selection, SelectorStats
+from sbpipe.selection import choose
+
+PASS = 64
+"""Candidates that are scored at a time."""
+_EACH = 8
+"""Different answers to leases of one kind."""
+_WHOLE, _REAL = struct.Struct(">Q"), struct.Struct(">d")
+
+
+class _Kind(NamedTuple):
+    """What an answer depends on, of a lease."""
+
+    num_candidates: int
+    enough: int
+    most: int
+    keep: float
+    keep_all: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A packed selection that lacks its lease, its version and what its selector has done so far."""
+
+    scored: int
+    """Candidates that went through the model for it."""
+    _code: int
+    _frames: tuple[bytes, ...]
+    _places: tuple[int, int, int, int]
+
+    def of(self, lease: Lease, scored: int, score_s: float) -> Body:
+        """The answer to this lease of a selector that has scored so many candidates in so many seconds."""
+        header = bytearray(self._frames[0])
+        at_lease, at_version, at_scored, at_seconds = self._places
+        _WHOLE.pack_into(header, at_lease, lease.lease_id)
+        _WHOLE.pack_into(header, at_version, lease.version)
+        _WHOLE.pack_into(header, at_scored, scored)
+        _REAL.pack_into(header, at_seconds, score_s)
+        return Body(self._code, [bytes(header), *self._frames[1:]])
+
+
+class Answers:
+    """Those of one process; the scores in them are random."""
+
+    def __init__(self) -> None:
+        self._chance = np.random.default_rng(0)
+        self._known: dict[_Kind, list[Answer]] = {}
+        self._turn = 0
+
+    def to(self, lease: Lease) -> Answer:
+        """One that this lease may get."""
+        kind = _Kind(lease.num_candidates, lease.enough, lease.most, lease.keep, lease.keep_all)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = [prepared(self._select(kind)) for _ in range(_EACH)]
+        self._turn += 1
+        return known[self._turn % _EACH]
+
+    def _select(self, kind: _Kind) -> Selection:
+        """As `selector/answer.py` considers and cuts."""
+        draws, considered = self._chance.random(kind.num_candidates), kind.num_candidates
+        if kind.enough < kind.num_candidates and not kind.keep_all:  # a set, considered as a whole
+            kept = np.sort(np.argsort(draws)[: kind.enough]).astype(np.int32)
+        else:
+            considered, kept = choose(draws < (1.0 if kind.keep_all else kind.keep), kind.most)
+        scores = self._chance.random(considered, np.float32)
+        return Selection(0, 0, scores, kept, np.full(considered, kind.keep, np.float32))
+
+
+# Numbers that take all of their bytes when packed, and that stand in a header once.
+_LEASE, _VERSION, _SCORED, _SECONDS = MAX_COUNT - 1, MAX_COUNT - 2, MAX_COUNT - 3, 123_456_789.125
+
+
+def prepared(selection: Selection) -> Answer:
+    """An answer with the scores and choices of this selection."""
+    scored = -(-len(selection.scores) // PASS) * PASS
+    stats = SelectorStats(precision="fp32", scored=_SCORED, score_s=_SECONDS)
+    body = pack(replace(selection, lease_id=_LEASE, version=_VERSION, stats=stats))
+    frames = tuple(bytes(part) for part in body.frames)
+    numbers = (_WHOLE.pack(_LEASE), _WHOLE.pack(_VERSION), _WHOLE.pack(_SCORED), _REAL.pack(_SECONDS))
+    assert all(frames[0].count(number) == 1 for number in numbers)
+    lease, version, scored_at, seconds = (frames[0].index(number) for number in numbers)
+    return Answer(scored, body.code, frames, (lease, version, scored_at, seconds))
