@@ -66,9 +66,8 @@ def import_plugin(key: str, spec: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # callable() narrows to Callable[..., object]
 
 
-def call_plugin(key: str, spec: str) -> Any:
-    """What the callable that setting `key` names returns, called without arguments."""
-    function = import_plugin(key, spec)
+def call_plugin(key: str, spec: str, function: Callable[..., Any]) -> Any:
+    """What the callable that setting `key` named returns, called without arguments."""
     try:
         return function()
     # What is short of memory is told as such; a mistake that is ours to tell, as it is.

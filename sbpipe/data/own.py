@@ -3,7 +3,7 @@
 from typing import Any
 
 from sbpipe.config import DataConfig
-from sbpipe.config.plugins import call_plugin
+from sbpipe.config.plugins import call_plugin, import_plugin
 from sbpipe.data.content import Contents, data_error, names_in
 from sbpipe.data.datasets import DatasetContent
 from sbpipe.data.own_batches import Collate
@@ -25,7 +25,7 @@ def read_own(data: DataConfig) -> Contents | Trees:
     they are. Random transforms may use the global generators of random, numpy and torch: what they draw is a
     function of (seed, epoch, example_id).
     """
-    returned = call_plugin("data.name", data.name)
+    returned = call_plugin("data.name", data.name, import_plugin("data.name", data.name))
     train, test, collate = _splits(returned, data.name)
     num_declared = _declared_classes(train)
     num_classes = data.classes or num_declared

@@ -1,7 +1,6 @@
 """How far a run has come, as its directory tells its supervisor. It must not know processes."""
 
 from pathlib import Path
-from typing import Any
 
 from sbpipe.runs.checkpoints import steps_in
 from sbpipe.runs.directory import CONFIG, is_finished
@@ -18,7 +17,7 @@ class Standing:
         # With --overwrite an earlier run lies here until the trainer has opened its own.
         self._settings_before = self._settings()
         self._has_begun = False
-        self._deaths: list[dict[str, Any]] = []
+        self._deaths: list[tuple[str, int | None, int, bool]] = []
         """Those that are not written yet."""
 
     def _settings(self) -> tuple[int, int] | None:
@@ -51,8 +50,7 @@ class Standing:
 
     def record_death(self, child: str, code: int | None, *, is_given_up: bool = False) -> None:
         """Write that a child died and what is done about it, as soon as there is a run to write it to."""
-        kind = "given up" if is_given_up else "restarted"
-        self._deaths.append({"kind": kind, "child": child, "code": code, "step": max(0, self.step)})
+        self._deaths.append((child, code, max(0, self.step), is_given_up))
         self.write_deaths()
 
     def write_deaths(self) -> None:
@@ -64,6 +62,6 @@ class Standing:
             events = EventLog(self._path / SUPERVISOR_EVENTS, "supervisor")
         except OSError:
             return  # a full disk costs the events, not the run
-        for death in deaths:
-            events.write(**death)
+        for child, code, step, is_given_up in deaths:
+            events.write("given up" if is_given_up else "restarted", child=child, code=code, step=step)
         events.close()

@@ -44,7 +44,8 @@ def test_a_supervised_run_that_has_not_begun_advises_no_resume(run_path: Path) -
     process = start("run", "--run-dir", str(run_path), *LONG)
     wait_for("a trainer", (run_path / "logs" / "trainer.log").exists)
     said = interrupted(process).strip()
-    assert said == "stopped before the run began: there is nothing to resume"
+    begun = f"starting; run directory: {run_path}"
+    assert said == f"{begun}\n\nstopped before the run began: there is nothing to resume"
     assert not run_path.exists()
 
 
