@@ -1,8 +1,9 @@
 """Publishing a model that two ranks share (FSDP2, gloo): how long the loop is held, against the gather alone.
 
-`python -m sbpipe.bench.shards RANK FOLDER` is one rank; rank 0 leaves what it found in the folder.
+`python -m sbpipe.bench.shards RANK FOLDER LAYERS` is one rank; rank 0 leaves what it found in the folder.
 """
 
+import ctypes
 import hashlib
 import json
 import subprocess
@@ -36,11 +37,11 @@ _FOUND = "found.json"
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def measure() -> list[Row]:
+def measure(layers: int = LAYERS) -> list[Row]:
     """Two ranks of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "sbpipe.bench.shards"]
-        ranks = [subprocess.Popen([*command, str(rank), folder]) for rank in range(RANKS)]
+        ranks = [subprocess.Popen([*command, str(rank), folder, str(layers)]) for rank in range(RANKS)]
         try:
             codes = [rank.wait(_DEADLINE_S) for rank in ranks]
         finally:
@@ -61,10 +62,10 @@ def measure() -> list[Row]:
     ]
 
 
-def main(rank: int, folder: Path) -> None:
+def main(rank: int, folder: Path, layers: int) -> None:
     """One rank: gathers and publishes in turn, so that both meet the same machine."""
     dist.init_process_group("gloo", f"file://{folder / 'store'}", rank=rank, world_size=RANKS)
-    model, whole = _model(), _model()
+    model, whole = _model(layers), _model(layers)
     manifest = build_manifest(model, parts_of(model), "fp32")
     shard(model, torch.device("cpu"), RANKS)
     shards = Shards(model, manifest)
@@ -98,10 +99,10 @@ def main(rank: int, folder: Path) -> None:
         dist.destroy_process_group()
 
 
-def _model() -> nn.Module:
+def _model(layers: int) -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 12, 4 * WIDTH)
-    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
 def _seconds(action: Callable[[], None]) -> float:
@@ -114,6 +115,7 @@ def _seconds(action: Callable[[], None]) -> float:
 def _extra_bytes(action: Callable[[], None]) -> int:
     """The most memory that this process had meanwhile, beyond what it had before."""
     dist.barrier()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator has kept would be used again unseen
     _REFERENCES.write_text("5")  # the kernel forgets the greatest size so far
     before = _status("VmRSS")
     action()
@@ -141,4 +143,4 @@ def _digest_of(model: nn.Module) -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -57,6 +57,7 @@ class Shards:
             whole = [_whole(live[place]) for place in bucket]
             if views is not None:
                 copy([views[place] for place in bucket], whole)
+            del whole  # before the next bucket is gathered, not after
 
 
 def buckets(sizes: list[int], most_bytes: int) -> Iterator[list[int]]:

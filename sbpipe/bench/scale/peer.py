@@ -57,9 +57,12 @@ class Peer:
         self._read(self._read(2)[1])
 
     def _read(self, num_bytes: int) -> bytes:
-        read = self._socket.recv(num_bytes, socket.MSG_WAITALL)
-        if len(read) < num_bytes:
-            raise EOFError("the trainer has broken off the handshake")
+        read = b""
+        while len(read) < num_bytes:
+            piece = self._socket.recv(num_bytes - len(read))
+            if not piece:
+                raise EOFError("the trainer has broken off the handshake")
+            read += piece
         return read
 
     def fileno(self) -> int:
