@@ -1,6 +1,7 @@
 """What may import what: a folder is a stage of the flow, and lower never imports higher."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ TORCH_FREE = (
 )
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names a file imports anywhere."""
     names: set[str] = set()
