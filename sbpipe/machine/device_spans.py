@@ -41,10 +41,8 @@ class Plan(NamedTuple):
     """Whether gaps are estimated: before one round in many the device is held back."""
 
 
-def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
-    """Spans that time these stages on the device, and what a user shall know if they cannot: "" = nothing."""
-    if device.type == "cpu":
-        return Spans(), ""
+def refusal_to_time(device: torch.device) -> str:
+    """Why the events of an accelerator do not tell how long its work takes; "" = they do."""
     try:
         begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
         begin.record()
@@ -53,7 +51,15 @@ def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
         begin.elapsed_time(end)
     # Each backend says in its own way that its events have no time.
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ""
+
+
+def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
+    """Spans that time these stages on the device, and what a user shall know if they cannot: "" = nothing."""
+    if device.type == "cpu":
+        return Spans(), ""
+    if reason := refusal_to_time(device):
         return Spans(), (
             f"{device} does not tell how long its work takes ({reason}): busy and idle are of the host, "
             "which only launches it"
