@@ -24,7 +24,7 @@ _HOLD = 1.5
 """For how many times the launching of the last round a device is held back: it may take longer this time."""
 _TRIED = 1_000_000
 """Cycles that a device sleeps to find out how long one is: a millisecond or less."""
-_LONGEST_HOLD_S = 2.0
+_LONGEST_HOLD_S = 10.0
 _REMEMBERED = 5
 _VAIN = 3
 """Looks in a row that show nothing, since the host waits for the device in every round: no more are taken."""

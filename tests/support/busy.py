@@ -1,7 +1,10 @@
 """What a run says of how busy its device was, beside the truth of the simulated one.
 
     PYTHONPATH=tests:tests/simulated/plugin python -m support.busy
-    PYTHONPATH=tests:tests/simulated/plugin python -m support.busy --slowness 1 12 --steps 60
+    PYTHONPATH=tests:tests/simulated/plugin python -m support.busy --slowness 1 12 --steps 60 --kernel-us 300
+
+With fixed kernels the truth does not depend on what else the machine does; by default it does, for so does
+what the values of a kernel take the CPU.
 
 The trainer is this process, on `sim:0`; its selector another one, on `sim:1`. The exit code is 1 where a
 share is further from the truth than `--within`.
@@ -72,11 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slowness", type=float, nargs="+", default=[1.0, 3.0, 12.0])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=MODEL["train__batch_size"])
+    parser.add_argument(
+        "--kernel-us",
+        type=float,
+        help="what every kernel takes the device, times its slowness (default: what its values take the CPU)",
+    )
     parser.add_argument("--within", type=float, default=0.05, help="of the truth")
     parser.add_argument("--json", type=Path, help="where to leave the rows")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     simulated.load()
+    simulated.set_kernel_s(0, None if args.kernel_us is None else 1e-6 * args.kernel_us)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for slowness in args.slowness:
