@@ -154,6 +154,11 @@ class Arrival:
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
 
+    @property
+    def is_here(self) -> bool:
+        """Whether `wait` would wait for nothing."""
+        return True
+
     def wait(self) -> list[Tensor]:
         """The tensors, on the CPU."""
         return [tensor.cpu() for tensor in self._tensors]
@@ -170,9 +175,14 @@ class _Flying(Arrival):
         self._pinned, self._buffer, self._done = pinned, buffer, done
         self._is_here = False
 
+    @property
+    def is_here(self) -> bool:
+        return self._is_here or bool(self._done.query())
+
     def wait(self) -> list[Tensor]:
         if not self._is_here:
-            self._done.synchronize()
+            if not self._done.query():
+                self._done.synchronize()
             self._tensors, self._is_here = list(self._unpacked()), True
             self._pinned.give(self._buffer, self._done)
         return self._tensors

@@ -1,32 +1,35 @@
-"""How long a device computes inside a stage, where the host launches slower than it does: an estimate.
+"""How much of a loop's time a device computes, where its host launches slower than it does: an estimate.
 
-An event before a stage and one behind it say how long it took, gaps between two kernels included. So before
-one stage of many the device is held back, for as long as its host will need to launch all of it. Then it
-computes the stage in one go, and how long that takes is what every stage of this name computes; the rest were
-gaps. Nothing is computed otherwise, and nobody waits. It must not know what the stages do.
+Events say when a round of the loop (what lies between two waits for a batch) began and ended on the device,
+gaps between two kernels included, and nothing tells how long those were. So before one round of many the
+device is held back, for as long as its host will need to launch all of it. Then it computes the round in one
+go, with what other threads gave it meanwhile, and how long that takes is what every round computes; the rest
+were gaps: inside stages, between them, in those that only the host works in. Nothing is computed otherwise,
+and nobody waits. It must not know what the stages do.
 """
 
 import statistics
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 _FIRST = 4
-"""Stages of a name before the first is looked into: those that warm up are another matter."""
+"""Rounds before the first is looked into: those that warm up are another matter."""
 _GROWTH, _LONGEST = 2, 1024
-"""How much further each look is than the last one, and the most stages between two. The device loses about as
-much as the stage takes.
-"""
-_HOLD = 2.0
-"""For how many times its last duration a device is held back: launching a stage may take longer this time."""
+"""How much further each look is than the last one, and the most rounds between two."""
+_HOLD = 1.5
+"""For how many times the launching of the last round a device is held back: it may take longer this time."""
 _TRIED = 1_000_000
 """Cycles that a device sleeps to find out how long one is: a millisecond or less."""
-_LONGEST_HOLD_S = 2.0
+_LONGEST_HOLD_S = 10.0
 _REMEMBERED = 5
+_VAIN = 3
+"""Looks in a row that show nothing, since the host waits for the device in every round: no more are taken."""
 _FOLLOWS = 1 / 4
-"""Of a stage: a device that ends so soon after its host has followed it. One that sets the pace is
+"""Of a round: a device that ends so soon after its host has followed it. One that sets the pace is
 behind by most of a step.
 """
 
@@ -57,47 +60,85 @@ class Holding:
         return True
 
 
+@dataclass
+class Round:
+    """What a loop does between two waits for a batch, by the device's clock; evaluations are left out."""
+
+    begun_at: float
+    """When the host began to launch it."""
+    is_held: bool = False
+    """Whether the device was held back before it."""
+    is_dry: bool = False
+    """Whether the device had nothing left to do at the end of a stage."""
+    launching_s: float = 0.0
+    """What the host took until it had launched the last stage."""
+    behind_s: float = 0.0
+    """How much later the device ended it."""
+    lasted_s: float = 0.0
+    """What the device took, from where the loop had its batch to where it asked for the next one."""
+    stages_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Of that, by stage."""
+
+
 class Gaps:
-    """Which stages are looked into, and what that says of all others of their name."""
+    """Which rounds are looked into, and what that says of all others."""
 
     def __init__(self, device: torch.device) -> None:
         self._hold = Holding(device)
-        self._seen: Counter[str] = Counter()
-        self._next: defaultdict[str, int] = defaultdict(lambda: _FIRST)
-        self._last_s: dict[str, float] = {}
-        self._computed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
-        self._paced_s: defaultdict[str, float] = defaultdict(float)
-        self._num_paced: Counter[str] = Counter()
-
-    def hold(self, name: str, mark: Callable[[], torch.Event]) -> bool:
-        """Hold the device back before a stage that is due: seldom, and only where the host sets the pace."""
-        self._seen[name] += 1
-        if self._seen[name] < self._next[name] or name not in self._last_s:
-            return False
-        if not self._hold(_HOLD * self._last_s[name], mark):
-            return False
-        self._next[name] += min(_LONGEST, (_GROWTH - 1) * self._seen[name])
-        return True
-
-    def note(self, name: str, duration_s: float, behind_s: float, *, is_held: bool) -> None:
-        """A stage has ended on the device, so long after its host had queued all of it."""
-        if is_held and behind_s > 0.0:
-            self._computed[name].append(duration_s)
-        elif behind_s < _FOLLOWS * duration_s:
-            self._last_s[name] = duration_s
-            self._paced_s[name] += duration_s
-            self._num_paced[name] += 1
-        else:
-            self._last_s.pop(name, None)  # the device sets the pace: there is nothing to find out
-
-    def of(self, name: str) -> float:
-        """Seconds without a kernel in all stages of this name, as far as is known."""
-        if not self._computed[name]:
-            return 0.0
-        each = statistics.median(self._computed[name])
-        return max(0.0, self._paced_s[name] - each * self._num_paced[name])
+        self._seen, self._next = 0, _FIRST
+        self._num_vain = 0
+        self._launching_s: float | None = None
+        """Of the last round, where the host set the pace."""
+        self._computed: deque[float] = deque(maxlen=_REMEMBERED)
+        self.clear()
 
     def clear(self) -> None:
-        """Count from here; what a stage computes is still known."""
-        self._paced_s.clear()
-        self._num_paced.clear()
+        """Count from here; what a round computes is still known."""
+        self._exact_s = self._paced_s = 0.0
+        self._num_paced = 0
+        self._stages_s: defaultdict[str, float] = defaultdict(float)
+
+    def hold(self, mark: Callable[[], torch.Event]) -> bool:
+        """Hold the device back before a round that is due: seldom, and only where the host sets the pace."""
+        self._seen += 1
+        if self._seen < self._next or self._launching_s is None or self._num_vain == _VAIN:
+            return False
+        if not self._hold(_HOLD * self._launching_s, mark):
+            return False
+        self._next += min(_LONGEST, (_GROWTH - 1) * self._seen)
+        return True
+
+    def note(self, round_: Round) -> None:
+        """A round has ended on the device."""
+        if round_.is_held:
+            # One that ran dry was not computed in one go.
+            is_vain = round_.is_dry or round_.behind_s <= 0.0
+            self._num_vain = self._num_vain + 1 if is_vain else 0
+            if not is_vain:
+                self._computed.append(round_.lasted_s)
+                self._exact_s += round_.lasted_s
+                return
+        elif not round_.is_dry and round_.behind_s >= _FOLLOWS * round_.lasted_s:
+            self._launching_s = None  # the device sets the pace: it computes all the time
+            self._exact_s += round_.lasted_s
+            return
+        else:
+            self._launching_s = round_.launching_s
+        self._paced_s += round_.lasted_s
+        self._num_paced += 1
+        for name, lasted_s in round_.stages_s.items():
+            self._stages_s[name] += lasted_s
+
+    def worked_s(self, work: Collection[str]) -> float:
+        """Seconds in which the device computed; until gaps are known, those of these stages instead."""
+        if not self._computed:
+            return self._exact_s + sum(self._stages_s[name] for name in work)
+        each = statistics.median(self._computed)
+        return self._exact_s + min(self._paced_s, each * self._num_paced)
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds between kernels in all rounds, as far as is known."""
+        if not self._computed:
+            return 0.0
+        return max(0.0, self._paced_s - statistics.median(self._computed) * self._num_paced)

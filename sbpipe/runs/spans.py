@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Collection
 
 Stages = dict[str, list[float]]
 """By stage: how often it ran, and for how many seconds in all."""
@@ -49,8 +50,12 @@ class Spans:
                 if len(recent) < _MAX_RECENT:
                     recent += (begin, duration_s)
 
-    def gap_s(self, name: str) -> float:
-        """Of a stage's total, time without work for a device whose host was slower; 0 where nobody knows."""
+    def worked_s(self, work: Collection[str]) -> float:
+        """Seconds of work: in stages of these names."""
+        return sum(self.total_s[name] for name in work)
+
+    def gap_s(self) -> float:
+        """Seconds without work for a device whose host was slower; 0 where nobody knows."""
         return 0.0
 
     def clear(self) -> None:

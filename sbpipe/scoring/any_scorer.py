@@ -19,7 +19,7 @@ from sbpipe.records import Floats
 from sbpipe.scoring.agreement import Agreement, agreement_of
 from sbpipe.scoring.blindness import CHECKED
 from sbpipe.scoring.norms import Statistics
-from sbpipe.scoring.queued import Again, Found, Queued, Reader, Scored
+from sbpipe.scoring.queued import Again, Coming, Found, Queued, Reader, Scored
 
 log = logging.getLogger("sbpipe.scoring")
 
@@ -145,6 +145,19 @@ class AnyScorer(ABC):
         """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
         (scored,) = self.read([self.queue(inputs, targets, lambda: (inputs, targets))])
         return scored
+
+    def begin(self, inputs: Any, targets: Tensor) -> Coming:
+        """Start what `score` does; on an accelerator nobody waits for it."""
+        if self.device.type == "cpu":
+            scores = self.score(inputs, targets)
+            return Coming(len(inputs), lambda: scores)
+        queued = self._queue(inputs, targets, lambda: (inputs, targets))
+        findings = self._reader.start([queued])
+        return Coming(len(inputs), lambda: self._scored(queued, *findings.wait()).scores, findings)
+
+    def run(self, inputs: Any, targets: Tensor) -> None:
+        """Start a pass that nobody will read, to see how long it takes."""
+        self._queue(inputs, targets, lambda: (inputs, targets), is_checked=False)
 
     def queue(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
         """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""

@@ -1,8 +1,10 @@
 """`auto`: the precision and batch size that score fastest here, measured between the first leases.
 
 A run begins in fp32, and is measured beside its first steps: on candidates of real leases, with weights that
-have arrived, in pieces of a tenth of a second or so, since a lease may wait for one. What is chosen is a pure
-function of what was measured (`ladder_of`, `knee`). It must not know leases, policies or sockets.
+have arrived, in pieces of a tenth of a second or so, since a lease may wait for one. An accelerator is timed
+by its own events, and what it found is read after a later lease, which has waited for the device anyway; only
+to learn whether a precision can be had at all does a piece wait itself. What is chosen is a pure function of
+what was measured (`ladder_of`, `knee`). It must not know leases, policies or sockets.
 """
 
 import logging
@@ -10,16 +12,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from sbpipe.errors import SbpipeError
+from sbpipe.machine.device_spans import refusal_to_time
 from sbpipe.machine.devices import is_out_of_memory
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
 from sbpipe.scoring.any_scorer import AnyScorer
+from sbpipe.scoring.laps import Laps
 from sbpipe.scoring.precision import supported
+from sbpipe.scoring.queued import Coming
 
 log = logging.getLogger("sbpipe.scoring")
 
@@ -30,7 +36,7 @@ _TASTE, _RANKED = 8, 64
 """Candidates of a first try, and those whose ranks are compared."""
 _RESTS = (64, 256, 1024)
 """Leases until ranks that were not alike are compared again: those of the first weights say little."""
-_MOST_PASSES, _ENOUGH_S = 30, 0.1
+_LEAST_PASSES, _MOST_PASSES, _ENOUGH_S = 3, 30, 0.1
 _LONGEST_PASS_S = 0.05
 """Of a pass in fp32 while precisions are compared; several of them are a piece."""
 _LONGEST_SIZE_S = 0.15
@@ -40,6 +46,8 @@ Candidates: TypeAlias = Any
 """What a scorer takes: a tensor, or a batch of a user's make; both have a length."""
 Score = Callable[[Candidates, Any], Floats]
 Pieces = Iterator[None]
+Rates: TypeAlias = Generator[None, None, list[float]]
+"""In pieces, where what was measured comes late."""
 
 
 # --- what is chosen -------------------------------------------------------------------------------
@@ -81,12 +89,6 @@ def knee(rates: Iterable[tuple[int, float]]) -> int:
 # --- how it is measured ---------------------------------------------------------------------------
 
 
-def rate(score: Score, inputs: Candidates, targets: Any) -> float:
-    """Examples per second, the best of some passes after one that warms up."""
-    score(inputs, targets)
-    return len(inputs) / _fastest_s([score], inputs, targets)[0]
-
-
 def _fastest_s(scores: Sequence[Score], inputs: Candidates, targets: Any) -> list[float]:
     """The fastest pass of each, in turn: what else the machine does meanwhile slows all of them."""
     fastest, give_up = [float("inf")] * len(scores), time.perf_counter() + _ENOUGH_S
@@ -99,6 +101,13 @@ def _fastest_s(scores: Sequence[Score], inputs: Candidates, targets: Any) -> lis
         if time.perf_counter() > give_up:
             break
     return fastest
+
+
+def _arrived(coming: Sequence[Coming]) -> Generator[None, None, list[Floats]]:
+    """The scores, once all of them are here."""
+    while not all(each.are_here for each in coming):
+        yield
+    return [each.scores() for each in coming]
 
 
 def _take_weights(*scorers: AnyScorer) -> None:
@@ -122,6 +131,7 @@ class Tuning:
         self._rows: list[Measured] = []
         self._size, self._taste = 0, 0.0
         self._rest = 0
+        self._is_timed_there = scorer.device.type != "cpu" and not refusal_to_time(scorer.device)
         self._pieces = self._all_pieces(has_precision, has_batch_size)
         self.is_over = False
 
@@ -169,11 +179,12 @@ class Tuning:
 
     def _choose_precision(self) -> Pieces:
         """Use the fastest precision that ranks like fp32."""
-        self._taste = rate(self._scorer.score, *self._some(_TASTE))
+        (self._taste,) = yield from self._rates([self._scorer], *self._some(_TASTE))
         # A pass that would take long is cut: what counts is which precision is faster.
         self._size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * self._taste)))
         yield
-        self._rows = [Measured("fp32", rate(self._scorer.score, *self._some(self._size)), 1.0)]
+        (exact_rate,) = yield from self._rates([self._scorer], *self._some(self._size), self._taste)
+        self._rows = [Measured("fp32", exact_rate, 1.0)]
         yield from self._compare([name for name in supported(self._scorer.device) if name != "fp32"])
 
     def _compare(self, precisions: Sequence[str]) -> Pieces:
@@ -214,22 +225,48 @@ class Tuning:
         """Its speed and its ranks beside those of fp32, with the same weights."""
         _take_weights(trial, exact)
         inputs, targets = self._some(_TASTE)
-        taste = rate(trial.score, inputs, targets)
+        (taste,) = yield from self._rates([trial], inputs, targets)
         if taste < 0.5 * self._taste:
             # A precision that the device only imitates can be ten times as slow: it is given no more.
-            agreement = agreement_of(trial.score(inputs, targets), exact.score(inputs, targets))
-            return Measured(trial.precision, taste, agreement)
-        coarse, fine = list[Floats](), list[Floats]()
+            _take_weights(trial, exact)
+            pair = trial.begin(inputs, targets), exact.begin(inputs, targets)
+            return Measured(trial.precision, taste, agreement_of(*(yield from _arrived(pair))))
+        coarse, fine = list[Coming](), list[Coming]()
         while sum(map(len, fine)) < _RANKED:
             yield
             _take_weights(trial, exact)
             inputs, targets = self._some(self._size)
-            fine.append(exact.score(inputs, targets))
-            coarse.append(trial.score(inputs, targets))
-        agreement = agreement_of(np.concatenate(coarse), np.concatenate(fine))
+            fine.append(exact.begin(inputs, targets))
+            coarse.append(trial.begin(inputs, targets))
+        scores = yield from _arrived([*coarse, *fine])
+        found = np.concatenate(scores[: len(coarse)]), np.concatenate(scores[len(coarse) :])
+        agreement = agreement_of(*found)
         yield
-        base_s, trial_s = _fastest_s([exact.score, trial.score], inputs, targets)
-        return Measured(trial.precision, self._rows[0].examples_per_s * base_s / trial_s, agreement)
+        both = yield from self._rates([exact, trial], inputs, targets, taste, is_warm=True)
+        return Measured(trial.precision, self._rows[0].examples_per_s * both[1] / both[0], agreement)
+
+    def _rates(
+        self,
+        scorers: Sequence[AnyScorer],
+        inputs: Candidates,
+        targets: Any,
+        guess: float = 0.0,
+        *,
+        is_warm: bool = False,
+    ) -> Rates:
+        """Examples per second of each; a guess says how many passes an accelerator is given."""
+        if self._is_timed_there:
+            many = int(_ENOUGH_S * guess / len(inputs))
+            passes = [partial(scorer.run, inputs, targets) for scorer in scorers]
+            laps = Laps(self._scorer.device, passes, min(_MOST_PASSES, max(_LEAST_PASSES, many)))
+            while not laps.are_over:
+                yield
+            return [len(inputs) / fastest_s for fastest_s in laps.fastest_s()]
+        if not is_warm:
+            for scorer in scorers:
+                scorer.score(inputs, targets)
+        fastest = _fastest_s([scorer.score for scorer in scorers], inputs, targets)
+        return [len(inputs) / fastest_s for fastest_s in fastest]
 
     # --- batch size -------------------------------------------------------------------------------
 
@@ -243,7 +280,9 @@ class Tuning:
             while self._on_hand < size:
                 yield
             try:
-                rates.append((size, rate(self._scorer.score, *self._some(size))))
+                guess = rates[-1][1] if rates else 0.0
+                (found,) = yield from self._rates([self._scorer], *self._some(size), guess)
+                rates.append((size, found))
             except (RuntimeError, MemoryError) as error:
                 if not rates or not is_out_of_memory(error):
                     raise

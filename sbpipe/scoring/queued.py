@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sbpipe.machine.copies import Downloads
+from sbpipe.machine.copies import Arrival, Downloads
 from sbpipe.records import Floats
 
 Again: TypeAlias = Callable[[], tuple[Any, Tensor]]
@@ -44,15 +44,51 @@ class Queued:
     """How far the two kinds of checks had counted to their next one."""
 
 
+class Findings:
+    """What passes found, on its way to the host."""
+
+    def __init__(self, passes: Sequence[Queued], arrival: Arrival) -> None:
+        self._passes, self._arrival = passes, arrival
+
+    @property
+    def are_here(self) -> bool:
+        """Whether `wait` would wait for nothing."""
+        return self._arrival.is_here
+
+    def wait(self) -> list[Found]:
+        """Of each pass, by name; waits once, for all of them."""
+        arrived = iter(self._arrival.wait())
+        return [{name: next(arrived).numpy() for name in each.found} for each in self._passes]
+
+
 class Reader:
     """Brings what passes found to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._downloads = None if device.type == "cpu" else Downloads(device)
 
+    def start(self, passes: Sequence[Queued]) -> Findings:
+        """Have them brought in one copy; nobody waits for it."""
+        found = [value for each in passes for value in each.found.values()]
+        return Findings(passes, Arrival(found) if self._downloads is None else self._downloads(found))
+
     def __call__(self, passes: Sequence[Queued]) -> list[Found]:
         """Of each pass, by name; waits once, for all of them."""
-        if self._downloads is None:
-            return [{name: value.numpy() for name, value in each.found.items()} for each in passes]
-        arrived = iter(self._downloads([value for each in passes for value in each.found.values()]).wait())
-        return [{name: next(arrived).numpy() for name in each.found} for each in passes]
+        return self.start(passes).wait()
+
+
+class Coming:
+    """Scores of some candidates, on their way to the host where they come from an accelerator."""
+
+    def __init__(
+        self, num_candidates: int, scores: Callable[[], Floats], findings: Findings | None = None
+    ) -> None:
+        self._num_candidates, self._findings, self.scores = num_candidates, findings, scores
+
+    def __len__(self) -> int:
+        return self._num_candidates
+
+    @property
+    def are_here(self) -> bool:
+        """Whether `scores` would wait for nothing."""
+        return self._findings is None or self._findings.are_here

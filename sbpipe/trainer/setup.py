@@ -45,7 +45,8 @@ ON_DEVICE = Plan(
     waiting=["wait"],
     worked="augment",
     side=["view"],
-    looked_into=["forward", "backward", "optimizer"],
+    left_out=stages_of("trainer", "apart"),
+    is_looked_into=True,
 )
 """What an accelerator times of a loop."""
 

@@ -64,6 +64,7 @@ def test_auto_measures_on_the_accelerator_and_adopts_what_ranks_like_fp32() -> N
     tuning = Tuning(scorer, 64, has_precision=True, has_batch_size=False, least=0.95)
     for _ in range(100):
         tuning.offer(inputs, targets)
+        torch.accelerator.synchronize()  # as a lease does, before it is answered
         if tuning.is_due():
             tuning.piece()
     assert agreement_of(scorer.score(inputs, targets), exact) > 0.95

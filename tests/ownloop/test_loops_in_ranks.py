@@ -8,6 +8,7 @@ import torch
 from support.ranked import distance, in_ranks
 from support.runs import SMALL, events_of, summary_of
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
@@ -39,6 +40,11 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 4))
 
 
+def on_cpus(place: Place) -> DeviceMesh:
+    """The ranks of a test; by default it would be accelerators, and simulated ones have no collectives."""
+    return init_device_mesh("cpu", (place.world,))
+
+
 def loop(place: Place, path: Path, shard: str, steps: int, kept: dict[str, Any], **settings: Any) -> Any:
     """A loop as a user would write it, for any number of ranks; what it trained, and its last checkpoint."""
     model = net()
@@ -58,7 +64,7 @@ def loop(place: Place, path: Path, shard: str, steps: int, kept: dict[str, Any],
     if place.world > 1 and shard == "none":
         trained = DistributedDataParallel(model)
     elif place.world > 1:
-        fully_shard(model)
+        fully_shard(model, mesh=on_cpus(place))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     loader.attach(optimizer)
     loader.load_state_dict(kept.get("loader", {}))
@@ -137,7 +143,7 @@ def test_a_selector_of_its_own_scores_with_the_weights_of_a_sharded_model(tmp_pa
 
 def _late(place: Place, path: Path) -> str:
     model = net()
-    fully_shard(model)
+    fully_shard(model, mesh=on_cpus(place))
     with pytest.raises(ModelError) as caught:
         sbpipe.select(DataLoader(data(), 16), model, losses=losses, run_dir=path)
     with pytest.raises(UserError) as refused:

@@ -1,19 +1,25 @@
 """Busy and idle are the device's, not the host's: stages are timed by events, and nobody waits for them."""
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.busy import first_batch
 from support.runs import small
 
 import simulated
+from sbpipe.machine import gaps
 from sbpipe.machine.device_spans import DeviceSpans, Plan
 from sbpipe.process import roles
 
 DEVICE = torch.device("sim", 0)
 KERNEL_S = 0.1
+WORK = ("forward", "backward")
 PLAN = Plan(timed=("wait", "forward", "backward"), waiting=("wait",), worked="augment", side=("view",))
+LOOKING = PLAN._replace(timed=(*PLAN.timed, "log", "evaluate"), left_out=("evaluate",), is_looked_into=True)
 
 
 def spans_behind(num_kernels: int) -> tuple[DeviceSpans, torch.Tensor]:
@@ -54,35 +60,118 @@ def test_a_stage_that_the_device_does_as_fast_as_it_is_launched_is_told_apart() 
     assert spans.drained_s["forward"] > 0.0
 
 
-def test_gaps_between_launches_are_found_out_by_holding_the_device_back_and_nobody_waits_for_that() -> None:
-    simulated.set_kernel_s(0, 0.01)
-    spans, values = (
-        DeviceSpans(DEVICE, PLAN._replace(looked_into=("forward",))),
-        torch.empty(4, device=DEVICE),
-    )
-    for _ in range(20):
+def rounds(spans: DeviceSpans, values: torch.Tensor, count: int, at_end: Callable[[], object] = bool) -> None:
+    """A loop whose host is slower than its device everywhere: inside stages, between them, in others."""
+    for _ in range(count):
+        with spans.span("wait"):
+            pass
         with spans.span("forward"):
             for _ in range(2):
                 values.add_(1)
-                launched = time.perf_counter()
-                while time.perf_counter() < launched + 0.03:
-                    pass
+                be_slow()
+        values.add_(1)  # in no stage: between two
+        be_slow()
+        with spans.span("log"):
+            values.add_(1)
+            be_slow()
+        with spans.span("backward"):
+            values.add_(1)
+            at_end()
+    with spans.span("wait"):
+        pass
+
+
+def be_slow() -> None:
+    launched = time.perf_counter()
+    while time.perf_counter() < launched + 0.03:
+        pass
+
+
+def spans_that_look(monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceSpans, torch.Tensor]:
+    """Of a device that is held back for so long that no other work of the machine can make it too short."""
+    monkeypatch.setattr(gaps, "_HOLD", 12.0)
+    simulated.set_kernel_s(0, 0.01)
+    spans = DeviceSpans(DEVICE, LOOKING)
+    spans.clear()
+    return spans, torch.empty(4, device=DEVICE)
+
+
+def test_gaps_of_whole_rounds_are_found_out_by_holding_the_device_back_and_nobody_waits_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans, values = spans_that_look(monkeypatch)
+    simulated.reset()
+    rounds(spans, values, 8)
     assert simulated.waits() == []
     spans.settle()
-    total_s = spans.total_s["forward"]
-    assert total_s > 1.5 * 20 * 2 * 0.01
-    assert total_s - spans.gap_s("forward") == pytest.approx(20 * 2 * 0.01, rel=0.05)
+    assert spans.worked_s(WORK) == pytest.approx(simulated.busy_s(0), rel=1e-3) == 8 * 5 * 0.01
+    assert spans.gap_s() > 3 * 4 * 0.02, "of the rounds before the first look"
+
+
+def test_what_another_thread_gives_the_device_meanwhile_is_work_of_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans, values = spans_that_look(monkeypatch)
+
+    def view() -> None:
+        with spans.span("view"):
+            values.add_(1)
+
+    def beside() -> None:
+        thread = threading.Thread(target=view)
+        thread.start()
+        thread.join()
+
+    rounds(spans, values, 8, at_end=beside)
+    spans.settle()
+    assert spans.worked_s(WORK) == pytest.approx(simulated.busy_s(0), rel=1e-3) == 8 * 6 * 0.01
+
+
+def test_a_round_in_which_the_host_waits_for_the_device_shows_no_gaps_and_looks_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gaps, "_LONGEST", 1)  # a look before every round from the fourth on
+    spans, values = spans_that_look(monkeypatch)
+    monkeypatch.setattr(gaps, "_HOLD", 1.0)
+    held = []
+    monkeypatch.setattr(spans._gaps, "_hold", lambda seconds, mark: held.append(seconds) or True)
+    rounds(spans, values, 12, at_end=lambda: torch.accelerator.synchronize(0))
+    spans.settle()
+    assert len(held) == 3
+    assert spans.gap_s() == 0.0
+    assert spans.worked_s(WORK) == pytest.approx(sum(spans.total_s[name] for name in WORK))
+
+
+def test_an_evaluation_is_no_part_of_a_round() -> None:
+    spans, values = spans_behind(2)
+    spans._plan = LOOKING
+    spans.clear()
+    for _ in range(4):
+        with spans.span("wait"):
+            pass
+        with spans.span("forward"):
+            values.add_(1)
+        with spans.span("evaluate"):
+            values.add_(1)
+    with spans.span("wait"):
+        pass
+    spans.settle()
+    assert spans.worked_s(WORK) == pytest.approx(4 * KERNEL_S, rel=1e-3)
 
 
 def test_a_device_that_is_behind_its_host_is_never_held_back() -> None:
     spans, values = spans_behind(8)
-    spans._plan = PLAN._replace(looked_into=("forward",))
+    spans._plan = LOOKING
+    spans.clear()
     for _ in range(12):
+        with spans.span("wait"):
+            pass
         with spans.span("forward"):
             values.add_(1)
     spans.settle()
     assert spans.total_s["forward"] == pytest.approx(12 * KERNEL_S, rel=1e-3)
-    assert spans.gap_s("forward") == 0.0
+    assert spans.worked_s(WORK) == pytest.approx(12 * KERNEL_S, rel=1e-3)
+    assert spans.gap_s() == 0.0
     assert simulated.elapsed_s(0) < 1.1 * (8 + 12) * KERNEL_S
 
 
@@ -102,7 +191,8 @@ def test_a_device_without_work_is_idle_until_the_loop_has_some() -> None:
     torch.accelerator.synchronize(0)
     begin = time.perf_counter()
     with spans.span("wait"):
-        while time.perf_counter() < begin + 0.05:
+        waited = time.perf_counter()
+        while time.perf_counter() < waited + 0.05:
             pass
     spans.settle()
     assert 0.05 <= spans.total_s["wait"] <= time.perf_counter() - begin
@@ -148,10 +238,11 @@ def test_the_busy_share_of_a_run_is_that_of_its_device(run_path: Path) -> None:
         if what == "training":
             truth.append((simulated.busy_s(0), simulated.elapsed_s(0)))
 
-    summary = roles.run_inline(
-        config, run_path, resume=False, overwrite=False, on_open=lambda run_dir: None, doing=doing
-    )
-    (busy_before, before), (busy_after, after) = truth[1], truth[-1]
+    with first_batch() as began:
+        summary = roles.run_inline(
+            config, run_path, resume=False, overwrite=False, on_open=lambda run_dir: None, doing=doing
+        )
+    (busy_before, before), (busy_after, after) = began[0], truth[-1]
     busy = min(1.0, (busy_after - busy_before) / (after - before))
     assert summary["trainer.busy_ratio"] == pytest.approx(busy, abs=0.05)
     assert summary["trainer.idle_ratio"] == pytest.approx(1.0 - busy, abs=0.05)

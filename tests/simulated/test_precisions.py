@@ -1,5 +1,8 @@
 """Precisions on an accelerator: integers where it has them, half precision in channels-last, and `auto`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +72,7 @@ def test_auto_measures_what_there_is_and_adopts_what_ranks_like_fp32(
     tuning = Tuning(scorer, 64, has_precision=True, has_batch_size=False, least=0.95)
     for _ in range(60):
         tuning.offer(*batch)
+        torch.accelerator.synchronize(0)  # as a lease does, before it is answered
         if tuning.is_due():
             tuning.piece()
     assert "selector.precision = 'auto': scoring in" in caplog.text
@@ -79,6 +83,40 @@ def test_auto_measures_what_there_is_and_adopts_what_ranks_like_fp32(
     assert ("int8 " in caplog.text) != (refused in caplog.text)
     assert spearman(scorer.score(*batch), exact) > 0.95
     assert simulated.races() == []
+
+
+def test_measuring_reads_late_and_waits_only_to_learn_whether_a_precision_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits() -> int:
+        return sum(wait.count for wait in simulated.waits())
+
+    tries, of_tries = (Scorer.trial, Scorer.prepare), list[int]()
+
+    def counted(one: Callable[..., Any]) -> Callable[..., Any]:
+        def trying(*given: Any) -> Any:
+            before = waits()
+            try:
+                return one(*given)
+            finally:
+                of_tries.append(waits() - before)
+
+        return trying
+
+    scorer, batch = scorer_of(unsettled(net())), there(64, 32)
+    tuning = Tuning(scorer, 64, has_precision=True, has_batch_size=True, least=0.95)
+    for name, one in zip(("trial", "prepare"), tries, strict=True):
+        monkeypatch.setattr(Scorer, name, counted(one))
+    found = []
+    for _ in range(200):
+        tuning.offer(*batch)
+        torch.accelerator.synchronize(0)  # as a lease does, before it is answered
+        before = waits(), sum(of_tries)
+        if tuning.is_due():
+            tuning.piece()
+        found.append(waits() - before[0] - (sum(of_tries) - before[1]))
+    assert len(of_tries) > 4, "bf16, fp16 and int8 were tried"
+    assert set(found) == {0}
 
 
 def test_half_precision_lies_in_channels_last_also_where_nothing_is_folded() -> None:

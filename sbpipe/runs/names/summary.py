@@ -65,22 +65,24 @@ _TRAINER = (
         "trainer.busy_ratio",
         "trainer busy",
         "share",
-        "of its time in stages of work; of an accelerator, by its own clock and less `trainer.gap_ratio`",
+        "of its time in stages of work; of an accelerator, by its own clock: all that it computed, without "
+        "the gaps of `trainer.gap_ratio`",
     ),
     Number(
         "trainer.gap_ratio",
         "gaps",
         "share",
-        "of its time between two launches in such stages, where the host launches slower than the device "
-        "computes; an estimate from a few stages before which the device was held back. 0 on a CPU, and on "
-        "devices that cannot be made to sleep",
+        "of its time without work for an accelerator although the loop had a batch, where the host launches "
+        "slower than the device computes; an estimate from a few steps before which the device was held "
+        "back. 0 on a CPU, and on devices that cannot be made to sleep",
     ),
     Number(
         "trainer.launch_ratio",
         "launch-bound",
         "share",
-        "of its time in such stages that the device had done when the host had launched them: there the host "
-        "sets the pace, and without `trainer.gap_ratio` the busy share would be an upper bound; 0 on a CPU",
+        "of its time in stages of work that the device had done when the host had launched them: there the "
+        "host sets the pace, and without `trainer.gap_ratio` the busy share would be an upper bound; 0 on a "
+        "CPU",
     ),
     Number(
         "trainer.idle_ratio",

@@ -36,10 +36,9 @@ class Usage:
     def of_trainer(self) -> dict[str, float | None]:
         """For the summary: the loop's stages."""
         spans, loop_s = self._spans, self.loop_s
-        gap_ratio = sum(spans.gap_s(name) for name in BUSY) / loop_s
         return {
-            "trainer.busy_ratio": max(0.0, self.ratio(*BUSY) - gap_ratio),
-            "trainer.gap_ratio": gap_ratio,
+            "trainer.busy_ratio": min(1.0, spans.worked_s(BUSY) / loop_s),
+            "trainer.gap_ratio": min(1.0, spans.gap_s() / loop_s),
             "trainer.launch_ratio": min(1.0, sum(spans.drained_s[name] for name in BUSY) / loop_s),
             "trainer.idle_ratio": self.ratio("wait"),
             "trainer.wait_view_ratio": self.ratio("wait_view"),
