@@ -23,10 +23,10 @@ def test_simulated_selectors_serve_the_real_engine_and_score_nothing_in_vain() -
     assert found.dispatch_s > 0.0
 
 
-@pytest.mark.parametrize("is_set", [True, False])
-def test_a_prepared_answer_is_that_of_its_lease_and_of_its_selector(is_set: bool) -> None:
+@pytest.mark.parametrize(("is_set", "candidates"), [(True, 64), (True, 150), (False, 64)])
+def test_a_prepared_answer_is_that_of_its_lease_and_of_its_selector(is_set: bool, candidates: int) -> None:
     enough = 16 if is_set else 64
-    lease = Lease(2**40, 0, 64, 128, enough=enough, most=enough, version=7, keep=0.25)
+    lease = Lease(2**40, 0, 64, 64 + candidates, enough=enough, most=enough, version=7, keep=0.25)
     answer = Answers().to(lease)
     told = decode(seal(answer.of(lease, 640, 0.5), session=SESSION, sequence=3)).message
     assert isinstance(told, Selection)

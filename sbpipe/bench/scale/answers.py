@@ -64,7 +64,8 @@ class Answers:
         kind = _Kind(lease.num_candidates, lease.enough, lease.most, lease.keep, lease.keep_all)
         known = self._known.get(kind)
         if known is None:
-            known = self._known[kind] = [prepared(self._select(kind)) for _ in range(_EACH)]
+            selections = (self._select(kind) for _ in range(_EACH))
+            known = self._known[kind] = [prepared(one, kind.num_candidates) for one in selections]
         self._turn += 1
         return known[self._turn % _EACH]
 
@@ -83,9 +84,10 @@ class Answers:
 _LEASE, _VERSION, _SCORED, _SECONDS = MAX_COUNT - 1, MAX_COUNT - 2, MAX_COUNT - 3, 123_456_789.125
 
 
-def prepared(selection: Selection) -> Answer:
-    """An answer with the scores and choices of this selection."""
-    scored = -(-len(selection.scores) // PASS) * PASS
+def prepared(selection: Selection, num_candidates: int) -> Answer:
+    """An answer with the scores and choices of this selection, to a lease of so many candidates."""
+    # Whole passes, the last one of a lease as long as what is left of it.
+    scored = min(num_candidates, -(-len(selection.scores) // PASS) * PASS)
     stats = SelectorStats(precision="fp32", scored=_SCORED, score_s=_SECONDS)
     body = pack(replace(selection, lease_id=_LEASE, version=_VERSION, stats=stats))
     frames = tuple(bytes(part) for part in body.frames)
