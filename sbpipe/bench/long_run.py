@@ -218,7 +218,7 @@ def _stream() -> Any:
         batch_size=BATCH,
         keep=KEEP,
         leftover=0,
-        on_hand=BATCH,
+        now=SimpleNamespace(on_hand=BATCH),
         steps_done=0,
         versions=SimpleNamespace(fast_interval=0),
         yielded=SimpleNamespace(num_kept=0),

@@ -127,7 +127,7 @@ def test_it_is_fixed_under_a_clock_and_for_policies_without_bounds() -> None:
         assert resolve(settings).keep_bounds is None
     assert resolve({"selection.policy": "sb"}).selection.keep_rate == 1 / 3
     assert resolve({"selection.policy": "full"}).selection.keep_rate == 1.0
-    with pytest.raises(ConfigError, match=r"type float or 'auto'"):
+    with pytest.raises(ConfigError, match=r"must be a number or 'auto'"):
         resolve({"selection.keep": "most"})
 
 
