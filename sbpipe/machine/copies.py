@@ -173,17 +173,19 @@ class _Flying(Arrival):
             [t if t.device.type == "cpu" else torch.empty_like(t, device="meta") for t in tensors]
         )
         self._pinned, self._buffer, self._done = pinned, buffer, done
-        self._is_here = False
+        self._has_come = self._is_unpacked = False
 
     @property
     def is_here(self) -> bool:
-        return self._is_here or bool(self._done.query())
+        self._has_come = self._has_come or bool(self._done.query())
+        return self._has_come
 
     def wait(self) -> list[Tensor]:
-        if not self._is_here:
-            if not self._done.query():
+        if not self._is_unpacked:
+            # Not asked first whether it has come: what waits must not depend on how fast the device was.
+            if not self._has_come:
                 self._done.synchronize()
-            self._tensors, self._is_here = list(self._unpacked()), True
+            self._tensors, self._is_unpacked = list(self._unpacked()), True
             self._pinned.give(self._buffer, self._done)
         return self._tensors
 
@@ -200,7 +202,7 @@ class _Flying(Arrival):
         return found
 
     def __del__(self) -> None:
-        if not self._is_here:
+        if not self._is_unpacked:
             self._pinned.give(self._buffer, self._done)
 
 
