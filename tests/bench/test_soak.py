@@ -52,9 +52,7 @@ def test_the_verdict_says_in_words_what_is_wrong(soaked: Soaked, complaint: str)
 def test_a_run_that_is_killed_again_and_again_considers_every_candidate_once() -> None:
     soaked = soak(Plan(seconds=4.0, every_s=1.5, epochs=4, seed=4))
     assert {"trainer killed", "selector killed"} <= soaked.faults.keys()
-    missed = [row.what for row in rows_of(soaked) if row.is_met is False]
-    # How soon a process has warmed up depends on the machine: what it holds is for long soaks to judge.
-    assert [what for what in missed if not what.startswith("memory")] == []
+    assert [row.what for row in rows_of(soaked) if row.is_met is False] == []
 
 
 def test_an_argument_of_another_bench_is_refused() -> None:

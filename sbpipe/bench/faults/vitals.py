@@ -88,7 +88,8 @@ def growth_within(lives: Iterable[Life]) -> tuple[float, float] | None:
     """By what share the longest life grew after it had warmed up, and how long it was."""
     longest = max(lives, key=lambda life: life.age_s, default=None)
     warm = longest.once_warm() if longest else None
-    if longest is None or warm is None or longest.age_s < 2 * WARM_S:
+    # Judged over at least twice the time of warming up, which a slow machine may need longer for.
+    if longest is None or warm is None or longest.age_s < 3 * WARM_S:
         return None
     return longest.at_its_end().rss_mb / warm.rss_mb - 1.0, longest.age_s
 
