@@ -199,7 +199,7 @@ def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> fl
 def forecasts(costs: Costs, config: Config) -> list[Forecast]:
     """What the settings give, and what keep = "auto" would give where they name a rate."""
     keep, interval = config.selection.keep, config.sync.interval
-    bounds = config.selection.traits.keep_bounds
+    bounds = config.bounds_of_auto
     every = interval if isinstance(interval, int) else None
     named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
 

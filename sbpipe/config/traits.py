@@ -32,6 +32,9 @@ class Traits:
     """Whether it can rank a score among those of its own class without help."""
     keep_bounds: tuple[float, float] | None = None
     """Least and greatest share to keep that it was seen to be good at; None = only what one sets."""
+    keep_least: float | None = None
+    """The least share where the number of steps is fixed, if it is another: there, more candidates for each
+    one kept cost no steps."""
     keep_start: float = 1 / 3
     """The share that `selection.keep = "auto"` means until a run has measured, and where it never does."""
 
@@ -48,7 +51,12 @@ TRAITS = {
     "sb": Traits(ranks_by_class=True),
     "shuffled": Traits(ranks_by_class=True),
     "spread": Traits(
-        has_chances=False, is_steered=True, chooses_sets=True, keep_bounds=(1 / 4, 1 / 2), keep_start=1 / 4
+        has_chances=False,
+        is_steered=True,
+        chooses_sets=True,
+        keep_bounds=(1 / 4, 1 / 2),
+        keep_least=1 / 8,
+        keep_start=1 / 4,
     ),
     "steady": Traits(ranks_by_class=True, is_steered=True, sharpens_by_loss=True, keep_bounds=(1 / 4, 1 / 2)),
     "topk": Traits(has_chances=False),

@@ -43,7 +43,7 @@ class Line:
 
     def __init__(self, config: Config, num_examples: int = 6000) -> None:
         sync, steered = SyncPace.of(config), Steered(config)
-        self.ledger, yielded = Ledger(num_examples, None), Yield(config.selection, num_examples)
+        self.ledger, yielded = Ledger(num_examples, None), Yield(config, num_examples)
         self.versions = Versions(config, sync)
         self.versions.offer(Part.WHOLE, 0)
         order, table = Order.of(config, num_examples), ScoreTable(num_examples, 64)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 LOAD = 0.95
 """Share of the step's time that selectors are asked to be busy: what is left over keeps them in time."""
 DEAD_BAND = 0.1
-"""Relative change below which the rate stays."""
+"""Relative change below which the rate stays, unless it takes it to a bound."""
 LARGE = 0.3
 """Relative change from which on it does not wait for its turn."""
 TURN = 8
@@ -52,7 +52,9 @@ class KeepControl:
         goal = min(max(self._batch_size / candidates, least), most)
         moved = abs(goal / self.keep - 1.0)
         waits = self._changed_at is not None and step - self._changed_at < TURN
-        if moved < DEAD_BAND or (waits and moved < LARGE):
+        # Next to a bound the rate would never get there; once there, only a change that counts takes it away.
+        is_idle = moved == 0.0 if goal in self._bounds else moved < DEAD_BAND
+        if is_idle or (waits and moved < LARGE):
             return None
         bound = {least: "the least the policy takes", most: "the most the policy takes"}.get(goal)
         change = Change(self.keep, goal, candidates, bound or "what selectors score in a step's time")

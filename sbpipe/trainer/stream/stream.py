@@ -63,7 +63,7 @@ class Stream:
             most_rows=config.selection.table,
         )
         self.versions = Versions(config, self.sync, has_fast_part=has_fast_part)
-        self.yielded = Yield(config.selection, num_examples)
+        self.yielded = Yield(config, num_examples)
         self.stretches = Stretches(config, limit)
         self.predicted = Predictions()
         self._steered = Steered(config)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sbpipe.config import SelectionConfig
+from sbpipe.config import Config
 from sbpipe.errors import UserError
 
 STARVED_AFTER = 100
@@ -20,8 +20,8 @@ class StarvedError(UserError):
 class Yield:
     """Counts candidates and kept examples."""
 
-    def __init__(self, selection: SelectionConfig, num_examples: int) -> None:
-        bounds = selection.traits.keep_bounds if selection.keep == "auto" else None
+    def __init__(self, config: Config, num_examples: int) -> None:
+        selection, bounds = config.selection, config.keep_bounds
         an_epoch = min(num_examples, LONG_ENOUGH)
         self._patience = max(an_epoch, STARVED_AFTER / (bounds[0] if bounds else selection.keep_rate))
         self._since_kept = 0
