@@ -162,7 +162,7 @@ class Contest:
         self.pipelined(SETTLING)
         busy = (self._busy_s() - busy_s) / (time.perf_counter() - begin)
         keep, bounds = self._engine.stream.keep, self._setup.config.keep_bounds
-        is_free = bounds is not None and bounds[0] < keep < bounds[1]
+        is_free = bounds is not None and bounds.usual < keep < bounds.most
         return [
             Row("waiting", f"keep rate that auto comes to, selector {what}", keep, ""),
             Row(

@@ -199,7 +199,8 @@ def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> fl
 def forecasts(costs: Costs, config: Config) -> list[Forecast]:
     """What the settings give, and what keep = "auto" would give where they name a rate."""
     keep, interval = config.selection.keep, config.sync.interval
-    bounds = config.bounds_of_auto
+    auto = config.bounds_of_auto
+    bounds = auto and (auto.usual, auto.most)
     every = interval if isinstance(interval, int) else None
     named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
 

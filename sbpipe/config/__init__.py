@@ -20,7 +20,7 @@ from sbpipe.config.pipeline import LinkConfig, SelectionConfig, SelectorConfig, 
 from sbpipe.config.rules import check_together, least_staleness
 from sbpipe.config.schema import Config, known_keys
 from sbpipe.config.setting import OWN
-from sbpipe.config.traits import TRAITS, Traits, keeps_all
+from sbpipe.config.traits import TRAITS, KeepBounds, Traits, keeps_all
 from sbpipe.config.writer import (
     BUDGETS,
     budget,
@@ -41,6 +41,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "EvalConfig",
+    "KeepBounds",
     "LinkConfig",
     "LossConfig",
     "ModelConfig",

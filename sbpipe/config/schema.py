@@ -17,6 +17,7 @@ from sbpipe.config.job import (
 )
 from sbpipe.config.pipeline import LinkConfig, SelectionConfig, SelectorConfig, SyncConfig, TrackersConfig
 from sbpipe.config.setting import MOST_SEEDS, setting
+from sbpipe.config.traits import KeepBounds
 
 MODES = ("pipelined", "lockstep", "fixed-lag", "inline", "data-parallel")
 
@@ -88,23 +89,23 @@ class Config:
         return self.is_clocked or self.selection.fallback in ("wait", "fail")
 
     @property
-    def keep_bounds(self) -> tuple[float, float] | None:
+    def keep_bounds(self) -> KeepBounds | None:
         """Between what the keep rate follows the selectors' speed; None = it stays where it is."""
         # Under a clock a run must repeat bit for bit, and speed does not.
         is_auto = self.selection.keep == "auto" and not self.is_clocked
         return self.bounds_of_auto if is_auto else None
 
     @property
-    def bounds_of_auto(self) -> tuple[float, float] | None:
+    def bounds_of_auto(self) -> KeepBounds | None:
         """Between what `selection.keep = "auto"` moves; None = the policy has no bounds.
 
         A budget in epochs counts candidates, so a lower keep rate takes steps away; one in steps or seconds
         does not.
         """
-        traits, are_steps_fixed = self.selection.traits, bool(self.train.steps or self.train.seconds)
-        if traits.keep_bounds is None or traits.keep_least is None or not are_steps_fixed:
-            return traits.keep_bounds
-        return traits.keep_least, traits.keep_bounds[1]
+        bounds = self.selection.traits.keep_bounds
+        if bounds is None or self.train.steps or self.train.seconds:
+            return bounds
+        return bounds._replace(least=bounds.usual)
 
     @property
     def is_one_process(self) -> bool:

@@ -4,6 +4,17 @@ It must not know how a policy chooses: that stands in `selection/`, whose classe
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class KeepBounds(NamedTuple):
+    """Between what shares to keep `selection.keep = "auto"` moves."""
+
+    least: float
+    """Where few candidates do most of the pulling at the model: no lower than their effective share."""
+    usual: float
+    """The least where it is not known how few do, or where they are more."""
+    most: float
 
 
 @dataclass(frozen=True)
@@ -30,11 +41,8 @@ class Traits:
     """Whether it chooses among all candidates of a lease at once, by their residuals, without a history."""
     ranks_by_class: bool = False
     """Whether it can rank a score among those of its own class without help."""
-    keep_bounds: tuple[float, float] | None = None
-    """Least and greatest share to keep that it was seen to be good at; None = only what one sets."""
-    keep_least: float | None = None
-    """The least share where the number of steps is fixed, if it is another: there, more candidates for each
-    one kept cost no steps."""
+    keep_bounds: KeepBounds | None = None
+    """Shares to keep that it was seen to be good at; None = only what one sets."""
     keep_start: float = 1 / 3
     """The share that `selection.keep = "auto"` means until a run has measured, and where it never does."""
 
@@ -54,11 +62,15 @@ TRAITS = {
         has_chances=False,
         is_steered=True,
         chooses_sets=True,
-        keep_bounds=(1 / 4, 1 / 2),
-        keep_least=1 / 8,
+        keep_bounds=KeepBounds(1 / 8, 1 / 4, 1 / 2),
         keep_start=1 / 4,
     ),
-    "steady": Traits(ranks_by_class=True, is_steered=True, sharpens_by_loss=True, keep_bounds=(1 / 4, 1 / 2)),
+    "steady": Traits(
+        ranks_by_class=True,
+        is_steered=True,
+        sharpens_by_loss=True,
+        keep_bounds=KeepBounds(1 / 4, 1 / 4, 1 / 2),
+    ),
     "topk": Traits(has_chances=False),
 }
 """Every policy by its name in the settings; `selection.POLICIES` has its class."""

@@ -6,9 +6,14 @@ In the time of a step the selectors can score so many candidates; a train batch 
 
 within the bounds that the policy names. The rate follows a selector that slows down, speeds up, joins or
 leaves, but not every flutter of a measurement: leases, their yield and the weights all have to follow it.
+
+Below the usual bound it goes only where few candidates do most of the pulling at the model, and not below
+their effective share (`selection/worth.py`): to keep fewer than these leaves out what would be learnt.
 """
 
 from typing import NamedTuple
+
+from sbpipe.config import KeepBounds
 
 LOAD = 0.95
 """Share of the step's time that selectors are asked to be busy: what is left over keeps them in time."""
@@ -33,22 +38,25 @@ class Change(NamedTuple):
 class KeepControl:
     """The keep rate that leases aim at; without bounds it stays at `start`."""
 
-    def __init__(self, start: float, bounds: tuple[float, float] | None, batch_size: int) -> None:
+    def __init__(self, start: float, bounds: KeepBounds | None, batch_size: int) -> None:
         self.keep = start
         self._bounds = bounds
         self._batch_size = batch_size
         self._changed_at: int | None = None
 
-    def update(self, step: int, step_s: float | None, rates: list[float]) -> Change | None:
+    def update(
+        self, step: int, step_s: float | None, rates: list[float], effective: float | None = None
+    ) -> Change | None:
         """Look at the loop's own period and the candidates per second of each selector that is ready.
 
-        None if the rate stays: as it does while one of the two is not known, or nobody selects.
+        `effective` is the share of the candidates that does the pulling; None = not known, or not to be
+        trusted. None if the rate stays: as it does while one of the two is not known, or nobody selects.
         """
         speed = sum(rates)
         if self._bounds is None or step_s is None or not speed > 0.0 or not step_s > 0.0:
             return None
         candidates = LOAD * step_s * speed
-        least, most = self._bounds
+        least, most = self._least(effective), self._bounds.most
         goal = min(max(self._batch_size / candidates, least), most)
         moved = abs(goal / self.keep - 1.0)
         waits = self._changed_at is not None and step - self._changed_at < TURN
@@ -56,10 +64,21 @@ class KeepControl:
         is_idle = moved == 0.0 if goal in self._bounds else moved < DEAD_BAND
         if is_idle or (waits and moved < LARGE):
             return None
-        bound = {least: "the least the policy takes", most: "the most the policy takes"}.get(goal)
+        bound = {least: self._word_of(least), most: "the most the policy takes"}.get(goal)
         change = Change(self.keep, goal, candidates, bound or "what selectors score in a step's time")
         self.keep, self._changed_at = goal, step
         return change
+
+    def _least(self, effective: float | None) -> float:
+        assert self._bounds is not None
+        usual = self._bounds.usual
+        return usual if effective is None else min(usual, max(self._bounds.least, effective))
+
+    def _word_of(self, least: float) -> str:
+        is_bound = self._bounds is not None and least in self._bounds
+        return (
+            "the least the policy takes" if is_bound else "the share of the candidates that does the pulling"
+        )
 
     def restore(self, keep: float) -> None:
         """Go on from a checkpoint."""

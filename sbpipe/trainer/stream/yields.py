@@ -23,7 +23,7 @@ class Yield:
     def __init__(self, config: Config, num_examples: int) -> None:
         selection, bounds = config.selection, config.keep_bounds
         an_epoch = min(num_examples, LONG_ENOUGH)
-        self._patience = max(an_epoch, STARVED_AFTER / (bounds[0] if bounds else selection.keep_rate))
+        self._patience = max(an_epoch, STARVED_AFTER / (bounds.least if bounds else selection.keep_rate))
         self._since_kept = 0
         self.num_kept = 0
         self.rate = selection.keep_rate
