@@ -120,11 +120,12 @@ def of_one_policy(config: Config) -> Notes:
     own, traits = config.selection, config.selection.traits
     if own.irreducible and not traits.needs_irreducible:
         yield "selection.irreducible has no effect: it belongs to policy 'rho'"
-    idle = () if traits.sharpens_by_loss else ("ramp", "reweight", "soften")
-    for key in idle if traits.is_steered else (*idle, "guard"):
+    idle = () if traits.sharpens_by_loss else ("ramp", "reweight")
+    of_steered = () if traits.is_steered else ("guard", "soften")
+    for key in (*idle, *of_steered):
         value = getattr(own, key)
         if value != getattr(SelectionConfig, key):
-            owner = "'steady' and 'spread'" if key == "guard" else "'steady'"
+            owner = "'steady' and 'spread'" if key in of_steered else "'steady'"
             yield f"selection.{key} = {value} has no effect: it belongs to policy {owner}"
     for key in ("history_by",) if traits.chooses_sets else ():
         value = getattr(own, key)

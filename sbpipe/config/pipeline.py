@@ -93,7 +93,7 @@ class SelectionConfig:
     )
     soften: float = setting(
         0.0,
-        "steady: share of uniform selection mixed into the proposal, not into the target",
+        "steady, spread: share of uniform selection mixed into the proposal, not into the target",
         low=0.0,
         high=1.0,
     )

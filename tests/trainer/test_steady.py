@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbpipe.config import Config, SelectionConfig, resolve
+from sbpipe.config import Config, SelectionConfig, resolve, warnings_of
 from sbpipe.records import Floats, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.selection import build_policy
@@ -379,14 +379,17 @@ def test_steering_of_sb_changes_nothing_and_still_measures() -> None:
     assert steering.health.last.strength is None
 
 
-def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    steering = steering_of(resolve({"selection.policy": "steady", "selection.ramp": False}))
+@pytest.mark.parametrize("policy", ["steady", "spread"])
+def test_a_run_that_swings_closes_the_guard_and_warns_once(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ramp = {"selection.ramp": False} if policy == "steady" else {}
+    steering = steering_of(resolve({"selection.policy": policy, **ramp}))
     for step in range(2 * PATIENCE + 20):
         batch = a_batch(
             step, [2 * k + step // 2 % 2 for k in range(64)]
         )  # two steps of one class, two of the other
-        weigh = steering.weigher(batch)
-        assert weigh is not None
+        assert (steering.weigher(batch) is not None) == (policy == "steady")
         steering.observe(outcome_of(batch, torch.ones(64)))
     assert steering.health.last.swing is not None
     assert steering.health.last.swing > WILD
@@ -394,6 +397,8 @@ def test_a_run_that_swings_closes_the_guard_and_warns_once(caplog: pytest.LogCap
     warnings = [record.message for record in caplog.records if "the loop swings" in record.message]
     assert len(warnings) == 1
     assert "selection.soften" in warnings[0]
+    advised = resolve({"selection.policy": policy, "selection.soften": 0.3})
+    assert warnings_of(advised) == [], "what is advised has an effect"
 
 
 def test_a_run_that_swings_only_at_first_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -180,7 +180,7 @@ _SELECTORS = (
         Field("device", "text", "what it scores on"),
         Field("data", "text", "fingerprint of the data"),
         Field("model", "text", "digest of the model's layout"),
-        Field("weights", "text", "`shared` memory, or `pulled` over the wire"),
+        Field("weights", "text", "`shared` memory, `pulled` over the wire, or `direct` between devices"),
         Field("precision", "text", "what it scores its first leases in"),
         Field("irreducible", "text", "digest of the irreducible losses; only with policy `rho`"),
     )),
