@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,21 @@ def test_the_front_page_is_short_and_begins_with_something_to_run() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150
     assert any(line.startswith("make demo") for line in lines[:35])
+
+
+def test_the_loop_of_the_front_page_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(import torch\n.*?import sbpipe.*?)^```", page, re.M | re.S)
+    assert sum(line.endswith("  #") for line in program.splitlines()) == 5
+    short = program.replace("range(60)", "range(1)").replace("10_000", "2_000")
+    assert short != program
+    file = tmp_path / "train.py"
+    file.write_text(short, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sbpipe: finished" in done.stderr
 
 
 def test_how_to_contribute_is_short() -> None:
