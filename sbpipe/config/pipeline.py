@@ -133,7 +133,7 @@ class SyncConfig:
     """How far the selector may lag."""
 
     interval: int | str = setting(
-        1,
+        "auto",
         "steps between two publishes of the weights; auto = as often as costs the trainer 1 % of its time "
         "and the selector can follow (1 under a clock)",
         low=1,
@@ -148,7 +148,7 @@ class SyncConfig:
         high=10**6,
     )
     depth: int | str = setting(
-        2,
+        "auto",
         "pipelined: train batches leased and not yet trained; auto = 2, more where a lease's way there and "
         "back takes longer than a step",
         low=1,
