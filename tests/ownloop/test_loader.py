@@ -20,6 +20,7 @@ from sbpipe.ownloop import session
 from sbpipe.ownloop.handed import Handed, LoopError
 from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.weights.manifest import digest
 
 
@@ -271,6 +272,21 @@ def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     other, _ = selected(vectors(), small_net(), tmp_path / "other", keep=0.5)
     with pytest.raises(LoopError, match="other settings"):
         other.load_state_dict(state)
+
+
+def test_a_loop_that_has_diverged_goes_on_from_an_earlier_state(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 2)
+    state = loader.state_dict()
+    with pytest.raises(DivergedError, match="the training loss is nan at step 2"):
+        take_steps(loader, optimizer, lambda model, batch: torch.nan * pair_losses(model, batch), 1)
+    for ask in (lambda: next(iter(loader)), loader.skip, loader.state_dict):
+        with pytest.raises(LoopError, match=r"the run has ended: the run has diverged: .*load_state_dict"):
+            ask()
+    loader.load_state_dict(state)
+    take_steps(loader, optimizer, pair_losses, 2)
+    summary = loader.close()
+    assert (summary["status"], summary["steps"]) == ("finished", 4)
 
 
 # --- refused, from the user's own line --------------------------------------------------------------
