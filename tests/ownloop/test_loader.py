@@ -221,6 +221,28 @@ def test_a_compiled_model_trains_and_its_own_weights_are_published(tmp_path: Pat
     assert loader.close()["fidelity.spearman"] > 0.9
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_wrong_labels_are_passed_over_where_the_losses_are_cross_entropy(
+    is_scaled: bool, tmp_path: Path
+) -> None:
+    inputs, targets = vectors(16_384, num_classes=10).tensors
+    generator = torch.Generator().manual_seed(1)
+    others = (targets + torch.randint(1, 10, targets.shape, generator=generator)) % 10
+    is_wrong = torch.rand(len(targets), generator=generator) < 0.4
+    mislabelled = TensorDataset(inputs, torch.where(is_wrong, others, targets))
+
+    def losses(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        return pair_losses(model, batch) * (2.0 if is_scaled else 1.0)
+
+    loader, optimizer = selected(
+        mislabelled, small_net(num_classes=10), tmp_path / "run", losses=losses, batch_size=128
+    )
+    take_steps(loader, optimizer, losses, 90)
+    summary = loader.close()
+    assert (summary["selection.passed_over"] > 500) == (not is_scaled)
+    assert (summary["selection.label_doubt"] is not None) == (not is_scaled)
+
+
 # --- state ----------------------------------------------------------------------------------------
 
 
