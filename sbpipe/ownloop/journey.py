@@ -5,13 +5,14 @@ time went. It must not know the optimizer, checkpoints or how a loop is written.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from sbpipe.config import Config
-from sbpipe.errors import ModelError
+from sbpipe.errors import ModelError, SbpipeError
 from sbpipe.ownloop.handed import Due, Flight, Handed, LoopError
 from sbpipe.ownloop.session import Session
 from sbpipe.records import RunEnd
@@ -31,6 +32,10 @@ class Journey:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.handed = Handed()
+        self.failure = ""
+        """What ended the run in the middle of the loop: a training that diverged, nobody left to select; "" =
+        nothing did.
+        """
         self._outcome: StepOutcome | None = None
         self._is_taken_for_skipped = False
         self._has_begun = False
@@ -61,10 +66,11 @@ class Journey:
 
     def _draw(self) -> None:
         session = self.session
-        with session.spans.span("wait"):
-            prepared = session.engine.next_batch(session.is_over)
-        if prepared is None:
-            raise session.keeper.failure or LoopError("the run is over: the loader was closed")
+        with self._or_fails():
+            with session.spans.span("wait"):
+                prepared = session.engine.next_batch(session.is_over)
+            if prepared is None:
+                raise session.keeper.failure or LoopError("the run is over: the loader was closed")
         if not self._has_begun:
             self._has_begun = True
             session.telemetry.begin()
@@ -124,8 +130,9 @@ class Journey:
 
     def _take(self, flight: Flight) -> None:
         """The losses of a whole train batch go to the engine."""
-        fresh = self._fresh(flight.losses)
-        self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
+        with self._or_fails():
+            fresh = self._fresh(flight.losses)
+            self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
 
     def _fresh(self, losses: list[Any]) -> torch.Tensor:
         return losses[0] if len(losses) == 1 else torch.cat(losses)
@@ -185,7 +192,18 @@ class Journey:
 
     def state(self) -> Mapping[str, Any]:
         """All that another journey needs to go on."""
-        return self.session.state()
+        with self._or_fails():
+            return self.session.state()
+
+    def settle(self) -> None:
+        """Look at losses that were not looked at yet: on an accelerator, those of the last step."""
+        with self._or_fails():
+            self.session.engine.settle()
+
+    def look_back(self) -> None:
+        """The loop is over: finish what it has done."""
+        self.finish_if_skipped()
+        self.settle()
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
         """End the run; its summary."""
@@ -193,7 +211,17 @@ class Journey:
 
     def fail(self, reason: str) -> None:
         """The loop ended by an error."""
+        self.failure = reason
         self.session.fail(reason)
+
+    @contextmanager
+    def _or_fails(self) -> Iterator[None]:
+        """What the engine raises here ends the run: at once, since the loop need not come back, and once."""
+        try:
+            yield
+        except SbpipeError as error:
+            self.fail(str(error) or type(error).__name__)
+            raise
 
     # --- the loop's time --------------------------------------------------------------------------
 

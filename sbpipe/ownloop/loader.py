@@ -9,6 +9,7 @@ It must not know any framework, nor how selection works.
 
 import atexit
 import math
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import torch
 from torch import nn
 
 from sbpipe.config import digest
-from sbpipe.errors import ModelError
+from sbpipe.errors import ModelError, SbpipeError
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.journey import Journey
 from sbpipe.ownloop.plan import Plan
@@ -62,6 +63,8 @@ class SelectedLoader:
             batch = journey.next_part()
             self._position = position + 1
             yield batch
+        # In the user's own line, and not when the program ends: the last step may have diverged.
+        journey.settle()
         self._position = 0
 
     def weigh(self, losses: torch.Tensor) -> torch.Tensor:
@@ -108,7 +111,7 @@ class SelectedLoader:
         return self
 
     def _stepped(self) -> None:
-        if self._journey is not None and self._optimizer is not None:
+        if self._journey is not None and not self._journey.failure and self._optimizer is not None:
             rate = float(self._optimizer.param_groups[0]["lr"])
             self._journey.stepped(rate, min(1.0, self._position / len(self)))
 
@@ -161,12 +164,21 @@ class SelectedLoader:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
             state, self._state = self._state, None
             self._journey = begin(self._plan, state)
-        return self._journey
+        return self._sound(self._journey)
 
     def _running(self, what: str) -> Journey | FollowingJourney:
         if self._journey is None:
             raise LoopError(f"{what}: no batch was drawn from the loader yet. Iterate over it first")
-        return self._journey
+        return self._sound(self._journey)
+
+    @staticmethod
+    def _sound(journey: Journey | FollowingJourney) -> Journey | FollowingJourney:
+        if journey.failure:
+            raise LoopError(
+                f"the run has ended: {journey.failure}. Make another loader with sbpipe.select, or go on "
+                "from an earlier state with load_state_dict"
+            )
+        return journey
 
     def state_dict(self) -> dict[str, Any]:
         """All that selection knows, for the user's own checkpoint; `torch.load(weights_only=True)` reads it.
@@ -177,7 +189,7 @@ class SelectedLoader:
             raise LoopError("state_dict: the loader was closed, and its state went with it. Ask before that")
         if self._journey is None:
             return {} if self._state is None else {"sbpipe": frozen(self._state), "position": self._resume_at}
-        state = self._journey.state()
+        state = self._sound(self._journey).state()
         if not state:
             return {}
         position = max(0, self._position - self._journey.handed.num_parts_out)
@@ -196,9 +208,9 @@ class SelectedLoader:
                 "load_state_dict: the state is of a run with other settings (batch_size, accumulate, keep, "
                 "seed, policy or mode). Use the same ones, or begin anew without it"
             )
-        if self._journey is not None:
+        if self._journey is not None and not self._journey.failure:
             self._journey.close(RunEnd.STOPPED, "the loop goes on from a checkpoint")
-            self._journey = None
+        self._journey = None
         self._state, self._resume_at = found, int(state["position"])
 
     def close(self) -> dict[str, Any]:
@@ -208,24 +220,34 @@ class SelectedLoader:
     def leave(self) -> None:
         """The program ends, and nobody said whether the loop was done: it was if its last pass was."""
         is_amid = bool(self._position or (self._journey is not None and self._journey.handed))
-        self._close(RunEnd.STOPPED if is_amid else RunEnd.FINISHED)
+        try:
+            self._close(RunEnd.STOPPED if is_amid else RunEnd.FINISHED)
+        except SbpipeError as error:
+            # Nobody is left to raise it to; the run has ended by it.
+            sys.stderr.write(f"sbpipe: {error}\n")
 
     def _close(self, end: RunEnd) -> dict[str, Any]:
-        journey, self._journey = self._journey, None
+        journey = self._end()
         if journey is not None:
-            journey.finish_if_skipped()
+            journey.look_back()
             self._summary = journey.close(end)
             if self._summary:
                 say_verdict(self._summary, self._plan.path)
-        self._forget()
         return self._summary or {}
 
     def _fail(self, error: BaseException) -> None:
-        journey, self._journey = self._journey, None
+        journey = self._end()
         if journey is not None:
-            self._summary = {}
             journey.fail(str(error) or type(error).__name__)
+
+    def _end(self) -> Journey | FollowingJourney | None:
+        """Let go of the journey; it is returned if it has yet to end."""
         self._forget()
+        journey, self._journey = self._journey, None
+        if journey is None:
+            return None
+        self._summary = {}
+        return None if journey.failure else journey
 
     def _forget(self) -> None:
         if self._hook is not None:

@@ -180,6 +180,7 @@ class FollowingJourney:
         self._published = shares_of(plan.config, plan.published, manifest)
         self._word = Word(Do.STEP)
         self.handed = Handed(group.rank, group.world)
+        self.failure = ""
         self.step = 0
         self.num_selectors = 0
         self._ahead.start()
@@ -264,6 +265,13 @@ class FollowingJourney:
     def state(self) -> Mapping[str, Any]:
         """Nothing: rank 0 has it all."""
         return {}
+
+    def settle(self) -> None:
+        """Nothing: rank 0 looks at all losses."""
+
+    def look_back(self) -> None:
+        """The loop is over: finish what it has done."""
+        self.finish_if_skipped()
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
         """Let go of threads and workers; the summary is rank 0's."""

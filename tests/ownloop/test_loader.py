@@ -20,6 +20,7 @@ from sbpipe.ownloop import session
 from sbpipe.ownloop.handed import Handed, LoopError
 from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.trainer.step_outcome import DivergedError
 from sbpipe.weights.manifest import digest
 
 
@@ -220,6 +221,28 @@ def test_a_compiled_model_trains_and_its_own_weights_are_published(tmp_path: Pat
     assert loader.close()["fidelity.spearman"] > 0.9
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_wrong_labels_are_passed_over_where_the_losses_are_cross_entropy(
+    is_scaled: bool, tmp_path: Path
+) -> None:
+    inputs, targets = vectors(16_384, num_classes=10).tensors
+    generator = torch.Generator().manual_seed(1)
+    others = (targets + torch.randint(1, 10, targets.shape, generator=generator)) % 10
+    is_wrong = torch.rand(len(targets), generator=generator) < 0.4
+    mislabelled = TensorDataset(inputs, torch.where(is_wrong, others, targets))
+
+    def losses(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        return pair_losses(model, batch) * (2.0 if is_scaled else 1.0)
+
+    loader, optimizer = selected(
+        mislabelled, small_net(num_classes=10), tmp_path / "run", losses=losses, batch_size=128
+    )
+    take_steps(loader, optimizer, losses, 90)
+    summary = loader.close()
+    assert (summary["selection.passed_over"] > 500) == (not is_scaled)
+    assert (summary["selection.label_doubt"] is not None) == (not is_scaled)
+
+
 # --- state ----------------------------------------------------------------------------------------
 
 
@@ -271,6 +294,21 @@ def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     other, _ = selected(vectors(), small_net(), tmp_path / "other", keep=0.5)
     with pytest.raises(LoopError, match="other settings"):
         other.load_state_dict(state)
+
+
+def test_a_loop_that_has_diverged_goes_on_from_an_earlier_state(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 2)
+    state = loader.state_dict()
+    with pytest.raises(DivergedError, match="the training loss is nan at step 2"):
+        take_steps(loader, optimizer, lambda model, batch: torch.nan * pair_losses(model, batch), 1)
+    for ask in (lambda: next(iter(loader)), loader.skip, loader.state_dict):
+        with pytest.raises(LoopError, match=r"the run has ended: the run has diverged: .*load_state_dict"):
+            ask()
+    loader.load_state_dict(state)
+    take_steps(loader, optimizer, pair_losses, 2)
+    summary = loader.close()
+    assert (summary["status"], summary["steps"]) == ("finished", 4)
 
 
 # --- refused, from the user's own line --------------------------------------------------------------

@@ -42,7 +42,8 @@ loader = sbpipe.select(
 steps = 0
 while not os.path.exists("enough"):
     for batch in loader:
-        loader.weigh(losses(model, batch)).backward()
+        nan = float("nan") if steps + 1 == int(os.environ.get("NAN_AT", 0)) else 1.0
+        loader.weigh(losses(model, batch) * nan).backward()
         optimizer.step(); optimizer.zero_grad()
         steps += 1
         open("steps", "w").write(str(steps))
@@ -143,6 +144,28 @@ def test_a_script_without_a_main_guard_selects_and_leaves_nothing_behind(tmp_pat
     assert summary["status"] == "finished"
     assert summary["selector.scored"] > 0
     assert not (tmp_path / "run" / "job.pkl").exists()
+
+
+def test_a_loop_that_diverges_fails_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "evaluating").touch()
+    with running(tmp_path, NAN_AT="3", LATE="fill") as loop:
+        loop.wait(lambda: loop.steps)
+        before = own_slots(loop)
+        assert before
+        (tmp_path / "evaluating").unlink()
+        _, told = loop.process.communicate(timeout=HANG_S)
+        assert loop.process.returncode == 1
+    assert loop.steps == 2
+    assert told.count("Traceback") == 1, told
+    assert "DivergedError: the run has diverged: the training loss is nan at step 2. Lower optim.lr" in told
+    assert "worse" not in told
+    assert "topped" not in told
+    (failed,) = [event["error"] for event in loop.events if event["kind"] == "failed"]
+    assert failed.startswith("the run has diverged: ")
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "run" / "job.pkl").exists()
+    assert not before & slots()
+    assert not any(is_alive(pid_of(name)) for name in loop.ready())
 
 
 @pytest.mark.parametrize("is_evaluating", [False, True])

@@ -1,12 +1,19 @@
 """A loop of the user's own on one simulated device, with its selector on the other."""
 
 import json
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.own_loops import pair_losses, selected, small_net, take_steps, vectors
 
 import simulated
+from sbpipe.ownloop.handed import LoopError
+from sbpipe.ownloop.loader import SelectedLoader
+from sbpipe.trainer.step_outcome import DivergedError
 
 
 def test_a_loop_of_ones_own_selects_on_another_device_without_a_race(
@@ -35,3 +42,52 @@ def test_a_loop_and_its_selector_in_one_process_share_a_device_without_a_race(tm
     assert loader.close()["steps"] == 20
     assert simulated.num_launches(0) == 0
     assert simulated.races() == []
+
+
+def train_on(
+    batches: Iterable[Any], loader: SelectedLoader, optimizer: torch.optim.Optimizer, last: int
+) -> None:
+    """A loop that never looks at its losses; those of the last step are no numbers."""
+    for number, batch in enumerate(batches, 1):
+        losses = pair_losses(loader.model, batch)
+        loader.weigh(losses * (float("nan") if number == last else 1.0)).backward()
+        optimizer.step()
+
+
+def failures(path: Path) -> list[str]:
+    lines = (path / "events-trainer.jsonl").read_text().splitlines()
+    return [event["error"] for event in map(json.loads, lines) if event["kind"] == "failed"]
+
+
+def test_a_last_step_that_diverged_on_a_device_fails_at_the_end_of_the_pass(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net().to("sim:0"), tmp_path / "run")
+    with pytest.raises(DivergedError, match="the training loss is nan at step 3"):
+        train_on(loader, loader, optimizer, last=4)
+    with pytest.raises(LoopError, match="the run has ended: the run has diverged"):
+        next(iter(loader))
+    assert loader.close() == {}
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert len(failures(tmp_path / "run")) == 1
+
+
+def test_a_last_step_that_diverged_on_a_device_fails_when_the_loader_is_closed(tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net().to("sim:0"), tmp_path / "run")
+    train_on(islice(loader, 2), loader, optimizer, last=2)
+    with pytest.raises(DivergedError, match="the training loss is nan at step 1"):
+        loader.close()
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert len(failures(tmp_path / "run")) == 1
+
+
+def test_a_program_that_ends_after_a_step_that_diverged_on_a_device_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    loader, optimizer = selected(vectors(), small_net().to("sim:0"), path)
+    train_on(islice(loader, 2), loader, optimizer, last=2)
+    loader.leave()  # as at the end of the program
+    assert capsys.readouterr().err.startswith(
+        "sbpipe: the run has diverged: the training loss is nan at step 1"
+    )
+    assert not (path / "summary.json").exists()
+    assert len(failures(path)) == 1

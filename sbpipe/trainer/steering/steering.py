@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sbpipe.config import Config
+from sbpipe.config import OWN, Config
 from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
@@ -108,7 +108,10 @@ class Steering:
         selection = self._config.selection
         if self._trust is None or not (selection.trust and selection.traits.chooses_sets):
             return None
-        above = self._trust.labels.doubt_above if self._config.loss.name == "cross_entropy" else None
+        # The bound is that of cross entropy. Of a loop of the user's own labels' places come only where its
+        # losses were found to be that; of our own loop they come with any loss.
+        is_entropy = self._config.loss.name in ("cross_entropy", OWN)
+        above = self._trust.labels.doubt_above if is_entropy else None
         if above is None:
             return None
         # Where wrong labels are passed over, selection need not turn uniform because of them.
