@@ -8,7 +8,7 @@ from sbpipe.config import Config, resolve
 from sbpipe.errors import ConfigError
 from sbpipe.records import SelectorStats
 from sbpipe.trainer.serving.peers import Peer
-from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.keep import KeepControl, at_bound
 from sbpipe.trainer.stream.pace import LEAST_AHEAD, Pace
 
 STEP_S, BATCH = 0.1, 64
@@ -119,6 +119,12 @@ def test_it_stays_within_the_bounds_of_the_policy_and_ignores_small_changes() ->
     assert fast.new == 0.25, "a large change does not wait"
     assert control.update(30, None, [1.0]) is None
     assert control.update(30, STEP_S, []) is None, "with nobody there, nothing is measured"
+
+
+def test_a_run_says_at_which_bound_its_keep_rate_ended() -> None:
+    ends = {0.25: "least", 0.3: "between", 0.5: "most"}
+    assert {keep: at_bound(keep, (0.25, 0.5)) for keep in ends} == ends
+    assert at_bound(0.25, None) is None, "a rate that was set, or a clock's"
 
 
 def test_it_is_fixed_under_a_clock_and_for_policies_without_bounds() -> None:

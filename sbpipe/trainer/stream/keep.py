@@ -30,6 +30,14 @@ class Change(NamedTuple):
     reason: str
 
 
+def at_bound(keep: float, bounds: tuple[float, float] | None) -> str | None:
+    """Where between its bounds a keep rate has come to; None if it follows nothing."""
+    if bounds is None:
+        return None
+    least, most = bounds
+    return "least" if keep <= least else "most" if keep >= most else "between"
+
+
 class KeepControl:
     """The keep rate that leases aim at; without bounds it stays at `start`."""
 
