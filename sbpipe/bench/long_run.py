@@ -230,7 +230,12 @@ def _stream() -> Any:
 def _engine(config: Config, stream: Any) -> Engine:
     """What telemetry asks of the engine."""
     roster = SimpleNamespace(
-        peers={"simulated": None}, gone=(), ready=lambda: [None], total=lambda _: 0.0, mean=lambda _: None
+        peers={"simulated": None},
+        gone=(),
+        ready=lambda: [None],
+        total=lambda _: 0.0,
+        mean=lambda _: None,
+        precisions=lambda: None,
     )
     scores = {
         "quantiles": [round(0.03 * percentile, 4) for percentile in range(101)],

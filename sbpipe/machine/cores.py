@@ -56,6 +56,10 @@ class SpareCores:
         """None of them: threads stay where whoever starts them is."""
         self._cores = frozenset(cores)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._cores)
+
     @contextmanager
     def for_threads(self) -> Iterator[None]:
         """Threads that are started meanwhile begin, and stay, on these cores."""

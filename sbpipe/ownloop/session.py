@@ -120,7 +120,13 @@ class Session:
             announce_publishes(self._group, self.engine)
         if self._listener is None:
             self.engine.admit(INLINE, devices.describe(self._device))
-        self.telemetry = Telemetry(self.events, self.spans, self.engine, process_began=self._began)
+        self.telemetry = Telemetry(
+            self.events,
+            self.spans,
+            self.engine,
+            process_began=self._began,
+            messages_are_beside=self._device.type != "cpu",
+        )
         self._accounts = Accounts(
             config,
             Trained(manifest, self._device, self._digest),

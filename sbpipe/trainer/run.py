@@ -56,7 +56,13 @@ class TrainerRun:
         config = setup.config
         self._setup, self._run_dir, self._engine, self._events = setup, run_dir, engine, events
         self._doing, self._spare = doing, spare
-        self._telemetry = Telemetry(events, setup.spans, engine, process_began=began)
+        self._telemetry = Telemetry(
+            events,
+            setup.spans,
+            engine,
+            process_began=began,
+            messages_are_beside=bool(spare) or setup.device.type != "cpu",
+        )
         with spare.for_threads():
             self._checkpoints = Checkpoints(
                 run_dir.path / CHECKPOINTS,

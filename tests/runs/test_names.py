@@ -81,6 +81,14 @@ def test_a_summary_has_the_declared_numbers(runs: dict[str, Path], name: str) ->
     assert json.loads((runs[name] / "summary.json").read_text()).keys() == NUMBERS.keys()
 
 
+def test_a_summary_says_what_selectors_scored_in_and_how_many_there_were(runs: dict[str, Path]) -> None:
+    summary = json.loads((runs["wire"] / "summary.json").read_text())
+    assert (summary["scoring.precision"], summary["selectors"]) == ("fp32", 1)
+    assert summary["scoring.precision_asked"] == "auto", "which under a clock means fp32"
+    assert summary["keep.at_bound"] is None
+    assert 0.0 < summary["trainer.selection_ratio"] < 1.0
+
+
 @pytest.mark.parametrize("name", ["inline", "wire"])
 def test_a_run_directory_holds_the_declared_files(runs: dict[str, Path], name: str) -> None:
     patterns = [file.replace("ID", "*").rstrip("/") for file in FILES]

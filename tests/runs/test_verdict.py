@@ -43,7 +43,11 @@ def test_a_sound_run_is_not_slower_not_worse_and_says_that_better_is_not_measure
 @pytest.mark.parametrize(
     ("changes", "cause", "knob"),
     [
-        ({"selector.busy_ratio": 0.98}, "the selector's forward pass", "selector.precision"),
+        (
+            {"selector.busy_ratio": 0.98, "scoring.precision_asked": "fp32"},
+            "the selector's forward pass",
+            "selector.precision",
+        ),
         (
             {"selector.busy_ratio": 0.98, "selector.view_s": 20.0},
             "the selector's data loading",
@@ -186,3 +190,90 @@ def test_a_selector_that_died_again_and_again_is_not_one_that_needed_a_longer_ru
     verdict = verdict_of(dead)
     assert verdict.lost == "Selector restarts 5."
     assert "look into the selector's log" in verdict.knob
+
+
+@pytest.mark.parametrize(
+    ("has", "knob"),
+    [
+        ({"scoring.precision_asked": "fp32", "keep.last": 0.25}, "selector.precision = 'auto'"),
+        ({"scoring.precision_asked": "bf16", "keep.at_bound": "most"}, "selector.precision = 'auto'"),
+        ({"keep.at_bound": "most", "keep.last": 0.5}, "another selector (2 in place of 1)"),
+        ({"keep.at_bound": "most", "keep.last": 0.5, "selectors": 3}, "another selector (5 in place of 3)"),
+        ({"policy": "spread", "keep.last": 0.25}, "selection.keep = 'auto'"),
+        ({"policy": "spread", "keep.last": 0.5}, "selection.keep = 0.71 in place of 0.50"),
+        ({"policy": "sb", "keep.last": 0.25}, "selection.keep = 0.36 in place of 0.25"),
+        ({"policy": "sb", "keep.last": 0.7}, "another selector (2 in place of 1)"),
+    ],
+)
+def test_one_knob_is_named_for_a_slow_selector_and_none_that_the_run_had(
+    has: dict[str, Any], knob: str
+) -> None:
+    slow = {"trainer.idle_ratio": 0.3, "selector.busy_ratio": 0.98, "scoring.precision_asked": "auto"}
+    verdict = verdict_of(SOUND | slow | {"scoring.precision": "int8"} | has)
+    assert verdict.knob == knob
+    assert "The selector's forward pass (int8) is too slow" in verdict.loop
+
+
+@pytest.mark.parametrize("bound", ["least", "between"])
+def test_a_selector_whose_keep_rate_has_room_is_not_called_too_slow(bound: str) -> None:
+    verdict = verdict_of(
+        SOUND
+        | {"fill.share": 0.1, "fill.late": 90, "fill.starting": 10, "selector.busy_ratio": 0.95}
+        | {"keep.at_bound": bound, "keep.last": 0.25, "keep_rate": 0.3}
+    )
+    assert "fast enough on average to keep only 25 %" in verdict.loop
+    assert verdict.knob == "a larger sync.depth"
+
+
+def test_a_busy_selector_is_not_blamed_for_what_was_filled_in_before_it_was_ready() -> None:
+    filled = {"fill.share": 0.19, "fill.starting": 58, "fill.late": 42, "selector.busy_ratio": 0.7}
+    verdict = verdict_of(SOUND | filled | {"keep.at_bound": "least"})
+    assert "Once it was ready, the selector was late for 8.0 % of the trained examples." in verdict.loop
+    assert verdict.knob == "a longer run: the selector starts once"
+
+
+@pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag"])
+def test_a_mode_that_takes_turns_says_when_it_waited_for_its_own_loading(mode: str) -> None:
+    waited = SOUND | {"mode": mode, "trainer.idle_ratio": 0.5}
+    own = verdict_of(waited | {"trainer.wait_view_ratio": 0.45})
+    assert "most of it for loading its own train batches" in own.headline
+    assert "for scores" not in own.loop
+    assert "data.workers" in own.knob
+    scores = verdict_of(waited | {"trainer.wait_view_ratio": 0.05})
+    assert "of its time for scores, 5.0 % of it for loading its own train batches" in scores.loop
+    assert scores.knob.startswith("mode = 'pipelined'" if mode == "inline" else "none")
+    nothing = verdict_of(waited | {"trainer.wait_view_ratio": 0.0, "selector.scored": 0})
+    assert "for scores" not in nothing.loop
+    assert "batches that are chosen without scores" in nothing.loop
+    at_once = verdict_of(waited | {"trainer.idle_ratio": 0.001})
+    assert "did not wait" in at_once.loop
+
+
+def test_data_parallel_training_says_when_it_waited_for_its_loading() -> None:
+    alone = {**SOUND, "mode": "data-parallel", "selector.scored": 0, "trainer.idle_ratio": 0.5}
+    verdict = verdict_of(alone | {"trainer.wait_view_ratio": 0.5})
+    assert "Every device trained (waited 50 %, for loading its own train batches)" in verdict.headline
+    assert "all of it for loading" in verdict.loop
+    assert "data.workers" in verdict.knob
+    assert "loading" not in verdict_of(alone | {"trainer.wait_view_ratio": 0.01}).headline
+    assert verdict_of(alone | {"trainer.idle_ratio": 0.001}).headline.startswith("Every device trained;")
+
+
+def test_the_headline_counts_what_selection_itself_takes_of_the_loop() -> None:
+    cheap = verdict_of(SOUND | {"trainer.selection_ratio": 0.012})
+    assert cheap.headline.startswith(
+        "Not slower than plain training (waited 0.4 %, selection's own work 1.2 %)"
+    )
+    assert cheap.loop == "The loop did not wait (0.4 % of its time), and 1.2 % went to selection's own work."
+    costly = SOUND | {"trainer.selection_ratio": 0.05, "trainer.steer_s": 3.0, "trainer.publish_s": 1.0}
+    verdict = verdict_of(costly)
+    slower = "Slower than plain training by 5.7 % (waited 0.4 %, selection's own work 5.0 %"
+    assert verdict.headline.startswith(f"{slower})")
+    assert "train.batch_size" in verdict.knob
+    assert verdict_of(costly | {"trainer.publish_s": 9.0}).knob == "a longer sync.interval"
+    filled = verdict_of(costly | {"fill.share": 0.1, "fill.late": 10}).headline
+    assert filled.startswith(f"{slower}, 10 % of its examples filled in without scores)")
+    waited = verdict_of(costly | {"trainer.idle_ratio": 0.3}).headline
+    assert "by 54 % (selection's own work 5.0 %, waited 30 %, for the selector's forward pass)" in waited
+    loading = verdict_of(costly | {"trainer.idle_ratio": 0.3, "trainer.wait_view_ratio": 0.3}).headline
+    assert "Slower than plain training (selection's own work" in loading, "plain training may wait for it too"

@@ -8,7 +8,7 @@ from sbpipe.config import Config, KeepBounds, resolve
 from sbpipe.errors import ConfigError
 from sbpipe.records import SelectorStats
 from sbpipe.trainer.serving.peers import Peer
-from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.keep import KeepControl, at_bound
 from sbpipe.trainer.stream.pace import LEAST_AHEAD, Pace
 
 STEP_S, BATCH = 0.1, 64
@@ -152,6 +152,13 @@ def test_more_candidates_for_each_one_kept_are_taken_only_where_they_cost_no_ste
     for budget in ({"train.steps": 100}, {"train.seconds": 60.0}):
         assert resolve(budget).keep_bounds == BOUNDS
         assert resolve(budget | {"selection.policy": "steady"}).keep_bounds == (1 / 4, 1 / 4, 1 / 2)
+
+
+def test_a_run_says_at_which_bound_its_keep_rate_ended() -> None:
+    ends = {0.25: "least", 0.3: "between", 0.5: "most"}
+    assert {keep: at_bound(keep, BOUNDS) for keep in ends} == ends
+    assert at_bound(0.2, BOUNDS) == "least", "below the usual least, speed is no want"
+    assert at_bound(0.25, None) is None, "a rate that was set, or a clock's"
 
 
 def test_it_is_fixed_under_a_clock_and_for_policies_without_bounds() -> None:

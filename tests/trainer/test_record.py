@@ -11,7 +11,10 @@ from sbpipe.bench.long_run import LongRun, write_long_run
 from sbpipe.config import resolve
 from sbpipe.runs import read_run, thinning
 from sbpipe.runs.density import Density
+from sbpipe.runs.spans import Spans
 from sbpipe.show.report.build import build_report
+from sbpipe.trainer.record.usage import Usage
+from sbpipe.trainer.serving.peers import Roster
 
 NUM_STEPS = 700
 SMALL = Density(dense=64, windows=16, singles=4)
@@ -100,6 +103,17 @@ def test_the_summary_does_not_depend_on_what_is_written(
         summaries.append(read_run(write_long_run(tmp_path / name, NUM_STEPS)).summary)
     assert summaries[0] == summaries[1]
     assert summaries[0]["staleness.max"] == 3
+
+
+@pytest.mark.parametrize(("messages_are_beside", "share"), [(True, 0.15), (False, 0.25)])
+def test_selections_own_work_is_what_plain_training_has_not(messages_are_beside: bool, share: float) -> None:
+    spans = Spans()
+    own = {"weigh": 1.0, "steer": 2.0, "publish": 3.0, "publish_fast": 4.0, "log": 5.0}
+    others = {"wait": 20.0, "forward": 30.0, "between": 5.0, "evaluate": 100.0, "dispatch": 10.0}
+    for name, seconds in (own | others).items():
+        spans.add(name, 0.0, seconds)
+    usage = Usage(spans, Roster(lost_after_s=1.0, hung_after_s=1.0), lambda: 200.0, messages_are_beside)
+    assert usage.of_trainer()["trainer.selection_ratio"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize("was_stopped", [True, False])

@@ -98,6 +98,13 @@ _TRAINER = (
         "the next one was chosen but not loaded yet: the part of `trainer.idle_ratio` that no selector can "
         "help",
     ),
+    Number(
+        "trainer.selection_ratio",
+        "selection's own work",
+        "share",
+        "of its time that went to selection's own work: weighing, steering, publishing and events; where the "
+        "thread that talks to selectors computes on the loop's cores, that thread's processor time too",
+    ),
     Number("trainer.step_ms", "train step", "ms", "mean forward, backward and optimizer of a step"),
     Number("trainer.steer_ms", "steering", "ms", "mean weighing and steering of a step"),
     Number(
@@ -111,6 +118,7 @@ _TRAINER = (
     ),
 )
 _SELECTOR = (
+    Number("selectors", "selectors", "selectors", "the most that were ready at the same time"),
     Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
     Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
     Number("selector.busy_s", "selector busy", "s", "total: view, score, select, apply and measure"),
@@ -135,6 +143,8 @@ _SELECTION = (
     Number("fill.late", "filled late", "examples", "filled in because the selectors were late"),
     Number("keep.last", "keep rate aimed at", "share", "by the last leases: `selection.keep`, or what `auto` "
            "had come to"),
+    Number("keep.at_bound", "keep rate's bound", "text", "where `selection.keep` = `auto` had come to: "
+           "`least` or `most`, what the policy takes, or `between`; null where the rate follows nothing"),
     Number("staleness.mean", "staleness", "steps", "between scoring an example and training on it, mean"),
     Number("staleness.p95", "staleness p95", "steps", "the same, 95th percentile"),
     Number("staleness.max", "staleness max", "steps", "the same, largest"),
@@ -162,6 +172,9 @@ _SELECTION = (
     Number("worth.ess", "effective share", "ratio", "mean(g)² / mean(g²) of the residual norms of the last "
            "candidates: 1 = all alike, selection can gain nothing; null where scores do not tell the norms"),
     Number("worth.ess_error", "its error", "ratio", "standard error of `worth.ess`"),
+    Number("scoring.precision", "precision", "text", "what selectors scored in at last; several where they "
+           "differ"),
+    Number("scoring.precision_asked", "precision asked for", "text", "`selector.precision`"),
     Number("scoring.agreement", "scoring agreement", "correlation", "rank correlation of coarse scores with "
            "fp32 at the same image size; null where scores are exact"),
     Number("scoring.scale_agreement", "scale agreement", "correlation", "rank correlation of scores of "

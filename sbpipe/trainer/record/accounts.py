@@ -98,6 +98,8 @@ class Accounts:
             "devices": config.num_ranks
             + (0 if config.is_one_process else max(1, self.engine.most_selectors)),
             "ranks": config.num_ranks,
+            "selectors": self.engine.most_selectors,
+            "scoring.precision_asked": config.selector.precision,
             "device.trainer": _of_ranks(config.num_ranks, devices.describe(device)),
             "device.selector": ", ".join(sorted({peer.description for peer in selectors})),
             **(_without_selector() if config.mode == "data-parallel" else {}),

@@ -18,6 +18,7 @@ from sbpipe.trainer.record.tally import Tally, Window
 from sbpipe.trainer.record.usage import Usage
 from sbpipe.trainer.steering.health import Health
 from sbpipe.trainer.step_outcome import StepOutcome
+from sbpipe.trainer.stream.keep import at_bound
 
 PROGRESS_EVERY_S = 0.5
 
@@ -39,7 +40,15 @@ _EVALUATED = {"error": "error", "test_loss": "loss", "metric": "metric", "metric
 class Telemetry:
     """Measures the loop from outside: losses are read one step late, so that logging waits for no device."""
 
-    def __init__(self, events: EventLog, spans: Spans, engine: Engine, *, process_began: float) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        spans: Spans,
+        engine: Engine,
+        *,
+        process_began: float,
+        messages_are_beside: bool = False,
+    ) -> None:
         self._events, self._clock = events, events.clock
         self._spans = spans
         self._config = engine.config
@@ -47,7 +56,7 @@ class Telemetry:
         self._process_began = process_began
         self._startup_before_s = 0.0
         self.began = self._clock()
-        self._usage = Usage(spans, self._roster, lambda: self._clock() - self.began)
+        self._usage = Usage(spans, self._roster, lambda: self._clock() - self.began, messages_are_beside)
         self._thinner = Thinner(spans)
         self._last: _Noted | None = None
         self._window: Window | None = None
@@ -259,6 +268,7 @@ class Telemetry:
             **self._usage.of_trainer(),
             **self._usage.of_selectors(),
             "keep.last": stream.keep,
+            "keep.at_bound": at_bound(stream.keep, self._config.keep_bounds),
             **self._tally.summary(is_two_rate=self._is_two_rate),
             "lease.selected": stream.ledger.num_selected,
             "lease.trained": stream.ledger.num_trained,

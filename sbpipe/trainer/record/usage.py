@@ -9,15 +9,27 @@ from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.peers import Roster
 
 BUSY = stages_of("trainer", "work")
+OWN = tuple(name for name in stages_of("trainer", "overhead") if name != "between")
+"""Stages of the loop that plain training has not. What a user's own loop does between steps is its own."""
 APART = stages_of("trainer", "apart")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 
 class Usage:
-    """Shares of the loop's time since it began, in this process."""
+    """Shares of the loop's time since it began, in this process.
 
-    def __init__(self, spans: Spans, roster: Roster, since_began_s: Callable[[], float]) -> None:
+    `messages_are_beside`: the thread that talks to selectors takes none of the loop's time.
+    """
+
+    def __init__(
+        self,
+        spans: Spans,
+        roster: Roster,
+        since_began_s: Callable[[], float],
+        messages_are_beside: bool,
+    ) -> None:
         self._spans, self._roster, self._since_began_s = spans, roster, since_began_s
+        self._own = OWN if messages_are_beside else (*OWN, "dispatch")
 
     @property
     def loop_s(self) -> float:
@@ -42,6 +54,7 @@ class Usage:
             "trainer.launch_ratio": min(1.0, sum(spans.drained_s[name] for name in BUSY) / loop_s),
             "trainer.idle_ratio": self.ratio("wait"),
             "trainer.wait_view_ratio": self.ratio("wait_view"),
+            "trainer.selection_ratio": self.ratio(*self._own),
             "trainer.step_ms": sum(spans.mean_ms(name) or 0.0 for name in BUSY),
             "trainer.steer_ms": (spans.mean_ms("weigh") or 0.0) + (spans.mean_ms("steer") or 0.0),
             "trainer.view_ms": spans.mean_ms("view"),
@@ -49,12 +62,13 @@ class Usage:
             "trainer.log_ms": spans.mean_ms("log"),
         }
 
-    def of_selectors(self) -> dict[str, float | None]:
+    def of_selectors(self) -> dict[str, float | str | None]:
         """For the summary: how busy selectors were, how they scored and how weights came to them."""
         roster, busy = self._roster, self.selector_busy()
         return {
             "selector.busy_ratio": busy,
             "selector.idle_ratio": 1.0 - busy,
+            "scoring.precision": roster.precisions(),
             "scoring.agreement": roster.mean(lambda stats: stats.agreement),
             "scoring.scale_agreement": roster.mean(lambda stats: stats.scale_agreement),
             "scoring.failed_checks": int(roster.total(lambda stats: stats.failed_checks)),

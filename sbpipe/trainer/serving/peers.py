@@ -174,3 +174,9 @@ class Roster:
         values = [of(peer.stats) for peer in [*self.gone, *self.peers.values()]]
         known = [value for value in values if value is not None]
         return fmean(known) if known else None
+
+    def precisions(self) -> str | None:
+        """What selectors score in; of those that are gone only if all are; None if nobody scored."""
+        peers = list(self.peers.values()) or self.gone
+        told = {peer.stats.precision for peer in peers if peer.answers}
+        return ", ".join(sorted(told - {""})) or None

@@ -35,6 +35,13 @@ class Change(NamedTuple):
     reason: str
 
 
+def at_bound(keep: float, bounds: KeepBounds | None) -> str | None:
+    """Where between its bounds a keep rate has come to; None if it follows nothing."""
+    if bounds is None:
+        return None
+    return "least" if keep <= bounds.usual else "most" if keep >= bounds.most else "between"
+
+
 class KeepControl:
     """The keep rate that leases aim at; without bounds it stays at `start`."""
 
