@@ -6,13 +6,20 @@ BIN := $(VENV)/bin
 # Two simulated accelerators, in a run of their own: where they are, `auto` takes them (tests/simulated/README.md).
 SIMULATED := PYTHONPATH=$(CURDIR)/tests/simulated/plugin
 
-.PHONY: demo test test-fast test-simulated lint browser sbom audit clean
+# Hundreds of processes that tests start read the package compiled, also where the environment would have each compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test suite test-fast test-simulated lint style types browser sbom audit clean
 
 demo: $(VENV)/installed
 	$(BIN)/sbpipe run configs/demo.toml --run-dir runs/demo --overwrite --no-report
 	$(BIN)/sbpipe report runs/demo
 
-test: lint browser
+# mypy takes one core, beside the tests.
+test: style browser
+	+$(MAKE) --no-print-directory -j 2 types suite
+
+suite: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 	$(SIMULATED) $(BIN)/python -m pytest -n 3 --dist worksteal tests/simulated tests/machine/test_gpu.py tests/weights
 
@@ -24,9 +31,13 @@ test-fast: $(VENV)/installed
 test-simulated: $(VENV)/installed
 	$(SIMULATED) $(BIN)/python -m pytest -n 2 --dist worksteal
 
-lint: $(VENV)/installed
+lint: style types
+
+style: $(VENV)/installed
 	$(BIN)/ruff format --check sbpipe tests docker deploy examples
 	$(BIN)/ruff check sbpipe tests docker deploy examples
+
+types: $(VENV)/installed
 	$(BIN)/mypy
 
 # The pages are tested in a real browser: Debian's Chromium, installed where that can be done without asking.

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from support import browser, runs
+from support.order import slow_first
 
 from sbpipe.link.private import VARIABLE
 
@@ -43,7 +44,8 @@ STARTERS = (subprocess, runs._PROCESSES, runs.Forked, browser.Browser)
 """Through these, and nothing else, a test starts a process or a browser."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Tests marked gpu run where there is an accelerator; those that start a process are slow."""
     has_accelerator = torch.accelerator.is_available()
     for item in items:
@@ -51,6 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
         if any(starts_a_process(function) for function in functions_of(item)):
             item.add_marker(pytest.mark.slow)
+    yield
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if num_workers > 1:
+        files, is_slow = [str(item.path) for item in items], ["slow" in item.keywords for item in items]
+        items[:] = [items[position] for position in slow_first(files, is_slow, num_workers)]
 
 
 def functions_of(item: pytest.Item) -> list[FunctionType]:

@@ -50,9 +50,13 @@ def test_the_verdict_says_in_words_what_is_wrong(soaked: Soaked, complaint: str)
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_considers_every_candidate_once() -> None:
-    soaked = soak(Plan(seconds=4.0, every_s=1.5, epochs=4, seed=4))
-    assert {"trainer killed", "selector killed"} <= soaked.faults.keys()
-    assert [row.what for row in rows_of(soaked) if row.is_met is False] == []
+    for times in (1, 4, 16):
+        soaked = soak(Plan(seconds=4.0 * times, every_s=1.5 * times, epochs=4, seed=4))
+        assert [row.what for row in rows_of(soaked) if row.is_met is False] == []
+        # On a busy machine the processes may not be there yet when they are to be killed.
+        if {"trainer killed", "selector killed"} <= soaked.faults.keys():
+            return
+    raise AssertionError(f"not both roles were killed: {soaked.faults}")
 
 
 def test_an_argument_of_another_bench_is_refused() -> None:
