@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from sbpipe.api import train
     from sbpipe.config import Config, resolve
     from sbpipe.ownloop.select import job, select
+    from sbpipe.trainer.ranks.meeting import join_ranks
 
-__all__ = ["Config", "__version__", "job", "resolve", "select", "train"]
+__all__ = ["Config", "__version__", "job", "join_ranks", "resolve", "select", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from sbpipe.ownloop import select
 
         return getattr(select, name)
+    if name == "join_ranks":
+        from sbpipe.trainer.ranks.meeting import join_ranks
+
+        return join_ranks
     if name in ("Config", "resolve"):
         from sbpipe import config
 

@@ -18,7 +18,7 @@ from sbpipe.machine.place import ALONE, Place, own_place
 from sbpipe.process import SUPERVISED, show_events
 from sbpipe.process.bulletin import Bulletin
 from sbpipe.process.child import die_with_parent
-from sbpipe.runs.directory import CONFIG, LOGS, RunDir, default_path, is_finished
+from sbpipe.runs.directory import LOGS, RunDir, default_path, is_finished, is_started_again
 from sbpipe.runs.events import plain
 from sbpipe.runs.follower import TrainerFollower
 from sbpipe.show.terminal import Display
@@ -139,9 +139,11 @@ def _join_ranks(args: argparse.Namespace, place: Place) -> bool:
     if args.overwrite and place.may_restart:
         reason = "after a restart torchrun would give it again, and the run would begin anew"
         raise ConfigError("--overwrite", True, reason, f"Remove {args.run_dir} first, or name another folder")
-    if place.num_restarts and (args.run_dir / CONFIG).exists():
+    if is_started_again(args.run_dir, place):
         args.resume = True
         if is_finished(args.run_dir):
+            if place.rank == 0:
+                logging.getLogger("sbpipe").info("%s is finished: nothing to do", args.run_dir)
             return False
     return True
 

@@ -4,6 +4,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_NAMELESS = "none"
+"""What torchrun says where it was given no name."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -14,9 +17,11 @@ class Place:
     local_rank: int
     local_world: int
     num_restarts: int = 0
-    """How often torchrun has started all ranks again."""
+    """How often this host's torchrun has started its ranks again; not told where nodes came or went."""
     may_restart: bool = False
     """Whether torchrun would start them again."""
+    launch: str = ""
+    """What torchrun calls this launch, the same after each restart (`--rdzv-id`); empty if it has no name."""
 
     def cores(self, available: list[int], threads: int) -> list[int]:
         """Its share of the cores: equal shares side by side, `threads` of each if that is set."""
@@ -41,7 +46,14 @@ def own_place(environment: Mapping[str, str] = os.environ) -> Place | None:
         _number(environment, "LOCAL_WORLD_SIZE", world),
         _number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
         _number(environment, "TORCHELASTIC_MAX_RESTARTS", 0) > 0,
+        launch_in(environment),
     )
+
+
+def launch_in(environment: Mapping[str, str] = os.environ) -> str:
+    """The name of this process's launch; empty if torchrun did not start it, or was given no name for it."""
+    name = environment.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == _NAMELESS else name
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:

@@ -5,6 +5,7 @@ must not know how gradients are averaged: that is the user's DDP or FSDP.
 """
 
 import copy
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -136,7 +137,13 @@ class LeadingJourney(Journey):
         """End the run, and let the other ranks know."""
         summary = super().close(end, reason)
         self._say_end()
+        self._group.leave(is_fine=not _has_program_failed())
         return summary
+
+    def fail(self, reason: str) -> None:
+        """The loop ended by an error."""
+        self._group.leave(is_fine=False)
+        super().fail(reason)
 
     def _say_end(self) -> None:
         def say() -> None:
@@ -275,10 +282,17 @@ class FollowingJourney:
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
         """Let go of threads and workers; the summary is rank 0's."""
+        self._group.leave(is_fine=not _has_program_failed())
         self._ahead.stop()
         self._batches.close()
         return {}
 
     def fail(self, reason: str) -> None:
         """The loop ended by an error."""
+        self._group.leave(is_fine=False)
         self.close(RunEnd.FAILED, reason)
+
+
+def _has_program_failed() -> bool:
+    """Whether this program is ending with a traceback: the other ranks shall not wait for it."""
+    return getattr(sys, "last_value", None) is not None

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sbpipe.errors import ConfigError
+from sbpipe.machine.place import own_place
 from sbpipe.models.stand_in import Losses
 from sbpipe.ownloop.arguments import batch_size_of, make_config, make_job, unwrapped
 from sbpipe.ownloop.loader import SelectedLoader
@@ -66,13 +68,24 @@ def select(
     own_job = replace(own_job, data=data)
     if os.environ.get(ROLE) == "selector":
         serve(config, own_job, dict(settings or {}))
-    path = Path(run_dir) if run_dir is not None else default_path("own")
+    path = _path_of(run_dir)
     has_own_selector = selector is not None and "://" not in selector
     published = unwrapped(publish or model, "publish")
     skeleton = None if world == 1 else whole_copy(own_job.model)
     plan = Plan(own_job, config, path, accumulate, has_own_selector, published, skeleton)
     selected = SelectedLoader(plan, batch_size)
     return selected if optimizer is None else selected.attach(optimizer)
+
+
+def _path_of(run_dir: str | Path | None) -> Path:
+    """The run directory; ranks that are started again must find the same one."""
+    if run_dir is not None:
+        return Path(run_dir)
+    place = own_place()
+    if place is not None and (place.world > 1 or place.may_restart):
+        reason = "all ranks, and those that torchrun starts again, work on one run"
+        raise ConfigError("run_dir", None, f"is missing: {reason}", "Name a folder: run_dir='runs/NAME'")
+    return default_path("own")
 
 
 def job(loader: Any, model: nn.Module, *, losses: Losses) -> OwnJob:

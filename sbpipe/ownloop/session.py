@@ -25,13 +25,13 @@ from sbpipe.link.inline import InlinePort
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
 from sbpipe.machine.device_spans import spans_on
-from sbpipe.machine.place import own_place
+from sbpipe.machine.place import Place, own_place
 from sbpipe.ownloop.keeper import Keeper
 from sbpipe.ownloop.plan import Plan
 from sbpipe.ownloop.shares import SharedParts
 from sbpipe.process.inline import INLINE, port_to
 from sbpipe.records import Ids, Manifest, RunEnd
-from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim
+from sbpipe.runs.directory import CONFIG, TRAINER_EVENTS, RunDir, claim, is_finished, is_started_again
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names.files import JOB
 from sbpipe.selection import TrainedLosses
@@ -72,7 +72,7 @@ class Session:
         resume = state is not None and (plan.path / CONFIG).exists()
         # Ranks that torchrun started again before the user's first checkpoint begin anew.
         place = own_place()
-        is_again = state is None and bool(place and place.num_restarts) and (plan.path / CONFIG).exists()
+        is_again = state is None and place is not None and _is_replaced(plan.path, place)
         claim(plan.path, resume=resume, overwrite=is_again)
         try:
             self._open(resume=resume, overwrite=is_again)
@@ -272,6 +272,11 @@ class Session:
         self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
         self.keeper.stop()
         self._opened.close()
+
+
+def _is_replaced(path: Path, place: Place) -> bool:
+    """Whether ranks that were started again take the place of a run; one that has finished is another's."""
+    return is_started_again(path, place) and (place.num_restarts > 0 or not is_finished(path))
 
 
 def _show_nothing(ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:

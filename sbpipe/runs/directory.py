@@ -27,6 +27,7 @@ from sbpipe.config import (
 )
 from sbpipe.errors import ConfigError, RunDirError
 from sbpipe.files import write_atomically
+from sbpipe.machine.place import Place, launch_in
 from sbpipe.runs.events import plain
 from sbpipe.runs.names.files import CONFIG as CONFIG
 from sbpipe.runs.names.files import ENVIRONMENT, LOCK
@@ -141,6 +142,23 @@ def is_finished(path: Path) -> bool:
         return bool(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def is_started_again(path: Path, place: Place) -> bool:
+    """Whether the run in a directory is that of these very ranks, before torchrun started them again.
+
+    torchrun's count of restarts misses those where nodes come or go; the launch has the same name then.
+    """
+    if not (path / CONFIG).exists():
+        return False
+    return place.num_restarts > 0 or bool(place.launch and place.launch == _launch_of(path))
+
+
+def _launch_of(path: Path) -> str:
+    try:
+        return str(json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))["launch"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def make_private(path: Path) -> None:
@@ -261,6 +279,7 @@ class RunDir:
             "cores": len(os.sched_getaffinity(0)),
             "git_commit": _git_commit(),
             "command": sys.argv,
+            "launch": launch_in(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         write_atomically(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")

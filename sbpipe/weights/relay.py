@@ -78,13 +78,21 @@ class RelayedSource:
                 if not is_there or not self._sizes:
                     os.close(fd)
                     return False
-                self._lead(fd)
             except BlockingIOError:
                 os.close(fd)
                 return False
-            except OSError:
+            try:
+                self._lead(fd)
+            except OSError as error:
+                self._path.unlink(missing_ok=True)
                 os.close(fd)
-                raise
+                self._own = self._make_slots("")
+                log.warning(
+                    "%s has no room for the weights (%s): this selector pulls them for itself alone, into memory "
+                    "of its own. A larger one holds three snapshots of the model for all selectors of the host",
+                    SHARED_MEMORY,
+                    error.strerror,
+                )
             return True
 
     def _open(self) -> int:

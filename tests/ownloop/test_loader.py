@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 
 import sbpipe
 from sbpipe.config import Config
-from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError
+from sbpipe.errors import ConfigError, DataError, DeviceError, ModelError, RunDirError
 from sbpipe.ownloop import session
 from sbpipe.ownloop.handed import Handed, LoopError
 from sbpipe.ownloop.keeper import Keeper
@@ -458,4 +458,29 @@ def test_losses_that_cannot_be_called_so_are_told_how_they_are_called(tmp_path: 
     with pytest.raises(
         ModelError, match=r"losses\(model, batch\) raised TypeError: .*called with the model and"
     ):
+        next(iter(loader))
+
+
+# --- torchrun starts it again ---------------------------------------------------------------------
+
+
+def test_ranks_that_may_be_started_again_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_MAX_RESTARTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"run_dir = None: is missing.*run_dir='runs/NAME'"):
+        sbpipe.select(DataLoader(vectors(), 32), small_net(), losses=pair_losses)
+
+
+def test_a_loop_of_the_same_launch_takes_the_place_of_the_one_that_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job 7"}.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+        take_steps(loader, optimizer, pair_losses, 2)
+        loader.leave()  # between two batches: the run is not finished
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 8")
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with pytest.raises(RunDirError, match="is not empty"):
         next(iter(loader))

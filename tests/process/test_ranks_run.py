@@ -50,6 +50,23 @@ def test_under_torchrun_a_run_has_a_folder_that_restarts_find_again(tmp_path: Pa
     assert "--overwrite = True" in done.stderr
 
 
+def test_ranks_of_the_same_launch_go_on_though_their_torchrun_counts_no_restart(run_path: Path) -> None:
+    """As after a node has joined: all ranks are started again, and no agent counts that."""
+    ranks = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job 7"}
+    command = ["trainer", "--run-dir", str(run_path), *settings(mode="inline", checkpoint__every=5)]
+    for _ in range(2):
+        done = forked(*command, env=ranks)
+        assert done.returncode == 0, done.stderr
+    assert "is finished: nothing to do" in done.stderr
+    (run_path / "summary.json").unlink()
+    done = forked(*command, env=ranks)
+    assert done.returncode == 0, done.stderr
+    assert len(events_of(run_path, "resumed")) == 1
+    done = forked(*command, env=ranks | {"TORCHELASTIC_RUN_ID": "job 8"})
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+
+
 def test_one_rank_is_training_in_one_process_bit_for_bit(run_path: Path, tmp_path: Path) -> None:
     done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__ranks=1, train__threads=1))
     assert done.returncode == 0, done.stderr

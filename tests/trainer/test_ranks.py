@@ -1,5 +1,6 @@
 """Ranks: shares of one stream, the same weights as one trainer, the same snapshots, whatever is cut up."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sbpipe.export.load import load
 from sbpipe.export.write import export
 from sbpipe.machine.place import ALONE, Place, own_place
 from sbpipe.records import Part
+from sbpipe.runs.directory import RunDir, is_started_again
 from sbpipe.selection import POLICIES
 from sbpipe.trainer.first_weights import read_weights
 from sbpipe.trainer.ranks.shards import blocks_of
@@ -93,6 +95,28 @@ def test_a_place_is_what_torchrun_says() -> None:
     again = own_place(told | {"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3"})
     assert again == Place(3, 4, 1, 2, num_restarts=2, may_restart=True)
     assert ALONE.world == 1
+
+
+def test_a_launch_has_the_name_that_torchrun_was_given() -> None:
+    told = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
+    assert own_place(told) == Place(0, 1, 0, 1)
+    assert own_place(told | {"TORCHELASTIC_RUN_ID": "job 7"}) == Place(0, 1, 0, 1, launch="job 7")
+
+
+def test_a_run_is_that_of_the_same_launch_however_its_ranks_counted_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
+    same, other = (Place(0, 2, 0, 1, launch=name) for name in ("job 7", "job 8"))
+    assert not is_started_again(tmp_path, same)
+    with closing(RunDir.open(tmp_path, resume=False, overwrite=False)) as run_dir:
+        run_dir.write_config(small())
+        assert not is_started_again(tmp_path, same)
+        assert is_started_again(tmp_path, Place(0, 2, 0, 1, num_restarts=1))
+        run_dir.write_environment({})
+    assert is_started_again(tmp_path, same)
+    assert not is_started_again(tmp_path, other)
+    assert not is_started_again(tmp_path, ALONE)
 
 
 def test_what_ranks_cannot_do_is_refused() -> None:

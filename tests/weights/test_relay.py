@@ -1,6 +1,7 @@
 """Weights of another host, pulled once for all selectors of this one."""
 
 import os
+import resource
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,29 @@ def test_no_path_is_made_outside_shared_memory(session: str) -> None:
     made = {path.parent for path in SHARED_MEMORY.glob(f"{session}*")}
     assert made == {Path("/dev/shm")}
     source.close()
+
+
+@pytest.fixture
+def tiny_shared_memory() -> Iterator[None]:
+    """No file of this process may be longer than a page."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_shared_memory_is_too_small_each_pulls_for_itself_and_says_so_once(
+    session: str, tiny_shared_memory: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = RelayedSource(session, SIZES), RelayedSource(session, SIZES)
+    for source, value in ((first, 0.5), (second, 1.5)):
+        assert source.leads()
+        assert source.leads()
+        source.offer(7, snapshot(value))
+    assert (scored_with(first), scored_with(second)) == ((7, 0.5), (7, 1.5))
+    assert [record.getMessage().count("has no room") for record in caplog.records] == [1, 1]
+    for source in (first, second):
+        source.close()
 
 
 @needs_root

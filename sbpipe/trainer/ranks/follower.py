@@ -34,12 +34,16 @@ class Follower:
         self._following = Following()
 
     def run(self) -> None:
-        """Follow rank 0. A signal to stop is its affair: it ends its step, and all others with it."""
+        """Follow rank 0. A signal to stop is its affair: it ends its step, and all others with it.
+
+        Where rank 0 is gone and a collective does not end by itself, the group's watch ends this process.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         self._ahead.start()
         while (word := self._group.hear()).do is not Do.END:
             self._do(word)
+        self._group.leave()
         self._following.wait()
         self._ahead.stop()
         self._setup.data.close()

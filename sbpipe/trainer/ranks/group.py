@@ -1,14 +1,15 @@
-"""What ranks say to each other, with a deadline on every wait. It must not know what a word means.
+"""What ranks say to each other. It must not know what a word means.
 
 Gradients go through the default group, on the device's own backend. Four further groups on gloo carry a few
 numbers each: which examples come next (for the loader's thread), what to do now (for the loop), fresh losses
 back, and which files of a checkpoint are written (for its thread). They are apart because a group must be
 used from one thread, and because a user's own loop has collectives of its own on the default one.
+
+Every wait has a deadline but that for rank 0's next word: it ends with rank 0, which is what `watch.py` sees.
 """
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,19 +19,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from sbpipe.errors import DeviceError, RankLost
 from sbpipe.machine.copies import Arrival, Downloads
 from sbpipe.records import Ids
+from sbpipe.trainer.ranks.meeting import join_ranks
 from sbpipe.trainer.ranks.share import joined, largest_share
+from sbpipe.trainer.ranks.watch import Watch
 from sbpipe.trainer.ranks.word import LENGTH, Word
 
 _SIGNS = ("gloo", "nccl", "xccl", "connection", "timed out", "timeout")
 """Words in the errors that torch raises as a plain RuntimeError where another rank is gone."""
 _POLL_S = 0.02
+_ENDLESS = timedelta(days=3650)
 
 
 class Group:
@@ -47,24 +49,21 @@ class Group:
         self._told: dist.Work | None = None
         with self.waiting_for("all ranks to start"):
             if not dist.is_initialized():
-                self._meet()
-            self._orders, self._words, self._losses, self._saves = (self._side_group() for _ in range(4))
+                join_ranks(_backend_of(device), rank=rank, world=world, wait_s=wait_s)
+            self._watch = Watch(wait_s)
+            # Rank 0 says nothing for as long as its work takes: that it lives is what the watch knows.
+            self._orders, self._words = (self._side_group(_ENDLESS) for _ in range(2))
+            self._losses, self._saves = (self._side_group(self._wait) for _ in range(2))
 
-    def _meet(self) -> None:
-        """Make the default group; ranks that were started again must not find the addresses of the dead.
-
-        torchrun keeps one store over its restarts, so what is written there needs a name of its own.
-        """
-        backend = _backend_of(self.device)
-        given, rank, world = next(rendezvous("env://", self.rank, self.world, timeout=self._wait))
-        given.set_timeout(self._wait)
-        store = PrefixStore(f"sbpipe {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", given)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=self._wait)
-
-    def _side_group(self) -> dist.ProcessGroup:
-        group = dist.new_group(backend="gloo", timeout=self._wait)
+    @staticmethod
+    def _side_group(wait: timedelta) -> dist.ProcessGroup:
+        group = dist.new_group(backend="gloo", timeout=wait)
         assert isinstance(group, dist.ProcessGroup)
         return group
+
+    def leave(self, *, is_fine: bool = True) -> None:
+        """This rank waits for no other any more; where all `is_fine`, the others need not either."""
+        self._watch.leave(is_fine=is_fine)
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
@@ -166,7 +165,7 @@ class Group:
         self.flush()
         found = torch.tensor([int(is_fine)])
         with self.waiting_for(what):
-            dist.all_reduce(found, dist.ReduceOp.MIN, group=self._words)
+            dist.all_reduce(found, dist.ReduceOp.MIN, group=self._losses)
         return bool(found)
 
     def gather(self, losses: torch.Tensor, count: int) -> "Gathering":

@@ -72,4 +72,5 @@ def finished(summary: dict[str, Any], group: Group | None) -> dict[str, Any]:
         group.tell(Word(Do.END))
         group.flush()
         group.order_end()
+        group.leave()
     return summary

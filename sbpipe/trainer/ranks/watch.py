@@ -1,0 +1,98 @@
+"""Notices at once that another rank has ended, whatever this one waits for. It must not know what they do.
+
+A collective that waits for a rank which is gone ends by itself on gloo, whose sockets close with the process.
+On devices' own backends it does not: NCCL sees no peer's death, and the host stands behind it until a
+deadline. So rank 0 and every other rank hold one more connection on gloo, to which a thread of each listens.
+
+Each end says something every third of the deadline. So a rank may be silent for as long as its work takes (a
+long evaluation, a loop that waits for selectors), and is missed only where its process or its host stands.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from sbpipe.errors import RankLost
+
+log = logging.getLogger("sbpipe")
+
+_BYE, _HERE, _LOST = range(3)
+_GRACE_S = 5.0
+"""For a loop that noticed it too, to close what it has open."""
+
+
+def _leave_now() -> None:
+    # Not by an exception: the loop's thread may stand in a call that nothing ends.
+    os._exit(RankLost.exit_code)
+
+
+class Watch:
+    """One rank's eye on the others: rank 0's on all, theirs on rank 0."""
+
+    def __init__(self, wait_s: float, on_loss: Callable[[], None] = _leave_now) -> None:
+        """All ranks make theirs together. `on_loss` is called a moment after a rank was lost."""
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=wait_s))
+        assert isinstance(group, dist.ProcessGroup)
+        # Held here: it serves until the process ends, also after `destroy_process_group`.
+        self._group = group
+        self._rank, self._wait_s, self._on_loss = dist.get_rank(), wait_s, on_loss
+        others = range(1, dist.get_world_size()) if self._rank == 0 else range(1)
+        self._others = set(others)
+        self._is_over = threading.Event()
+        self._turn = threading.Lock()
+        for other in others:
+            threading.Thread(target=self._listen, args=(other,), name="watch", daemon=True).start()
+        threading.Thread(target=self._beat, name="watch", daemon=True).start()
+
+    def leave(self, *, is_fine: bool = True) -> None:
+        """Watch no more. Where all is fine the others are told, and miss this rank no more either."""
+        if self._is_over.is_set():
+            return
+        self._is_over.set()
+        if is_fine:
+            self._say(_BYE)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(self._wait_s / 3):
+            self._say(_HERE)
+
+    def _say(self, word: int) -> None:
+        with self._turn:
+            for other in sorted(self._others):
+                # One that is gone is noticed by who listens to it.
+                with contextlib.suppress(RuntimeError):
+                    self._group.send([torch.tensor([word])], other, 0).wait()
+
+    def _listen(self, other: int) -> None:
+        word = torch.tensor([_HERE])
+        try:
+            while int(word) == _HERE:
+                self._group.recv([word], other, 0).wait()
+        except RuntimeError as error:
+            self._others.discard(other)
+            self._lost(other, str(error).splitlines()[0][:160])
+        self._others.discard(other)
+        if int(word) == _LOST:
+            self._lost(other, "it has lost another rank")
+
+    def _lost(self, other: int, reason: str) -> None:
+        if self._is_over.is_set():
+            return
+        log.error(
+            "rank %d: rank %d has ended, or was silent for train.ranks_wait_s = %g (%s); this rank ends too. "
+            "Look into the other ranks' output; torchrun --max-restarts N starts all of them again",
+            self._rank,
+            other,
+            self._wait_s,
+            reason,
+        )
+        if self._rank == 0:
+            self._say(_LOST)
+        if not self._is_over.wait(_GRACE_S):
+            self._on_loss()
