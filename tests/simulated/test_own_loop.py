@@ -35,3 +35,4 @@ def test_a_loop_and_its_selector_in_one_process_share_a_device_without_a_race(tm
     assert loader.close()["steps"] == 20
     assert simulated.num_launches(0) == 0
     assert simulated.races() == []
+    assert simulated.slept_s(1) == 0.0, "the device of a user is not held back for a figure"
