@@ -17,11 +17,13 @@ from sbpipe.models.residuals import build_residual
 from sbpipe.records import Part
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
+from sbpipe.scoring.programs import FloatProgram
 from sbpipe.trainer.setup import prepare
 from sbpipe.weights.manifest import build_manifest, copy, digest, tensors_in, tensors_of
 from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica
 from sbpipe.weights.slots import Slots
+from sbpipe.weights.stage import FlatCopy
 
 SIM = torch.device("sim", 0)
 
@@ -127,6 +129,55 @@ def test_a_replica_is_loaded_in_one_upload_and_not_before_the_bytes_are_known_to
     replica.became(4)
     assert simulated.waits() == []
     assert (replica.version, digest(model)) == (4, digest(source))
+
+
+def normed(num_layers: int) -> nn.Module:
+    """Normalisation counts its batches in whole numbers; convolutions of one place, in channels-last."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(num_layers) for layer in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))]
+    return nn.Sequential(*layers).to(SIM).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), [("fp32", 2), ("fp16", 3)])
+def test_a_snapshot_is_taken_in_one_kernel_for_each_kind_of_number_however_many_tensors_there_are(
+    dtype: str, kinds: int
+) -> None:
+    for num_layers in (2, 12):
+        model = normed(num_layers)
+        manifest = build_manifest(model, parts_of(model), dtype)
+        flat = FlatCopy(manifest, SIM)
+        simulated.reset()
+        taken = flat.taken(tensors_of(model, manifest))
+        assert simulated.num_launches(0) == kinds
+        for found, live in zip(tensors_in(taken, manifest), tensors_of(model, manifest), strict=True):
+            assert torch.equal(found.cpu(), live.cpu().to(found.dtype))
+
+
+def test_lists_that_do_not_lie_alike_cost_a_kernel_each() -> None:
+    """A list is one kernel on the simulated devices only where a GPU has one."""
+    ones = [torch.ones(3, 2, device=SIM), torch.ones(3, 2, device=SIM, dtype=torch.int64)]
+    turned = [torch.ones(2, 3, device=SIM).T for _ in ones]
+    for into, count in ((ones, 2), (turned, 2), (ones[:1] * 2, 1)):
+        sources = [torch.zeros(3, 2, device=SIM) for _ in into]
+        simulated.reset()
+        torch._foreach_copy_(into, sources)
+        assert simulated.num_launches(0) == count
+
+
+def test_half_precision_is_derived_from_new_weights_in_as_many_kernels_for_two_layers_as_for_eight() -> None:
+    counts = []
+    for num_layers in (2, 8):
+        torch.manual_seed(0)
+        # A normalisation that nothing is folded into stays in single precision, its counter whole.
+        layers = [
+            layer for _ in range(num_layers) for layer in (nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8))
+        ]
+        program = FloatProgram(nn.Sequential(*layers).to(SIM).eval().requires_grad_(False), "fp16")
+        program.refresh()
+        simulated.reset()
+        program.refresh()
+        counts.append(simulated.num_launches(0))
+    assert counts[0] == counts[1], counts
 
 
 class _Refuses(Slots):
