@@ -42,13 +42,16 @@ class Plan(NamedTuple):
 
 
 def refusal_to_time(device: torch.device) -> str:
-    """Why the events of an accelerator do not tell how long its work takes; "" = they do."""
+    """Why the events and streams of an accelerator do not tell how long its work takes; "" = they do."""
     try:
         begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
-        begin.record()
-        end.record()
+        # This device's own: without one it would be that of the device that is current.
+        stream = torch.accelerator.current_stream(device)
+        begin.record(stream)
+        end.record(stream)
         end.synchronize()
         begin.elapsed_time(end)
+        stream.query()
     # Each backend says in its own way that its events have no time.
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]

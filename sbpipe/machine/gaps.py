@@ -42,6 +42,7 @@ class Holding:
     """Lets a device sleep, in its own order of work; nobody waits for that."""
 
     def __init__(self, device: torch.device) -> None:
+        self._index = device.index or 0
         self._sleep: Callable[[int], Any] | None = getattr(torch.get_device_module(device), "_sleep", None)
         self._tried: tuple[torch.Event, torch.Event] | None = None
         self._cycles_per_s = 0.0
@@ -52,7 +53,7 @@ class Holding:
             return False
         if self._tried is None:
             begin = mark()
-            self._sleep(_TRIED)
+            self._sleep_for(_TRIED)
             self._tried = begin, mark()
             return False
         if not self._cycles_per_s:
@@ -60,8 +61,14 @@ class Holding:
             if not end.query():
                 return False
             self._cycles_per_s = 1e3 * _TRIED / max(1e-3, begin.elapsed_time(end))
-        self._sleep(int(seconds * self._cycles_per_s))
+        self._sleep_for(int(seconds * self._cycles_per_s))
         return True
+
+    def _sleep_for(self, cycles: int) -> None:
+        # It takes no device: it is the one that is current that sleeps.
+        assert self._sleep is not None, "it was asked for"
+        with torch.accelerator.device_index(self._index):
+            self._sleep(cycles)
 
 
 @dataclass

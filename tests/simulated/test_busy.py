@@ -12,8 +12,9 @@ from support.runs import small
 
 import simulated
 from sbpipe.machine import gaps
-from sbpipe.machine.device_spans import DeviceSpans, Plan
+from sbpipe.machine.device_spans import DeviceSpans, Plan, spans_on
 from sbpipe.process import roles
+from sbpipe.runs.spans import Spans
 
 DEVICE = torch.device("sim", 0)
 KERNEL_S = 0.1
@@ -29,6 +30,23 @@ def spans_behind(num_kernels: int) -> tuple[DeviceSpans, torch.Tensor]:
     for _ in range(num_kernels):
         values.zero_()
     return DeviceSpans(DEVICE, PLAN), values
+
+
+class Silent(torch.Stream):
+    """As Apple's: it does not say whether it has anything left to do."""
+
+    def query(self) -> bool:
+        raise RuntimeError("Backend doesn't support querying streams.")
+
+
+def test_a_device_whose_streams_cannot_be_asked_is_timed_by_the_host_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Silent(DEVICE)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device=None: silent)
+    spans, note = spans_on(DEVICE, PLAN)
+    assert type(spans) is Spans
+    assert "Backend doesn't support querying streams" in note
 
 
 def test_a_stage_lasts_as_long_as_the_device_takes_for_it_and_nobody_waits_for_that() -> None:

@@ -1,5 +1,7 @@
 """Copies between host and device, passes, weights: nobody waits, nothing is overwritten in flight."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 import simulated
 from sbpipe.config import LossConfig
 from sbpipe.data.own_batches import OwnBatches, OwnData
-from sbpipe.machine.copies import Downloads, Uploads
+from sbpipe.machine.copies import Downloads, Uploads, overlaps
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.models.residuals import build_residual
@@ -46,6 +48,27 @@ def test_many_tensors_go_up_and_down_in_one_copy_each_while_the_device_is_behind
         assert all(torch.equal(*pair) for pair in zip(tensors, found, strict=True))
         assert ones.all()
     assert simulated.races() == []
+
+
+def test_where_pinned_memory_is_the_devices_own_copies_go_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def shared(*size: Any, pin_memory: bool = False, **how: Any) -> torch.Tensor:
+        return empty(*size, device=SIM if pin_memory else None, **how)
+
+    assert overlaps.__wrapped__(SIM)
+    monkeypatch.setattr(torch, "empty", shared)
+    assert not overlaps.__wrapped__(SIM)
+
+
+def test_a_step_seeds_a_device_that_has_one_generator_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = prepare(small(train__device="sim:0"))
+    monkeypatch.delattr(torch.get_device_module(SIM), "manual_seed_all")
+    states = []
+    for _ in range(2):
+        setup.train_step(3, 0.5, *setup.data.train.batch(np.arange(16), 0))
+        states.append(torch.get_device_module(SIM).get_rng_state(SIM))
+    assert torch.equal(*states)
 
 
 def test_a_batch_of_any_make_goes_up_without_a_wait_and_its_parts_apart() -> None:
