@@ -28,13 +28,14 @@ def overlaps(device: torch.device) -> bool:
     if device.type == "cpu":
         return False
     try:
-        torch.empty(1, dtype=torch.uint8, pin_memory=True)
+        pinned = torch.empty(1, dtype=torch.uint8, pin_memory=True)
         torch.Stream(device)
         torch.accelerator.current_stream(device).record_event().query()
     # Each backend says in its own way that it has none.
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         return False
-    return True
+    # Where host and device have one memory, what is pinned may be a tensor of the device.
+    return pinned.device.type == "cpu"
 
 
 class Pinned:

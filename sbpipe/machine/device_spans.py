@@ -42,13 +42,16 @@ class Plan(NamedTuple):
 
 
 def refusal_to_time(device: torch.device) -> str:
-    """Why the events of an accelerator do not tell how long its work takes; "" = they do."""
+    """Why the events and streams of an accelerator do not tell how long its work takes; "" = they do."""
     try:
         begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
-        begin.record()
-        end.record()
+        # This device's own: without one it would be that of the device that is current.
+        stream = torch.accelerator.current_stream(device)
+        begin.record(stream)
+        end.record(stream)
         end.synchronize()
         begin.elapsed_time(end)
+        stream.query()
     # Each backend says in its own way that its events have no time.
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -85,6 +88,8 @@ class _Queued(NamedTuple):
     """When the host had queued all of it."""
     begins_dry: bool
     """Whether the device had nothing left to do when a stage that waits began."""
+    is_aside: bool
+    """Whether it waits in the middle of a round."""
 
 
 class _Begun(NamedTuple):
@@ -113,6 +118,8 @@ class DeviceSpans(Spans):
         self._gaps = Gaps(device)
         self._round: Round | None = None
         """The one that is being read."""
+        self._is_cutting = False
+        """Whether something that is left out of it was read last."""
         self._worked_in_waits_s = 0.0
         self._free: list[torch.Event] = []
         self._open: _DeviceSpan | None = None
@@ -126,6 +133,10 @@ class DeviceSpans(Spans):
         if name in self._plan.side:
             return _SideSpan(self, name)
         return _DeviceSpan(self, name, self) if name in self._plan.timed else super().span(name)
+
+    def aside(self, name: str) -> Span:
+        """Time a stage that waits, but for no batch: no round ends with it, none is held back after it."""
+        return _DeviceSpan(self, name, self, is_aside=True) if name in self._plan.timed else self.span(name)
 
     def gathered(self) -> Gathered:
         """Time stages that come in several pieces, each of which counts once."""
@@ -272,16 +283,19 @@ class DeviceSpans(Spans):
 
     def _count(self, item: _Queued, since_s: float, begin: float, duration_s: float) -> None:
         """Add a stage to the round that it is part of; one that waits ends it."""
-        if item.name in self._plan.waiting:
+        if item.name in self._plan.waiting and not item.is_aside:
             if self._round is not None and self._round.stages_s:
                 # A device that was held back, and has nothing to do by now, was waited for.
                 is_waited_for = self._round.is_held and item.begins_dry
                 self._round.lasted_s += 0.0 if is_waited_for else since_s
                 self._gaps.note(self._round)
-            self._round = Round(item.queued_at)
+            self._round, self._is_cutting = Round(item.queued_at), False
         elif self._round is not None:
             self._round.lasted_s += since_s
-            if item.name not in self._plan.left_out:
+            if item.is_aside or item.name in self._plan.left_out:
+                self._is_cutting = True
+            else:
+                self._round.is_cut |= self._is_cutting
                 self._round.lasted_s += duration_s
                 self._round.stages_s[item.name] += duration_s
                 self._round.is_dry |= item.is_drained
@@ -297,7 +311,7 @@ class DeviceSpans(Spans):
         else:
             self._last_at = now
         self._last = item.end
-        self._round = Round(item.at, is_held=item.is_held)
+        self._round, self._is_cutting = Round(item.at, is_held=item.is_held), False
 
     def _beside_s(self, begin: torch.Event, lasted_s: float) -> float:
         """How long the device worked for side threads in so many seconds from an event on."""
@@ -313,11 +327,11 @@ class DeviceSpans(Spans):
 
 
 class _DeviceSpan(Span):
-    __slots__ = ("_asked_at", "_begins_dry", "_event", "_into", "_on", "within")
+    __slots__ = ("_asked_at", "_begins_dry", "_event", "_into", "_is_aside", "_on", "within")
 
-    def __init__(self, spans: DeviceSpans, name: str, into: Spans) -> None:
+    def __init__(self, spans: DeviceSpans, name: str, into: Spans, *, is_aside: bool = False) -> None:
         super().__init__(spans, name)
-        self._on, self._into = spans, into
+        self._on, self._into, self._is_aside = spans, into, is_aside
         self.within: list[tuple[str, float, float]] = []
 
     def __enter__(self) -> None:
@@ -341,9 +355,10 @@ class _DeviceSpan(Span):
                 is_drained,
                 time.perf_counter(),
                 self._begins_dry,
+                self._is_aside,
             )
         )
-        if self.name in self._on.waiting:
+        if self.name in self._on.waiting and not self._is_aside:
             self._on.begin_round()
 
 

@@ -1,6 +1,8 @@
 """Devices by name: what is there, what `auto` means, errors a person can act on. Knows no model, no data."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -94,6 +96,16 @@ def make_current(device: torch.device) -> None:
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index or 0)
+
+
+@contextlib.contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """Make the device current meanwhile, in a thread that is not ours: then it has its own again."""
+    if device.type in ("cpu", "meta"):
+        yield
+    else:
+        with torch.accelerator.device_index(device.index or 0):
+            yield
 
 
 def use(device: torch.device) -> None:

@@ -12,7 +12,7 @@ import math
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +22,7 @@ from torch import nn
 
 from sbpipe.config import digest
 from sbpipe.errors import ModelError, SbpipeError
+from sbpipe.machine import devices
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.journey import Journey
 from sbpipe.ownloop.plan import Plan
@@ -57,14 +58,17 @@ class SelectedLoader:
         return accumulate * max(1, math.ceil(kept / config.train.batch_size))
 
     def __iter__(self) -> Iterator[Any]:
-        journey = self._open()
-        first, self._resume_at = journey.begin_pass(self._resume_at), 0
+        with self._on_device():
+            journey = self._open()
+            first, self._resume_at = journey.begin_pass(self._resume_at), 0
         for position in range(first, len(self)):
-            batch = journey.next_part()
+            with self._on_device():
+                batch = journey.next_part()
             self._position = position + 1
             yield batch
         # In the user's own line, and not when the program ends: the last step may have diverged.
-        journey.settle()
+        with self._on_device():
+            journey.settle()
         self._position = 0
 
     def weigh(self, losses: torch.Tensor) -> torch.Tensor:
@@ -87,11 +91,14 @@ class SelectedLoader:
                 "weigh: no optimizer is attached, so nobody would know when a step is done. Give it to "
                 "sbpipe.select(...), or call loader.attach(optimizer) before the first batch"
             )
-        return journey.weights(losses)
+        with self._on_device():
+            return journey.weights(losses)
 
     def skip(self) -> None:
         """The loop drops the oldest batch that it has: it counts as trained and teaches selection nothing."""
-        self._running("skip").skip()
+        journey = self._running("skip")
+        with self._on_device():
+            journey.skip()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -113,7 +120,8 @@ class SelectedLoader:
     def _stepped(self) -> None:
         if self._journey is not None and not self._journey.failure and self._optimizer is not None:
             rate = float(self._optimizer.param_groups[0]["lr"])
-            self._journey.stepped(rate, min(1.0, self._position / len(self)))
+            with self._on_device():
+                self._journey.stepped(rate, min(1.0, self._position / len(self)))
 
     @contextmanager
     def detached(self) -> Iterator[None]:
@@ -166,6 +174,10 @@ class SelectedLoader:
             self._journey = begin(self._plan, state)
         return self._sound(self._journey)
 
+    def _on_device(self) -> AbstractContextManager[None]:
+        """The loop may have put its model on another device than the one that is current in its thread."""
+        return devices.current(next(self._plan.job.model.parameters()).device)
+
     def _running(self, what: str) -> Journey | FollowingJourney:
         if self._journey is None:
             raise LoopError(f"{what}: no batch was drawn from the loader yet. Iterate over it first")
@@ -189,7 +201,8 @@ class SelectedLoader:
             raise LoopError("state_dict: the loader was closed, and its state went with it. Ask before that")
         if self._journey is None:
             return {} if self._state is None else {"sbpipe": frozen(self._state), "position": self._resume_at}
-        state = self._sound(self._journey).state()
+        with self._on_device():
+            state = self._sound(self._journey).state()
         if not state:
             return {}
         position = max(0, self._position - self._journey.handed.num_parts_out)
@@ -209,7 +222,8 @@ class SelectedLoader:
                 "seed, policy or mode). Use the same ones, or begin anew without it"
             )
         if self._journey is not None and not self._journey.failure:
-            self._journey.close(RunEnd.STOPPED, "the loop goes on from a checkpoint")
+            with self._on_device():
+                self._journey.close(RunEnd.STOPPED, "the loop goes on from a checkpoint")
         self._journey = None
         self._state, self._resume_at = found, int(state["position"])
 
@@ -229,8 +243,9 @@ class SelectedLoader:
     def _close(self, end: RunEnd) -> dict[str, Any]:
         journey = self._end()
         if journey is not None:
-            journey.look_back()
-            self._summary = journey.close(end)
+            with self._on_device():
+                journey.look_back()
+                self._summary = journey.close(end)
             if self._summary:
                 say_verdict(self._summary, self._plan.path)
         return self._summary or {}
@@ -238,7 +253,8 @@ class SelectedLoader:
     def _fail(self, error: BaseException) -> None:
         journey = self._end()
         if journey is not None:
-            journey.fail(str(error) or type(error).__name__)
+            with self._on_device():
+                journey.fail(str(error) or type(error).__name__)
 
     def _end(self) -> Journey | FollowingJourney | None:
         """Let go of the journey; it is returned if it has yet to end."""

@@ -64,7 +64,8 @@ class Session:
         self.config, self.accumulate = plan.config, plan.accumulate
         self._device = next(plan.job.model.parameters()).device
         refuse_direct(self.config, self._device)
-        self.spans, self._untimed = spans_on(self._device, ON_DEVICE)
+        # Nothing is held back here: the device is the user's, and what it sleeps for a figure is not ours.
+        self.spans, self._untimed = spans_on(self._device, ON_DEVICE._replace(is_looked_into=False))
         self.is_over = threading.Event()
         """Set when the loop must not wait for another batch."""
         self._opened = ExitStack()

@@ -29,6 +29,10 @@ class Spans:
         """Time one stage."""
         return Span(self, name)
 
+    def aside(self, name: str) -> "Span":
+        """Time a stage that lies in the middle of what it otherwise ends: a wait, but for no batch."""
+        return self.span(name)
+
     def gathered(self) -> "Gathered":
         """Time stages that come in several pieces, each of which counts once."""
         return Gathered(self)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from sbpipe.machine.grouped import copy_grouped
 from sbpipe.machine.layout import DTYPES, layout_of
 from sbpipe.scoring.captured import fast
 from sbpipe.scoring.fused import FusedConv
@@ -73,10 +74,7 @@ class FloatProgram:
         """Fold and cast; a new norm alone changes all that it is folded into."""
         for step in self._fused:
             step.refresh()
-        if self._copies:
-            torch._foreach_copy_(
-                [copied for copied, _ in self._copies], [source for _, source in self._copies]
-            )
+        copy_grouped([copied for copied, _ in self._copies], [source for _, source in self._copies])
         return self._watched.is_finite()
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:

@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from sbpipe.machine.grouped import copy_grouped
 from sbpipe.weights.manifest import ties_of
 
 
@@ -30,6 +31,5 @@ class Ema:
         pairs = [(averaged[name], news[name]) for name in averaged if name not in ties]
         averages = [average for average, _ in pairs if average.is_floating_point()]
         torch._foreach_lerp_(averages, [new for _, new in pairs if new.is_floating_point()], 1.0 - decay)
-        for average, new in pairs:
-            if not average.is_floating_point():
-                average.copy_(new)
+        whole = [(average, new) for average, new in pairs if not average.is_floating_point()]
+        copy_grouped([average for average, _ in whole], [new for _, new in whole])

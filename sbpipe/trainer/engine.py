@@ -208,7 +208,7 @@ class Engine:
 
         What is out is waited for first, on the loop's clock: without the pause it would be waited for too.
         """
-        with self._spans.span("wait"):
+        with self._spans.aside("wait"):
             self._dispatcher.pause(QUIET_DEADLINE_S)
         try:
             yield

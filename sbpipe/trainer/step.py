@@ -128,7 +128,9 @@ class TrainStep:
         # them at every step, and keeps them; a third of a millisecond.
         torch.default_generator.manual_seed(seed)
         if self._device.type != "cpu":
-            torch.get_device_module(self._device).manual_seed_all(seed)
+            module = torch.get_device_module(self._device)
+            # Apple's has one device, and no other name for it.
+            getattr(module, "manual_seed_all", module.manual_seed)(seed)
 
     def _losses(self, inputs: Any, targets: Any) -> torch.Tensor:
         with torch.autocast(self._device.type, self._amp_dtype, enabled=self._amp_dtype is not None):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
+from sbpipe.machine.grouped import copy_grouped
 from sbpipe.machine.layout import DTYPES
 from sbpipe.records import Manifest, Part, TensorSpec
 
@@ -127,20 +128,9 @@ class LiveTensors:
         return [held[name] for held, name in self._places] or tensors_of(self._model, self._manifest)
 
 
-@torch.no_grad()
 def copy(into: list[torch.Tensor], source: list[torch.Tensor]) -> None:
     """Copy tensor by tensor, casting where types differ, in as few kernels as the device allows."""
-    if into[0].device.type == "cpu":
-        torch._foreach_copy_(into, source)
-        return
-    # One kernel takes many tensors only if all pairs lie alike: weights that are channels-last go one by one.
-    pairs = list(zip(into, source, strict=True))
-    alike = [(to, of) for to, of in pairs if to.stride() == of.stride()]
-    if alike:
-        torch._foreach_copy_([to for to, _ in alike], [of for _, of in alike])
-    for to, of in pairs:
-        if to.stride() != of.stride():
-            to.copy_(of)
+    copy_grouped(into, source)
 
 
 def digest(model: nn.Module) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from sbpipe.machine.devices import make_current
 from sbpipe.records import Manifest
 from sbpipe.weights.manifest import copy, tensors_in
 from sbpipe.weights.slots import Slots
@@ -47,7 +48,8 @@ class _Thread:
     fails in it is raised where the loop publishes next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._failure: BaseException | None = None
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -77,6 +79,8 @@ class _Thread:
     def _run(self) -> None:
         while (finish := self._work.get()) is not None:
             try:
+                # Waiting for an event starts a context on the device that is current, here the first.
+                make_current(self._device)
                 finish()
             except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
                 self._failure = error
@@ -92,9 +96,8 @@ class HostStage(_Thread):
         # The slots are not pinned, and a copy from a device into such memory would block the loop.
         self._pinned = torch.empty(manifest.num_bytes, dtype=torch.uint8, pin_memory=True)
         self._slots = slots
-        self._device = device
         self._stream = torch.Stream(device)
-        super().__init__()
+        super().__init__(device)
 
     def send(self, live: list[torch.Tensor], index: int, arrived: Callable[[], None]) -> None:
         """Start a snapshot on its way into this slot; returns when the device copy is queued."""
@@ -119,8 +122,7 @@ class DeviceStage(_Thread):
 
     def __init__(self, manifest: Manifest, device: torch.device, slots: Slots) -> None:
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
-        self._device = device
-        super().__init__()
+        super().__init__(device)
 
     def send(self, live: list[torch.Tensor], index: int, arrived: Callable[[], None]) -> None:
         """Queue the copy into this slot; it has arrived when the device has made it."""

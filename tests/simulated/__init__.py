@@ -22,6 +22,7 @@ from simulated.device import (
     set_kernel_s,
     set_memory,
     set_slowness,
+    slept_s,
     trace,
     waits,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "set_kernel_s",
     "set_memory",
     "set_slowness",
+    "slept_s",
     "trace",
     "waits",
 ]

@@ -88,7 +88,7 @@ def load() -> bool:
 
 def _declared(lib: Any) -> Any:
     lib.sim_waits.restype = lib.sim_races.restype = ctypes.c_char_p
-    for name in ("sim_busy_s", "sim_elapsed_s", "sim_clock_s"):
+    for name in ("sim_busy_s", "sim_elapsed_s", "sim_clock_s", "sim_slept_s"):
         getattr(lib, name).restype = ctypes.c_double
     lib.sim_launches.restype = lib.sim_initial_seed.restype = ctypes.c_uint64
     lib.sim_rng_size.restype = ctypes.c_size_t
@@ -187,6 +187,11 @@ def elapsed_s(index: int) -> float:
 def device_clock_s(index: int) -> float:
     """When the device will have done what is queued, on `time.monotonic`."""
     return float(_lib.sim_clock_s(index))
+
+
+def slept_s(index: int) -> float:
+    """How long it was told to sleep, from the reset on."""
+    return float(_lib.sim_slept_s(index))
 
 
 def num_launches(index: int) -> int:

@@ -12,8 +12,9 @@ from support.runs import small
 
 import simulated
 from sbpipe.machine import gaps
-from sbpipe.machine.device_spans import DeviceSpans, Plan
+from sbpipe.machine.device_spans import DeviceSpans, Plan, spans_on
 from sbpipe.process import roles
+from sbpipe.runs.spans import Spans
 
 DEVICE = torch.device("sim", 0)
 KERNEL_S = 0.1
@@ -29,6 +30,23 @@ def spans_behind(num_kernels: int) -> tuple[DeviceSpans, torch.Tensor]:
     for _ in range(num_kernels):
         values.zero_()
     return DeviceSpans(DEVICE, PLAN), values
+
+
+class Silent(torch.Stream):
+    """As Apple's: it does not say whether it has anything left to do."""
+
+    def query(self) -> bool:
+        raise RuntimeError("Backend doesn't support querying streams.")
+
+
+def test_a_device_whose_streams_cannot_be_asked_is_timed_by_the_host_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Silent(DEVICE)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device=None: silent)
+    spans, note = spans_on(DEVICE, PLAN)
+    assert type(spans) is Spans
+    assert "Backend doesn't support querying streams" in note
 
 
 def test_a_stage_lasts_as_long_as_the_device_takes_for_it_and_nobody_waits_for_that() -> None:
@@ -90,6 +108,7 @@ def be_slow() -> None:
 def spans_that_look(monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceSpans, torch.Tensor]:
     """Of a device that is held back for so long that no other work of the machine can make it too short."""
     monkeypatch.setattr(gaps, "_HOLD", 12.0)
+    monkeypatch.setattr(gaps, "_LONGEST_HOLD_S", 60.0)
     simulated.set_kernel_s(0, 0.01)
     spans = DeviceSpans(DEVICE, LOOKING)
     spans.clear()
@@ -175,6 +194,63 @@ def test_a_device_that_is_behind_its_host_is_never_held_back(monkeypatch: pytest
     assert spans.worked_s(WORK) == pytest.approx(12 * KERNEL_S, rel=1e-3)
     assert spans.gap_s() == 0.0
     assert held == []
+
+
+def evaluated(spans: DeviceSpans, values: torch.Tensor) -> None:
+    """As our loop does it: what is out is waited for, the host reads the result and goes on."""
+    with spans.aside("wait"):
+        pass
+    with spans.span("evaluate"):
+        values.add_(1)
+        be_slow()
+        torch.accelerator.synchronize(0)
+    with spans.span("log"):
+        pass
+
+
+def test_an_evaluation_never_makes_a_device_sleep_that_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "_LONGEST_HOLD_S", 60.0)
+    spans, values = spans_behind(8)
+    spans._plan = LOOKING
+    spans.clear()
+    for number in range(12):
+        with spans.span("wait"):
+            pass
+        with spans.span("forward"):
+            for _ in range(2):
+                values.add_(1)
+        if number in (5, 8):
+            evaluated(spans, values)
+    spans.settle()
+    assert simulated.slept_s(0) == 0.0
+    assert spans.worked_s(WORK) == pytest.approx(24 * KERNEL_S, rel=1e-3)
+
+
+def test_the_time_of_an_evaluation_is_not_taken_for_launching_and_no_round_begins_in_the_middle_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gaps, "_LONGEST", 1)  # a look before every round from the fourth on
+    spans, values = spans_that_look(monkeypatch)
+    held = list[float]()
+    monkeypatch.setattr(spans._gaps, "_hold", lambda seconds, mark: bool(held.append(seconds)))
+    rounds(spans, values, 6)
+    spans.settle()
+    launching_s, num_held = spans._gaps._launching_s, len(held)
+    evaluated(spans, values)
+    with spans.span("wait"):
+        pass
+    spans.settle()
+    assert launching_s is not None
+    assert spans._gaps._launching_s == launching_s
+    assert len(held) == num_held + 1, "one for the round that the last wait began"
+
+
+def test_a_round_that_takes_long_to_launch_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, values = spans_that_look(monkeypatch)
+    monkeypatch.setattr(gaps, "_LONGEST_HOLD_S", 0.1)
+    rounds(spans, values, 6)
+    spans.settle()
+    assert simulated.slept_s(0) == 0.0
 
 
 def test_a_loop_that_waits_while_the_device_works_leaves_it_idle_for_no_time() -> None:

@@ -1,5 +1,7 @@
 """Copies between host and device, passes, weights: nobody waits, nothing is overwritten in flight."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,18 +12,20 @@ from torch import nn
 import simulated
 from sbpipe.config import LossConfig
 from sbpipe.data.own_batches import OwnBatches, OwnData
-from sbpipe.machine.copies import Downloads, Uploads
+from sbpipe.machine.copies import Downloads, Uploads, overlaps
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.models.residuals import build_residual
 from sbpipe.records import Part
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
+from sbpipe.scoring.programs import FloatProgram
 from sbpipe.trainer.setup import prepare
 from sbpipe.weights.manifest import build_manifest, copy, digest, tensors_in, tensors_of
 from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica
 from sbpipe.weights.slots import Slots
+from sbpipe.weights.stage import FlatCopy
 
 SIM = torch.device("sim", 0)
 
@@ -44,6 +48,27 @@ def test_many_tensors_go_up_and_down_in_one_copy_each_while_the_device_is_behind
         assert all(torch.equal(*pair) for pair in zip(tensors, found, strict=True))
         assert ones.all()
     assert simulated.races() == []
+
+
+def test_where_pinned_memory_is_the_devices_own_copies_go_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def shared(*size: Any, pin_memory: bool = False, **how: Any) -> torch.Tensor:
+        return empty(*size, device=SIM if pin_memory else None, **how)
+
+    assert overlaps.__wrapped__(SIM)
+    monkeypatch.setattr(torch, "empty", shared)
+    assert not overlaps.__wrapped__(SIM)
+
+
+def test_a_step_seeds_a_device_that_has_one_generator_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = prepare(small(train__device="sim:0"))
+    monkeypatch.delattr(torch.get_device_module(SIM), "manual_seed_all")
+    states = []
+    for _ in range(2):
+        setup.train_step(3, 0.5, *setup.data.train.batch(np.arange(16), 0))
+        states.append(torch.get_device_module(SIM).get_rng_state(SIM))
+    assert torch.equal(*states)
 
 
 def test_a_batch_of_any_make_goes_up_without_a_wait_and_its_parts_apart() -> None:
@@ -127,6 +152,55 @@ def test_a_replica_is_loaded_in_one_upload_and_not_before_the_bytes_are_known_to
     replica.became(4)
     assert simulated.waits() == []
     assert (replica.version, digest(model)) == (4, digest(source))
+
+
+def normed(num_layers: int) -> nn.Module:
+    """Normalisation counts its batches in whole numbers; convolutions of one place, in channels-last."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(num_layers) for layer in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))]
+    return nn.Sequential(*layers).to(SIM).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), [("fp32", 2), ("fp16", 3)])
+def test_a_snapshot_is_taken_in_one_kernel_for_each_kind_of_number_however_many_tensors_there_are(
+    dtype: str, kinds: int
+) -> None:
+    for num_layers in (2, 12):
+        model = normed(num_layers)
+        manifest = build_manifest(model, parts_of(model), dtype)
+        flat = FlatCopy(manifest, SIM)
+        simulated.reset()
+        taken = flat.taken(tensors_of(model, manifest))
+        assert simulated.num_launches(0) == kinds
+        for found, live in zip(tensors_in(taken, manifest), tensors_of(model, manifest), strict=True):
+            assert torch.equal(found.cpu(), live.cpu().to(found.dtype))
+
+
+def test_lists_that_do_not_lie_alike_cost_a_kernel_each() -> None:
+    """A list is one kernel on the simulated devices only where a GPU has one."""
+    ones = [torch.ones(3, 2, device=SIM), torch.ones(3, 2, device=SIM, dtype=torch.int64)]
+    turned = [torch.ones(2, 3, device=SIM).T for _ in ones]
+    for into, count in ((ones, 2), (turned, 2), (ones[:1] * 2, 1)):
+        sources = [torch.zeros(3, 2, device=SIM) for _ in into]
+        simulated.reset()
+        torch._foreach_copy_(into, sources)
+        assert simulated.num_launches(0) == count
+
+
+def test_half_precision_is_derived_from_new_weights_in_as_many_kernels_for_two_layers_as_for_eight() -> None:
+    counts = []
+    for num_layers in (2, 8):
+        torch.manual_seed(0)
+        # A normalisation that nothing is folded into stays in single precision, its counter whole.
+        layers = [
+            layer for _ in range(num_layers) for layer in (nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8))
+        ]
+        program = FloatProgram(nn.Sequential(*layers).to(SIM).eval().requires_grad_(False), "fp16")
+        program.refresh()
+        simulated.reset()
+        program.refresh()
+        counts.append(simulated.num_launches(0))
+    assert counts[0] == counts[1], counts
 
 
 class _Refuses(Slots):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.own_loops import pair_losses, selected, small_net, take_steps, vectors
+from support.runs import _PROCESSES, HANG_S
 
 import simulated
 from sbpipe.ownloop.handed import LoopError
@@ -40,8 +41,28 @@ def test_a_loop_and_its_selector_in_one_process_share_a_device_without_a_race(tm
     loader, optimizer = selected(vectors(), small_net().to("sim:1"), tmp_path / "run")
     take_steps(loader, optimizer, pair_losses, 20)
     assert loader.close()["steps"] == 20
-    assert simulated.num_launches(0) == 0
     assert simulated.races() == []
+    assert simulated.slept_s(1) == 0.0, "the device of a user is not held back for a figure"
+
+
+@pytest.mark.parametrize("mode", ["inline", "pipelined"])
+def test_a_loop_whose_model_is_not_on_the_current_device_leaves_that_one_alone(
+    mode: str, tmp_path: Path
+) -> None:
+    alone = _PROCESSES.Process(target=_loop_on_the_second, args=(mode, tmp_path), daemon=True)
+    alone.start()
+    alone.join(HANG_S)
+    alone.kill()
+    assert json.loads((tmp_path / "touched").read_text()) == [False, True]
+
+
+def _loop_on_the_second(mode: str, path: Path) -> None:
+    # Pipelined, nobody selects, and batches are filled: all else is as with a selector.
+    loader, optimizer = selected(vectors(), small_net().to("sim:1"), path / "run", mode=mode)
+    take_steps(loader, optimizer, pair_losses, 6)
+    loader.state_dict()
+    loader.close()
+    (path / "touched").write_text(json.dumps([simulated.is_touched(index) for index in range(2)]))
 
 
 def train_on(

@@ -208,13 +208,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr && event_at(event).mark.slot >= 0) make_wait(slot_of(stream), event_at(event).mark);
   }
+  // Asking makes a context too, on the device that is current: of a thread that never said so, the first.
   bool queryEvent(void* event) const override {
+    touch(t_device);
     return event == nullptr || event_at(event).mark.slot < 0 || is_done(event_at(event).mark);
   }
   c10::DeviceIndex deviceCount() const noexcept override { return is_forked() ? 0 : kDevices; }
   bool queryStream(const c10::Stream& stream) const override { return is_done(slot_of(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override { wait_for(slot_of(stream), "stream"); }
   void synchronizeEvent(void* event) const override {
+    touch(t_device);
     if (event != nullptr) wait_for(event_at(event).mark, "event");
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
@@ -315,7 +318,10 @@ void sim_register() {
   at::RegisterPrivateUse1HooksInterface(new sim::Hooks);
 }
 
-void sim_sleep(int device, int64_t ns) { sim::sleep(sim::current_slot(device), ns); }
+void sim_sleep(int device, int64_t ns) {
+  sim::touch(device);
+  sim::sleep(sim::current_slot(device), ns);
+}
 
 void sim_seed(int device, uint64_t seed) {
   auto generator = sim::inner_default(device);

@@ -56,6 +56,7 @@ struct Device {
   int64_t busy_ns[3] = {0, 0, 0};
   int64_t begin_ns = 0;
   uint64_t launches = 0;
+  int64_t slept_ns = 0;
   bool is_touched = false;
 };
 
@@ -482,12 +483,14 @@ bool is_pinned(const void* address) {
 
 // --- work -------------------------------------------------------------------------------------------
 
-void launch(int slot, const char* op, const std::vector<Range>& ranges, int64_t begin_ns, int64_t cpu_ns) {
+void launch(int slot, const char* op, const std::vector<Range>& ranges, int64_t begin_ns, int64_t cpu_ns,
+            int64_t count) {
   uint32_t where = site_if_traced();
   State& all = state();
   std::unique_lock<std::mutex> guard(all.lock);
   Device& device = all.devices[device_of(slot)];
-  int64_t cost = int64_t(double(device.fixed_ns >= 0 ? device.fixed_ns : cpu_ns) * device.slowness);
+  int64_t cost = int64_t(double(device.fixed_ns >= 0 ? device.fixed_ns * count : cpu_ns) * device.slowness);
+  device.launches += uint64_t(count - 1);
   Mark mark = enqueue(slot, Engine::Compute, begin_ns, cost);
   for (const Range& range : ranges) check(range, slot, mark.clock, mark.number, op, where);
 }
@@ -557,6 +560,7 @@ void sleep(int slot, int64_t ns) {
   std::lock_guard<std::mutex> guard(state().lock);
   Stream& stream = state().streams[slot];
   stream.end_ns = std::max(stream.end_ns, now_ns()) + ns;
+  state().devices[device_of(slot)].slept_ns += ns;
 }
 
 void make_wait(int slot, const Mark& mark) {
@@ -642,6 +646,7 @@ void sim_reset() {
   state().races.clear();
   for (Device& device : state().devices) {
     device.launches = 0;
+    device.slept_ns = 0;
     device.begin_ns = now_ns();
     for (int64_t& busy : device.busy_ns) busy = 0;
     for (int64_t& end : device.free_ns) end = std::min(end, now_ns());
@@ -672,6 +677,11 @@ double sim_clock_s(int index) {  // when the device will have done what is queue
   std::lock_guard<std::mutex> guard(state().lock);
   const Device& device = state().devices[index];
   return double(std::max({device.free_ns[0], device.free_ns[1], device.free_ns[2]})) * 1e-9;
+}
+
+double sim_slept_s(int index) {  // how long it was told to do nothing
+  std::lock_guard<std::mutex> guard(state().lock);
+  return double(state().devices[index].slept_ns) * 1e-9;
 }
 
 uint64_t sim_launches(int index) { return state().devices[index].launches; }

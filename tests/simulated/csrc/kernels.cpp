@@ -60,6 +60,21 @@ at::Tensor bare(const at::Tensor& tensor) {
   return tensor_on(cpu_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
 }
 
+// What a GPU asks of two lists before it takes them in one kernel (ATen/native/ForeachUtils.h).
+bool lies_like(const std::vector<at::Tensor>& list, const std::vector<at::Tensor>& other, bool has_one_type) {
+  if (list.size() != other.size()) return false;
+  for (size_t k = 0; k < list.size(); ++k) {
+    const at::Tensor &one = list[k], &two = other[k];
+    if (one.scalar_type() != list[0].scalar_type() || two.scalar_type() != other[0].scalar_type()) return false;
+    if (has_one_type && one.scalar_type() != two.scalar_type()) return false;
+    if (one.device() != other[0].device() || !one.is_non_overlapping_and_dense() || one.sizes() != two.sizes())
+      return false;
+    for (int64_t d = 0; d < one.dim(); ++d)
+      if (one.size(d) != 1 && one.stride(d) != two.stride(d)) return false;
+  }
+  return true;
+}
+
 // One call of an operation: its arguments on both sides, and what it touched.
 class Call {
  public:
@@ -89,7 +104,7 @@ class Call {
       lift((*stack_)[stack_->size() - count + k]);
     }
     if (is_view) return;
-    launch(current_slot(device_), schema_.name().c_str(), ranges_, begin_ns_, cpu_ns_);
+    launch(current_slot(device_), schema_.name().c_str(), ranges_, begin_ns_, cpu_ns_, num_kernels());
   }
 
   int device() const { return device_; }
@@ -108,6 +123,14 @@ class Call {
       for (const c10::IValue& one : value.toListRef())
         if (one.isTensor() && one.toTensor().defined()) visit(one.toTensor());
     }
+  }
+
+  // An operation on lists is one kernel only where all of them lie alike: else one for each tensor, as on a GPU.
+  int64_t num_kernels() const {
+    if (schema_.name().rfind("aten::_foreach_", 0) != 0 || lists_.empty()) return 1;
+    bool is_one = true;
+    for (const auto& list : lists_) is_one = is_one && lies_like(list, lists_[0], true);
+    return is_one ? 1 : int64_t(lists_[0].size());
   }
 
   void find_device() {
@@ -135,7 +158,8 @@ class Call {
       value = lowered(value.toTensor(), is_written);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(lowered(tensor, is_written));
+      lists_.push_back(value.toTensorVector());
+      for (const at::Tensor& tensor : lists_.back()) list.push_back(lowered(tensor, is_written));
       value = list;
     } else if (value.isList() && argument.type()->str().find("Tensor") != std::string::npos) {
       c10::List<std::optional<at::Tensor>> list;
@@ -246,6 +270,7 @@ class Call {
   int device_ = -1;
   bool has_generator_ = false, has_mask_ = false, has_far_index_ = false;
   int64_t begin_ns_ = 0, cpu_ns_ = 0;
+  std::vector<std::vector<at::Tensor>> lists_;
   std::vector<at::Tensor> ours_, bares_;
   std::vector<bool> is_written_;
   std::vector<Range> ranges_;
@@ -387,6 +412,26 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   return to;
 }
 
+// One kernel where a GPU has one, else a copy for each pair.
+void copy_lists(at::TensorList to, at::TensorList from, bool non_blocking) {
+  std::vector<at::Tensor> targets = to.vec(), sources = from.vec();
+  bool are_ours = true;
+  for (const at::Tensor& tensor : sources) are_ours = are_ours && is_ours(tensor);
+  if (!are_ours || !lies_like(targets, sources, false)) {
+    for (size_t k = 0; k < targets.size(); ++k) targets[k].copy_(sources[k], non_blocking);
+    return;
+  }
+  check_usable();
+  std::vector<Range> ranges;
+  int64_t begin_ns = now_ns(), begin = thread_ns();
+  for (size_t k = 0; k < targets.size(); ++k) {
+    copy_values(bare(sources[k]), bare(targets[k]));
+    ranges.push_back(range_of(sources[k], false));
+    ranges.push_back(range_of(targets[k], true));
+  }
+  launch(current_slot(targets[0].device().index()), "aten::_foreach_copy_", ranges, begin_ns, thread_ns() - begin);
+}
+
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   to.resize_(from.sizes());
   return copy_from(from, to, false);
@@ -499,6 +544,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("record_stream", record_stream);
+  m.impl("_foreach_copy_", copy_lists);
   // All that has a kernel of the CPU's own goes there whole, so that it is one kernel here too and the bits are the
   // same; without this, torch would cut many of them into smaller ones for a device that it does not know.
   auto& dispatcher = c10::Dispatcher::singleton();
