@@ -27,12 +27,14 @@ FETCH_FRAME_BYTES = MAX_HEADER_BYTES + SLACK_BYTES
 MIN_KEEP = 1e-9
 
 # Queues, in messages, for each peer; and what one `receive` takes at most. The trainer's queue of what came
-# is short: a peer that sends faster than it is read must fill its own memory, not the trainer's.
+# is short: a peer that sends faster than it is read must fill its own memory, not the trainer's. Little is
+# taken at once: who has been answered works while others' messages are taken in, and who needs a lock that is
+# held meanwhile waits for no more than these.
 CONTROL_QUEUE = 1000
 UNREAD_QUEUE = 16
 BULK_QUEUE_MIB = 128
 MAX_POSTED = 10_000
-CONTROL_DRAIN = 256
+CONTROL_DRAIN = 16
 BULK_DRAIN = 32
 DUTY_DRAIN = 256
 

@@ -193,6 +193,22 @@ def test_control_comes_before_bulk_that_was_there_first(scene: Scene, tmp_path: 
     assert came[0] == messages.Heartbeat(1)
 
 
+def test_what_many_have_said_is_handed_on_a_few_at_a_time(scene: Scene) -> None:
+    trainer = scene.trainer()
+    selectors = [scene.selector(trainer) for _ in range(8)]
+    for number, selector in enumerate(selectors):
+        introduce(trainer, selector, f"s{number}")
+    for selector in selectors:
+        for progress in range(10):
+            assert selector.send(messages.Heartbeat(progress))
+    came = list[list[tuple[str, messages.Message]]]()
+    until(lambda: came.append(trainer.receive(HANG_S)) or sum(map(len, came)) >= 80)
+    assert max(map(len, came)) <= 16, "whoever has an answer coming waits for the work on no more than these"
+    for number in range(8):
+        told = [message for some in came for name, message in some if name == f"s{number}"]
+        assert told == [messages.Heartbeat(progress) for progress in range(10)]
+
+
 def test_posts_of_other_threads_are_sent_while_receive_waits(scene: Scene) -> None:
     trainer, selector = scene.pair()
     poster = threading.Thread(

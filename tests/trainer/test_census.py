@@ -20,6 +20,7 @@ def considered(table: ScoreTable, ids: list[int], kept: list[int], scores: list[
     table.record(
         np.array(ids), Selection(0, 3, np.array(scores, np.float32), np.array(kept, np.int32), chances)
     )
+    table.settle()
 
 
 def test_classes_are_counted_since_the_last_event() -> None:

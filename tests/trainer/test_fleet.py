@@ -1,16 +1,20 @@
 """Many selectors: leases in proportion to speed, none scored in vain, no more batches ahead than needed."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.runs import answer_all, small
+from support.runs import answer_all, events_of, small
 from support.simulated import SimulatedRun, SimulatedSelector, Stretch
 
 from sbpipe.config import resolve
 from sbpipe.records import Lease, Part, Selection
-from sbpipe.trainer.serving.peers import Peer
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.serving.following import SpeedFollower
+from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.trainer.stream import fleet
+from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
 
 BATCH, KEEP, STEP_S = 128, 0.25, 0.1
@@ -141,3 +145,22 @@ def test_useful_selectors_are_as_many_as_may_hold_a_lease() -> None:
     assert fleet.most_useful(batch_size=128, keep=0.25) == 64
     assert fleet.most_useful(batch_size=4096, keep=0.25) == 2048
     assert fleet.most_useful(batch_size=8, keep=1.0) == math.floor(8 * 8 / 4)
+
+
+@pytest.mark.parametrize(("given", "most"), [("auto", 64), (256, 16)])
+def test_keep_follows_as_many_selectors_as_may_hold_a_lease_of_the_given_length(
+    given: int | str, most: int, tmp_path: Path
+) -> None:
+    settings = {"train.batch_size": 128, "train.steps": 1000, "selector.batch_size": given}
+    config = resolve(settings | {"selection.keep": "auto"})
+    stream, pace, roster = Stream(config, 10**6), Pace(), Roster(lost_after_s=1.0, hung_after_s=1.0)
+    stream.keep = KEEP
+    for number in range(200):
+        roster.add(Peer(str(number), "cpu", is_ready=True))
+        roster.peers[str(number)].rate = 100.0
+    for step in range(10):
+        pace.started(STEP_S * step, STEP_S * step)
+    events = EventLog(tmp_path / "events-trainer.jsonl", "trainer")
+    SpeedFollower(config, stream, roster, pace, events).step_done()
+    events.close()
+    assert [event["selectors"] for event in events_of(tmp_path, "keep")] == [most]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.own_data import enter_folder
 
 import sbpipe
@@ -70,6 +72,29 @@ def test_a_table_with_a_row_for_each_is_the_same_whatever_rows_there_might_be() 
             assert np.array_equal(column, table.state()[name], equal_nan=True)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_examples=st.sampled_from([8, 40, 1000]),
+    most_rows=st.sampled_from([None, 7, 200]),
+)
+def test_what_is_written_together_is_what_is_written_one_by_one(
+    seed: int, num_examples: int, most_rows: int | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    together, one_by_one = (ScoreTable(num_examples, 20, most_rows=most_rows) for _ in range(2))
+    for _ in range(rng.integers(1, 12)):
+        ids = rng.permutation(num_examples)[: rng.integers(1, 9)]
+        scores = np.where(rng.random(len(ids)) < 0.1, np.nan, rng.random(len(ids)))
+        kept = np.flatnonzero(rng.random(len(ids)) < 0.5).tolist()
+        selection = told(scores.tolist(), int(rng.integers(50)), kept)
+        for table in (together, one_by_one):
+            table.record(ids, selection)
+        one_by_one.settle()
+    for name, column in one_by_one.state().items():
+        assert np.array_equal(column, together.state()[name], equal_nan=True), name
+
+
 def test_a_shared_table_goes_through_a_checkpoint_in_the_rows_that_it_uses() -> None:
     before, after = ScoreTable(10**9, 10, most_rows=2**20), ScoreTable(10**9, 10, most_rows=2**20)
     ids = np.array([5, 10**9 - 1, 2**20 + 6])
@@ -86,6 +111,7 @@ def test_examples_of_a_shared_table_are_told_with_their_ids(tmp_path: Path) -> N
     table = ScoreTable(10**9, 10, most_rows=2**20)
     census = Census(table, None, 2)
     table.record(np.array([10**9 - 5, 2**20 + 6, 8]), told([0.5, 9.5, 2.5], 7, [1]))
+    table.settle()
     assert census.take()["times_kept"] == [2, 1]
     shown = []
 

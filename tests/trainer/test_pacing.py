@@ -1,5 +1,6 @@
 """How often weights go out and how far ahead is leased: decided from numbers, within bounds, and kept."""
 
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -188,6 +189,35 @@ def test_the_way_of_a_lease_is_measured_without_the_work_in_between() -> None:
     peer.answered(SelectorStats(score_s=0.5, tune_s=0.1), 11.0)
     peer.answered(SelectorStats(score_s=0.9), 12.0)  # it lay behind the first: its way is not known
     assert list(peer.round_trips) == pytest.approx([0.4])
+
+
+def test_the_ways_of_leases_can_be_read_while_answers_come() -> None:
+    peer = Peer("a", "cpu")
+
+    def one_more(at: float) -> None:
+        peer.begins(at)
+        peer.answered(SelectorStats(), at + 0.1 * at)
+
+    for at in range(20):
+        one_more(float(at))
+    read = iter(peer.round_trips)
+    first = next(read)
+    one_more(20.0)
+    assert [first, *read] == pytest.approx([0.1 * at for at in range(4, 20)])
+    assert list(peer.round_trips) == pytest.approx([0.1 * at for at in range(5, 21)])
+
+
+def test_of_a_selector_that_is_gone_only_what_totals_need_is_kept() -> None:
+    roster, peer = Roster(lost_after_s=1.0, hung_after_s=1.0), Peer("a", "cuda:1", is_ready=True)
+    gone = weakref.ref(peer)
+    roster.add(peer)
+    peer.answered(SelectorStats(precision="fp16", scored=7, apply_ms=2.0), 1.0)
+    roster.remove("a")
+    del peer
+    assert gone() is None
+    assert roster.total(lambda stats: stats.scored) == 7
+    assert roster.mean(lambda stats: stats.apply_ms) == 2.0
+    assert [former.description for former in roster.gone] == ["cuda:1 fp16"]
 
 
 def test_a_run_publishes_less_often_from_the_decision_on(

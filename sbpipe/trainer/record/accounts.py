@@ -79,7 +79,6 @@ class Accounts:
         manifest, device = self.trained.manifest, self.trained.device
         fast_bytes = publisher[Part.FAST].num_bytes if Part.FAST in publisher else 0
         pushed = totals["sync.published"] * manifest.num_bytes + totals["sync.fast_published"] * fast_bytes
-        selectors = [*self.engine.roster.gone, *self.engine.roster.peers.values()]
         summary = {
             "status": str(ending),
             "mode": config.mode,
@@ -101,7 +100,7 @@ class Accounts:
             "selectors": self.engine.most_selectors,
             "scoring.precision_asked": config.selector.precision,
             "device.trainer": _of_ranks(config.num_ranks, devices.describe(device)),
-            "device.selector": ", ".join(sorted({peer.description for peer in selectors})),
+            "device.selector": ", ".join(sorted({peer.description for peer in self.engine.roster.ever})),
             **(_without_selector() if config.mode == "data-parallel" else {}),
         }
         return verdict_of(summary).numbers() | summary

@@ -219,6 +219,8 @@ class Dispatcher:
                     self._leasing.grant(now, is_paused=self._is_paused)
                     self._announce()
                     self._tell()
+                    # Once a turn: what many have said is written together.
+                    self._stream.table.settle()
                 # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again

@@ -16,7 +16,7 @@ class SpeedFollower:
 
     def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
         self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
-        self._fills = config.fills
+        self._fills, self._least = config.fills, fleet.least_of(config)
         self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
 
     def batch_started(self) -> None:
@@ -44,5 +44,6 @@ class SpeedFollower:
     def _rates(self) -> list[float]:
         """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
         rates = [peer.rate for peer in self._roster.ready() if peer.rate]
-        most = fleet.most_useful(batch_size=self._stream.batch_size, keep=self._stream.keep)
+        stream = self._stream
+        most = fleet.most_useful(batch_size=stream.batch_size, keep=stream.keep, least=self._least)
         return rates if len(rates) <= most else sorted(rates, reverse=True)[:most]

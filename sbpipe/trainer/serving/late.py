@@ -50,6 +50,7 @@ class LateBatches:
         """Complete the next batch from the line; whether that was possible."""
         step = self._stream.num_assembled
         count = self._filler.fill()
+        self._stream.table.settle()
         if count:
             admitted = self._roster.num_admitted
             reason = LATE if self._roster.ready() else ALONE if admitted else STARTING

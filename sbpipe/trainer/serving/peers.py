@@ -1,9 +1,9 @@
 """The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import NamedTuple
 
 from sbpipe.records import SelectorStats
 from sbpipe.trainer.serving.speed import Speed
@@ -34,7 +34,7 @@ class Peer:
     _busy_s: float = field(default=0.0, init=False)
     _tuned_s: float = field(default=0.0, init=False)
     _answered_at: float = field(default=0.0, init=False)
-    round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=_TRIPS), init=False)
+    round_trips: tuple[float, ...] = field(default=(), init=False)
     """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
     _asked: tuple[float, float] | None = field(default=None, init=False)
     _leases: dict[int, bool] = field(default_factory=dict, init=False)
@@ -75,9 +75,11 @@ class Peer:
         # Only of a lease that met it idle: another would count the time that it lay behind the one before.
         if asked is not None:
             asked_at, busy_before_s = asked
-            self.round_trips.append(max(0.0, now - asked_at - (stats.busy_s - busy_before_s)))
+            trip = max(0.0, now - asked_at - (stats.busy_s - busy_before_s))
+            # A new one: the loop's thread reads them while answers come.
+            self.round_trips = (*self.round_trips[1 - _TRIPS :], trip)
             # Beyond the usual way: what it waited for a core before it began, which its spans do not see.
-            busy_s += max(0.0, self.round_trips[-1] - median(self.round_trips))
+            busy_s += max(0.0, trip - median(self.round_trips))
         elif stats.tune_s == self._tuned_s:
             # It had work all the time: what its spans do not see (a shared or throttled core) counts too.
             busy_s = max(busy_s, elapsed_s)
@@ -101,6 +103,14 @@ class Peer:
         return needed
 
 
+class Former(NamedTuple):
+    """What the totals of a run need of a selector that is gone: selectors may come and go for months."""
+
+    device: str
+    description: str
+    stats: SelectorStats
+
+
 class Roster:
     """All peers by name, and the limits of patience."""
 
@@ -112,7 +122,7 @@ class Roster:
         self._hung_after_s = hung_after_s
         self.peers: dict[str, Peer] = {}
         self._ready: list[Peer] = []
-        self.gone: list[Peer] = []
+        self.gone: list[Former] = []
         self.num_lost = 0
         self.num_admitted = 0
         """How often a peer became ready."""
@@ -144,7 +154,7 @@ class Roster:
             return None
         self._ready = [other for other in self._ready if other is not peer]
         if peer.is_ready:
-            self.gone.append(peer)
+            self.gone.append(Former(peer.device, peer.description, peer.stats))
         self.num_lost += is_lost
         return peer
 
@@ -165,13 +175,18 @@ class Roster:
                     found[peer.name] = f"alive but without progress for {now - peer.progressed_at:.1f} s"
         return found
 
+    @property
+    def ever(self) -> list[Former | Peer]:
+        """All selectors that there ever were."""
+        return [*self.gone, *self.peers.values()]
+
     def total(self, of: Callable[[SelectorStats], float]) -> float:
         """The sum of a statistic over all selectors there ever were."""
-        return sum(of(peer.stats) for peer in [*self.gone, *self.peers.values()])
+        return sum(of(peer.stats) for peer in self.ever)
 
     def mean(self, of: Callable[[SelectorStats], float | None]) -> float | None:
         """The mean of a statistic over those that measured it; None if nobody did."""
-        values = [of(peer.stats) for peer in [*self.gone, *self.peers.values()]]
+        values = [of(peer.stats) for peer in self.ever]
         known = [value for value in values if value is not None]
         return fmean(known) if known else None
 

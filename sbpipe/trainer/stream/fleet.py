@@ -19,6 +19,7 @@ selectors are of use at a time; the others wait. Selectors that are faster than 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sbpipe.config import Config
 from sbpipe.trainer.stream.credit import PIECE
 
 MANY = 2
@@ -78,6 +79,12 @@ def plan(
         if scored >= HEADROOM * demand:
             break
     return Plan(leases, min(most_ahead, out / demand))
+
+
+def least_of(config: Config) -> int:
+    """Candidates in a lease at least: a whole pass, where `selector.batch_size` says how long that is."""
+    given = config.selector.batch_size
+    return given if isinstance(given, int) and given else LEAST
 
 
 def most_useful(*, batch_size: int, keep: float, least: int = LEAST, most_ahead: float = MOST_AHEAD) -> int:

@@ -5,7 +5,14 @@ From it come the history of a new selector, the fallback, and the pictures of ea
 A data set of more examples than the table has rows shares them: example i has row i modulo the number of rows
 until another example of that row is considered. So it holds about as many of the last candidates as it has
 rows, and an epoch later, when an example comes again, nothing is known of it.
+
+What many selectors say comes by the thousand a second, a few dozen candidates at a time, which take NumPy as
+long as many do. So it is noted, and written together with what else has come: when `settle` is called or
+something is asked.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +29,16 @@ _COLUMNS = {
     "times_considered": np.int32,
     "times_kept": np.int32,
 }
+
+
+class _Told(NamedTuple):
+    """What one or several selections say of the examples that were considered; `kept` are positions."""
+
+    example_ids: Ids
+    scores: Floats
+    keep_probability: Floats
+    stamp: NDArray[np.int32]
+    kept: NDArray[np.integer]
 
 
 class ScoreTable:
@@ -59,15 +76,36 @@ class ScoreTable:
         self._capacity = history
         self.recent: Floats = np.empty(0, np.float32)
         self.recent_ids: Ids = np.empty(0, np.int64)
+        self._told: list[_Told] = []
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
-        """Remember what a selection says of the examples it considered; only finite scores are scores."""
-        scores, chances = selection.scores, selection.keep_probability
+        """Remember what a selection says of the examples it considered; only finite scores are scores.
+
+        Who reads the columns settles first.
+        """
+        stamp = np.full(len(example_ids), selection.version + 1, np.int32)
+        told = _Told(example_ids, selection.scores, selection.keep_probability, stamp, selection.kept)
+        self._told.append(told)
+
+    def settle(self) -> None:
+        """Write what was recorded since the last time."""
+        told, self._told = self._told, []
+        if len(told) > 1:
+            all_told = _together(told)
+            rows = all_told.example_ids if self.owner is None else all_told.example_ids % len(self.owner)
+            # A row that stands there twice has its say in the order in which it came.
+            if _are_distinct(rows):
+                told = [all_told]
+        for one in told:
+            self._take_in(one)
+
+    def _take_in(self, told: _Told) -> None:
+        example_ids, scores, chances, stamp, kept = told
         finite = np.isfinite(scores)
         is_scored: Mask | slice = slice(None) if np.logical_and.reduce(finite) else finite
         if self.owner is not None:
             rows = self._claimed(example_ids, self.owner)
-            owns_row, kept_rows = rows >= 0, rows[selection.kept]
+            owns_row, kept_rows = rows >= 0, rows[kept]
             has_row: Mask | slice = slice(None)
             of_rows = is_scored
             if not np.logical_and.reduce(
@@ -75,11 +113,11 @@ class ScoreTable:
             ):  # two of these candidates share a row: the later one has it
                 has_row, of_rows, kept_rows = owns_row, finite & owns_row, kept_rows[kept_rows >= 0]
             self._write(rows[has_row], kept_rows, chances[has_row])
-            self._score(rows[of_rows], scores[of_rows], selection.version)
+            self._score(rows[of_rows], scores[of_rows], stamp[of_rows])
         else:
             # Nothing to leave out, in nearly every selection of a data set that the table holds.
-            self._write(example_ids, example_ids[selection.kept], chances)
-            self._score(example_ids[is_scored], scores[is_scored], selection.version)
+            self._write(example_ids, example_ids[kept], chances)
+            self._score(example_ids[is_scored], scores[is_scored], stamp[is_scored])
         # The order in which scores arrived is the history's: a new selector continues from exactly this.
         self.recent = np.concatenate([self.recent, scores[is_scored]])[-self._capacity :]
         self.recent_ids = np.concatenate([self.recent_ids, example_ids[is_scored]])[-self._capacity :]
@@ -89,9 +127,9 @@ class ScoreTable:
         self.times_considered[rows] += 1
         self.times_kept[kept_rows] += 1
 
-    def _score(self, rows: Ids, scores: Floats, version: int) -> None:
+    def _score(self, rows: Ids, scores: Floats, stamp: NDArray[np.int32]) -> None:
         self.scores[rows] = scores
-        self.stamp[rows] = version + 1
+        self.stamp[rows] = stamp
 
     def _claimed(self, example_ids: Ids, owner: Ids) -> Ids:
         """The rows of these examples from now on; -1 where a later one of them takes the row."""
@@ -107,11 +145,13 @@ class ScoreTable:
     @property
     def history(self) -> tuple[Floats, NDArray[np.int32] | None]:
         """The last scores and, where they matter, their classes: what a new selector's policy needs."""
+        self.settle()
         classes = None if self.classes is None else self.classes[self.recent_ids].astype(np.int32)
         return self.judged(self.recent_ids, self.recent), classes
 
     def lookup(self, example_ids: Ids) -> tuple[Floats, Ids]:
         """Last scores (NaN = never scored, or forgotten) and their versions."""
+        self.settle()
         rows = example_ids if self.owner is None else example_ids % len(self.owner)
         stamp = self.stamp[rows]
         if self.owner is not None:
@@ -120,6 +160,7 @@ class ScoreTable:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """For the checkpoint."""
+        self.settle()
         state: dict[str, NDArray[np.generic]] = {"recent": self.recent, "recent_ids": self.recent_ids}
         if self.owner is None:
             return state | {name: getattr(self, name).copy() for name in _COLUMNS}
@@ -128,6 +169,7 @@ class ScoreTable:
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from a checkpoint."""
+        self._told.clear()
         if self.owner is None:
             for name in _COLUMNS:
                 getattr(self, name)[:] = state[name]
@@ -137,6 +179,19 @@ class ScoreTable:
                 getattr(self, name)[rows] = state[name]
         self.recent = state["recent"].astype(np.float32)
         self.recent_ids = state["recent_ids"].astype(np.int64)
+
+
+def _together(told: Sequence[_Told]) -> _Told:
+    """What several selections say, one after another."""
+    example_ids, scores, chances, stamp, kept = map(np.concatenate, zip(*told, strict=True))
+    ends = np.cumsum([len(one.example_ids) for one in told])
+    kept += np.repeat([0, *ends[:-1]], [len(one.kept) for one in told])
+    return _Told(example_ids, scores, chances, stamp, kept)
+
+
+def _are_distinct(rows: Ids) -> bool:
+    ordered = np.sort(rows)
+    return bool((ordered[1:] != ordered[:-1]).all())
 
 
 def refuse_forgetting(config: Config, num_examples: int) -> None:

@@ -32,8 +32,7 @@ class Shares:
         self._yielded, self._leases = yielded, leases
         self._max_staleness = config.sync.max_staleness
         self._is_set = config.selection.traits.chooses_sets
-        given = config.selector.batch_size
-        self._least = given if isinstance(given, int) and given else fleet.LEAST
+        self._least = fleet.least_of(config)
         self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
 
     def grant(self, peers: list[Peer], now: Moment) -> list[tuple[Peer, Lease]]:
