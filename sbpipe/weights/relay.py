@@ -88,8 +88,9 @@ class RelayedSource:
                 os.close(fd)
                 self._own = self._make_slots("")
                 log.warning(
-                    "%s has no room for the weights (%s): this selector pulls them for itself alone, into memory "
-                    "of its own. A larger one holds three snapshots of the model for all selectors of the host",
+                    "%s has no room for the weights (%s): this selector pulls them for itself alone, into "
+                    "memory of its own. A larger one holds three snapshots of the model for all selectors of "
+                    "the host",
                     SHARED_MEMORY,
                     error.strerror,
                 )

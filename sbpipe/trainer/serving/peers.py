@@ -192,6 +192,5 @@ class Roster:
 
     def precisions(self) -> str | None:
         """What selectors score in; of those that are gone only if all are; None if nobody scored."""
-        peers = list(self.peers.values()) or self.gone
-        told = {peer.stats.precision for peer in peers if peer.answers}
+        told = {peer.stats.precision for peer in self.peers.values() or self.gone}
         return ", ".join(sorted(told - {""})) or None
