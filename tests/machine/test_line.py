@@ -13,6 +13,7 @@ from sbpipe.machine.line import Credit, Line, filled, mean_ceil, passage, stalen
 from sbpipe.machine.planner import Costs, forecast
 
 BATCH, KEEP, STEP_MS = 128, 0.25, 100.0
+SETTINGS = {"selection.keep": KEEP, "train.batch_size": BATCH, "sync.depth": 2}
 
 
 def found(
@@ -88,7 +89,7 @@ def test_a_run_meets_the_staleness_and_the_fills_that_were_forecast(
     count: int, capacity: float, line: Line
 ) -> None:
     speed = capacity * BATCH / KEEP / (STEP_MS / 1e3) / count
-    config = resolve({"selection.keep": KEEP, "train.steps": 10**6, "train.batch_size": BATCH})
+    config = resolve(SETTINGS | {"train.steps": 10**6})
     costs = Costs(BATCH, STEP_MS, 1e6 / speed, load_ms=5.0, selectors=count)
     costs = replace(costs, latency_ms=line.latency_ms, transfer_ms=line.transfer_ms)
     plan = forecast(costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, config))
@@ -104,7 +105,7 @@ def test_a_run_meets_the_staleness_and_the_fills_that_were_forecast(
 @pytest.mark.parametrize("count", [2, 8, 64])
 def test_at_100_ms_both_are_as_forecast_too(count: int) -> None:
     speed = 1.5 * BATCH / KEEP / (STEP_MS / 1e3) / count
-    config = resolve({"selection.keep": KEEP, "train.steps": 10**6, "train.batch_size": BATCH})
+    config = resolve(SETTINGS | {"train.steps": 10**6})
     costs = Costs(BATCH, STEP_MS, 1e6 / speed, load_ms=5.0, selectors=count, latency_ms=100.0)
     plan = forecast(costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, config))
     run = FarRun(config, [speed] * count, FarLine(0.1), step_s=STEP_MS / 1e3)
@@ -116,10 +117,10 @@ def test_at_100_ms_both_are_as_forecast_too(count: int) -> None:
 
 
 def test_the_credit_is_what_the_trainers_own_rules_give() -> None:
-    config = resolve({"selection.keep": KEEP, "train.batch_size": BATCH})
+    config = resolve(SETTINGS)
     eight = Costs(BATCH, STEP_MS, 8 * 130.0, load_ms=5.0, selectors=8)
     assert credit_of(eight, KEEP, config) == Credit(256, 4.0), "seven are needed: 3.5 batches... and one"
     far = replace(eight, selectors=1, score_us=130.0, latency_ms=150.0)
-    deep = resolve({"selection.keep": KEEP, "train.batch_size": BATCH, "sync.depth": "auto"})
+    deep = resolve(SETTINGS | {"sync.depth": "auto"})
     assert credit_of(far, KEEP, config).batches == 1.5
     assert credit_of(far, KEEP, deep).batches == 1 + math.ceil(300 / 100) - 1 + 0.5

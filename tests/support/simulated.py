@@ -6,10 +6,11 @@ import numpy as np
 
 from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection, SelectorStats, TrainBatch
-from sbpipe.trainer.serving.peers import Peer
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.serving.following import SpeedFollower
+from sbpipe.trainer.serving.peers import Peer, Roster
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.fill import Filler
-from sbpipe.trainer.stream.keep import Change, KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
 
@@ -26,6 +27,8 @@ class SimulatedSelector:
     free_at: float = 0.0
     busy_s: float = 0.0
     scored: int = 0
+    hard: float = 1.0
+    """Share of the candidates that the model is wrong about; it is right about the others."""
     slowness: float = 1.0
     """Of a core that is taken away: it works for `cycle_s` at a time, one part of the time in so many."""
     cycle_s: float = 0.05
@@ -34,6 +37,8 @@ class SimulatedSelector:
     delay_s: float = 0.0
     """Mean time until the trainer looks at an answer."""
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    _luck: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    """Of its own, so that how long things take does not depend on what is scored."""
     _debt: float = 0.0
     _chance: tuple[int, float, float] = (-1, 1.0, 0.0)
 
@@ -92,9 +97,9 @@ class SimulatedSelector:
         stats = SelectorStats(scored=self.scored, score_s=self.busy_s)
         self.peer.answered(stats, self.free_at + self._chance[2], considered)
         chances = np.full(considered, lease.keep, np.float32)
-        return Selection(
-            lease.lease_id, version, np.arange(considered, dtype=np.float32), kept, chances, stats
-        )
+        luck = self._luck.random((2, considered))
+        scores = luck[0] * np.where(luck[1] < self.hard, 1.0, 1e-3)
+        return Selection(lease.lease_id, version, scores.astype(np.float32), kept, chances, stats)
 
 
 class SimulatedRun:
@@ -107,13 +112,18 @@ class SimulatedRun:
         self.stream = Stream(config, num_examples)
         self.stream.versions.offer(Part.WHOLE, 0)
         self.pace = Pace()
-        self.control = KeepControl(self.stream.keep, config.keep_bounds, self.stream.batch_size)
+        self._roster = Roster(lost_after_s=np.inf, hung_after_s=np.inf)
+        self._follower = SpeedFollower(
+            config, self.stream, self._roster, self.pace, EventLog(None, "trainer")
+        )
         self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
         self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
         self.now = self.waited_s = 0.0
+        self.labels_are_doubted = False
         self.jitter, self._rng = 0.0, np.random.default_rng(0)
         self.batches: list[TrainBatch] = []
-        self.changes: list[tuple[int, Change]] = []
+        self.changes: list[int] = []
+        """The steps at which the keep rate changed."""
 
     def _selector(self, name: str, speed: float) -> SimulatedSelector:
         is_set = self.config.selection.traits.chooses_sets
@@ -132,6 +142,7 @@ class SimulatedRun:
 
     def step(self) -> None:
         """One step of the loop, and all that happens meanwhile."""
+        self.stream.table.settle()
         asked_at = self.now
         whole_at = self._next_whole()
         self.now = max(asked_at, whole_at + self.view_s)
@@ -139,9 +150,8 @@ class SimulatedRun:
         self.batches.append(self.stream.ready.popleft())
         self.pace.viewed(self.view_s)
         self.pace.started(self.now, asked_at)
-        speed = sum(one.peer.rate or 0.0 for one in self.selectors)
-        scoring_s = self.stream.batch_size / (self.stream.keep * speed) if speed else None
-        self.stream.step_s, self.stream.ahead = self.pace.period_s, self.pace.ahead(scoring_s)
+        self._call_the_roll()
+        self._follower.batch_started()
         self.stream.start()
         self._whole_at: float | None = None
         step_s = self.step_s * float(np.exp(self._rng.normal(0.0, self.jitter)))
@@ -154,12 +164,19 @@ class SimulatedRun:
         self.now = end
         self.stream.finish_step()
         self.stream.versions.offer(Part.WHOLE, self.stream.steps_done)
-        rates = [one.peer.rate for one in self.selectors if one.peer.rate is not None]
-        change = self.control.update(self.stream.steps_done, self.pace.period_s, rates)
-        if change is not None:
-            self.stream.aim(change.new)
-            self.changes.append((self.stream.steps_done, change))
+        before = self.stream.keep
+        self._call_the_roll()
+        self._follower.step_done(labels_are_doubted=self.labels_are_doubted)
+        if self.stream.keep != before:
+            self.changes.append(self.stream.steps_done)
         self._grant()
+
+    def _call_the_roll(self) -> None:
+        here = {one.peer.name: one.peer for one in self.selectors}
+        for name in self._roster.peers.keys() - here.keys():
+            self._roster.remove(name)
+        for name in here.keys() - self._roster.peers.keys():
+            self._roster.add(here[name])
 
     def _next_whole(self) -> float:
         whole_at = getattr(self, "_whole_at", None)

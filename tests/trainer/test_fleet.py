@@ -157,7 +157,7 @@ def test_keep_follows_as_many_selectors_as_may_hold_a_lease_of_the_given_length(
     stream.keep = KEEP
     for number in range(200):
         roster.add(Peer(str(number), "cpu", is_ready=True))
-        roster.peers[str(number)].rate = 100.0
+        roster.peers[str(number)].rate = 5.0 / STEP_S
     for step in range(10):
         pace.started(STEP_S * step, STEP_S * step)
     events = EventLog(tmp_path / "events-trainer.jsonl", "trainer")

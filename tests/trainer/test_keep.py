@@ -107,6 +107,19 @@ def test_a_selector_that_joins_halves_the_rate_and_one_that_leaves_doubles_it() 
     assert run.stream.keep == pytest.approx(0.5, rel=0.11)
 
 
+@pytest.mark.parametrize(("hard", "goal"), [(0.05, 1 / 8), (0.18, 0.18), (0.6, 1 / 4)])
+def test_a_fast_selector_is_asked_for_more_candidates_where_few_are_still_hard(
+    hard: float, goal: float
+) -> None:
+    run = SimulatedRun(pipelined(), [speed_for(1 / 16)], step_s=STEP_S, view_s=0.005)
+    run.selectors[0].hard = hard
+    run.run(100)
+    assert run.stream.keep == pytest.approx(goal, rel=0.2)
+    run.labels_are_doubted = True
+    run.run(50)
+    assert run.stream.keep == 1 / 4, "wrong labels pull, too"
+
+
 def test_it_stays_within_the_bounds_of_the_policy_and_ignores_small_changes() -> None:
     control = KeepControl(1 / 3, BOUNDS, BATCH)
     assert control.update(1, STEP_S, [speed_for(0.36)]) is None, "8 % are no change"

@@ -24,7 +24,7 @@ def speed_knob(numbers: Numbers) -> str:
     if keep is None:
         return "a larger selection.keep"
     bounds = TRAITS.get(str(numbers.get("policy")), Traits()).keep_bounds
-    if bounds is not None and keep < bounds[1]:
+    if bounds is not None and keep < bounds.most:
         return "selection.keep = 'auto'"
     # So many candidates for each one kept as were scored while the loop did not wait.
     reached = keep / max(0.1, 1.0 - behind)

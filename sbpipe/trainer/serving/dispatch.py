@@ -115,7 +115,7 @@ class Dispatcher:
         """The loop has finished a step; leases granted from now on choose like this."""
         with self._changed:
             self._stream.finish_step(strength, doubt)
-            self._follower.step_done()
+            self._follower.step_done(labels_are_doubted=doubt is not None)
             # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
             # thread, begins at once: a turn of it less on the loop's core.
             if self._config.is_clocked:

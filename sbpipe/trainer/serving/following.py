@@ -4,9 +4,10 @@
 
 from sbpipe.config import Config
 from sbpipe.runs.events import EventLog
+from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.stream import fleet
-from sbpipe.trainer.stream.keep import KeepControl
+from sbpipe.trainer.stream.keep import TURN, KeepControl
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
 
@@ -16,8 +17,11 @@ class SpeedFollower:
 
     def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
         self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
-        self._fills, self._least = config.fills, fleet.least_of(config)
-        self._control = KeepControl(stream.keep, config.keep_bounds, stream.batch_size)
+        self._config, self._fills, self._least = config, config.fills, fleet.least_of(config)
+        bounds = config.keep_bounds
+        self._control = KeepControl(stream.keep, bounds, stream.batch_size)
+        self._goes_lower = bounds is not None and bounds.least < bounds.usual
+        self._effective: float | None = None
 
     def batch_started(self) -> None:
         """Tell the stream what a step takes, and how many batches to lease ahead."""
@@ -29,10 +33,14 @@ class SpeedFollower:
         elif len(self._roster.peers) >= fleet.MANY:
             stream.step_s = self._pace.period_s
 
-    def step_done(self) -> None:
-        """Aim at another keep rate where speeds have changed."""
+    def step_done(self, *, labels_are_doubted: bool = False) -> None:
+        """Aim at another keep rate where speeds have changed, or the share of the candidates that counts.
+
+        Where labels are doubted that share is no reason to keep fewer: wrong ones do much of the pulling.
+        """
         rates = self._rates()
-        change = self._control.update(self._stream.steps_done, self._pace.period_s, rates)
+        effective = None if labels_are_doubted else self._share()
+        change = self._control.update(self._stream.steps_done, self._pace.period_s, rates, effective)
         if change is not None:
             self._stream.aim(change.new)
             self._events.write("keep", step=self._stream.steps_done, selectors=len(rates), **change._asdict())
@@ -40,6 +48,22 @@ class SpeedFollower:
     def restored(self) -> None:
         """The stream goes on from a checkpoint: so does the keep rate."""
         self._control.restore(self._stream.keep)
+
+    def _share(self) -> float | None:
+        """The effective share of the last candidates; looked at as often as the rate may take its turn."""
+        if not self._goes_lower or self._stream.steps_done % TURN:
+            return self._effective
+        loss = self._config.loss
+        found = effective_share(
+            residual_norms(
+                self._stream.table.recent,
+                loss=loss.name,
+                by=self._config.selection.score,
+                label_smoothing=loss.label_smoothing,
+            )
+        )
+        self._effective = found.share if found else None
+        return self._effective
 
     def _rates(self) -> list[float]:
         """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
