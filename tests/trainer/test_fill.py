@@ -127,6 +127,17 @@ def test_where_the_table_knows_recent_scores_a_fill_is_chosen_by_them() -> None:
     assert np.isnan(batch.scores[batch.is_fill]).all(), "old scores are not told as if they were new"
 
 
+def test_a_fill_ends_where_all_scores_are_alike_and_the_policy_keeps_nobody() -> None:
+    stream, filler = scored(filling(train__steps=10**6, selection__policy="sb", selection__keep=0.25))
+    stream.table.settle()
+    stream.table.scores[:] = stream.table.recent[:] = 1.0
+    stream.table.stamp[:] = stream.steps_done + 1
+    before, need = stream.ledger.num_considered, 16 - stream.leftover
+    assert filler.fill() >= need - 1
+    assert stream.ledger.num_considered - before <= 5 * need / 0.25
+    assert train(stream).is_fill.any()
+
+
 @pytest.mark.parametrize("changes", [{"selection__fallback": "uniform"}, {"sync__max_staleness": 2}])
 def test_a_fill_is_blind_where_old_scores_may_not_be_used(changes: dict[str, Any]) -> None:
     stream, filler = scored(

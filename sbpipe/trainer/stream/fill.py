@@ -10,6 +10,11 @@ from sbpipe.records import Ids, Selection
 from sbpipe.trainer.stream.fallback import FILL, Fallback
 from sbpipe.trainer.stream.stream import Stream
 
+MOST_CHOICES = 4
+"""How often a batch is chosen for by scores; what is missing then is kept unseen. Where all scores are alike
+a policy may keep nobody, and the loop must not wait for it to find somebody.
+"""
+
 
 class Filler:
     """Completes the next train batch of a stream."""
@@ -25,9 +30,10 @@ class Filler:
         What a selector has out stays out, and its answer goes into a later batch.
         """
         stream, filled = self._stream, 0
-        before = stream.num_assembled
+        before, choices = stream.num_assembled, 0
         while stream.num_assembled == before and not stream.has_enough_batches():
-            answer = self._next(stream.batch_size - stream.leftover)
+            answer = self._next(stream.batch_size - stream.leftover, may_choose=choices < MOST_CHOICES)
+            choices += 1
             if answer is not None:
                 filled += len(answer[0].kept)
                 stream.accept(*answer)
@@ -35,14 +41,14 @@ class Filler:
                 break
         return filled
 
-    def _next(self, need: int) -> tuple[Selection, Ids] | None:
+    def _next(self, need: int, *, may_choose: bool) -> tuple[Selection, Ids] | None:
         """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
         stream, ledger = self._stream, self._stream.ledger
         keep_all, change_at = stream.stretches.at(ledger.next_place, stream.num_assembled)
         places = ledger.reach(need if keep_all else math.ceil(need / stream.keep), change_at)
         if places is None:
             return None
-        step, is_chosen = stream.steps_done, not keep_all and self._knows(places)
+        step, is_chosen = stream.steps_done, may_choose and not keep_all and self._knows(places)
         if not is_chosen:
             places = places[0], min(places[1], places[0] + need)
         lease = stream.leases.put_out(stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
