@@ -30,7 +30,7 @@ from sbpipe.trainer.steering.labels import (
 from sbpipe.trainer.steering.trust import LEARNING, Trust
 from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.fallback import Fallback
-from sbpipe.trainer.stream.fill import Filler
+from sbpipe.trainer.stream.fill import MOST_PASSES, Filler
 from sbpipe.trainer.stream.stream import Stream
 
 
@@ -330,16 +330,31 @@ def test_under_a_lag_a_lease_goes_by_what_was_known_so_many_steps_before() -> No
     assert again.num_passed_over == stream.num_passed_over
 
 
-def test_a_fill_passes_over_the_doubted_too() -> None:
-    config = small(selection__late="fill", train__steps=0, train__epochs=3.0, train__batch_size=16)
+def filled_beside(last_scores: NDArray[np.float32]) -> tuple[Stream, Filler]:
+    """A stream without an end and without a selector, whose first batch was trained: now these were the last
+    scores, and labels are doubted.
+    """
+    config = small(selection__late="fill", train__steps=10**6, train__batch_size=16)
     stream = Stream(config, 64)
     stream.versions.offer(Part.WHOLE, 0)
     filler = Filler(stream, Fallback(config, stream.order, stream.table))
-    scores = np.where(np.arange(64) % 3, 1.0, 3.0).astype(np.float32)
     nobody = np.empty(0, np.int32)
-    stream.table.record(np.arange(64), Selection(0, 0, scores, nobody, np.ones(64, np.float32)))
+    stream.table.record(np.arange(64), Selection(0, 0, last_scores, nobody, np.ones(64, np.float32)))
     filler.fill()
     finish(stream, 0.1, Doubt(0.8, 2.0))
+    return stream, filler
+
+
+def test_a_fill_passes_over_the_doubted_too() -> None:
+    stream, filler = filled_beside(np.where(np.arange(64) % 3, 1.0, 3.0).astype(np.float32))
     filler.fill()
     assert stream.ready[0].is_fill.all()
     assert (stream.ready[0].example_ids % 3).all()
+
+
+def test_a_fill_ends_where_every_candidate_is_doubted() -> None:
+    stream, filler = filled_beside(np.full(64, 3.0, np.float32))
+    before, rate = stream.ledger.num_considered, stream.keep
+    assert filler.fill() == 16
+    assert stream.ledger.num_considered - before <= (MOST_PASSES + 1) * 16 / rate
+    assert stream.ready[0].is_fill.all()
