@@ -180,7 +180,10 @@ class Engine:
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
-        self._dispatcher.step_done(self.steering.proposal, self.steering.doubt)
+        steering = self.steering
+        self._dispatcher.step_done(
+            steering.proposal, steering.doubt, labels_look_wrong=steering.labels_look_wrong
+        )
 
     def _publish(self, step: int) -> None:
         begin = time.thread_time()

@@ -119,7 +119,7 @@ class SimulatedRun:
         self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
         self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
         self.now = self.waited_s = 0.0
-        self.labels_are_doubted = False
+        self.labels_look_wrong = False
         self.jitter, self._rng = 0.0, np.random.default_rng(0)
         self.batches: list[TrainBatch] = []
         self.changes: list[int] = []
@@ -166,7 +166,7 @@ class SimulatedRun:
         self.stream.versions.offer(Part.WHOLE, self.stream.steps_done)
         before = self.stream.keep
         self._call_the_roll()
-        self._follower.step_done(labels_are_doubted=self.labels_are_doubted)
+        self._follower.step_done(labels_look_wrong=self.labels_look_wrong)
         if self.stream.keep != before:
             self.changes.append(self.stream.steps_done)
         self._grant()

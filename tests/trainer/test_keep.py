@@ -115,7 +115,7 @@ def test_a_fast_selector_is_asked_for_more_candidates_where_few_are_still_hard(
     run.selectors[0].hard = hard
     run.run(100)
     assert run.stream.keep == pytest.approx(goal, rel=0.2)
-    run.labels_are_doubted = True
+    run.labels_look_wrong = True
     run.run(50)
     assert run.stream.keep == 1 / 4, "wrong labels pull, too"
 

@@ -14,7 +14,8 @@ from support.runs import events_of, small, train_inline, train_over, train_over_
 
 from sbpipe.config import Config, resolve
 from sbpipe.link.faults import FaultyPort
-from sbpipe.records import Lease, Part, Predicted, Selection
+from sbpipe.records import Lease, Part, Predicted, Selection, TrainBatch
+from sbpipe.runs.events import EventLog
 from sbpipe.scoring.places import places_of
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.steering.labels import (
@@ -27,7 +28,9 @@ from sbpipe.trainer.steering.labels import (
     is_blind,
     trusted,
 )
+from sbpipe.trainer.steering.steering import Steering
 from sbpipe.trainer.steering.trust import LEARNING, Trust
+from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.fill import MOST_PASSES, Filler
@@ -181,6 +184,27 @@ def test_it_goes_on_from_a_checkpoint_as_if_nothing_had_happened() -> None:
         second.observe(np.arange(8, dtype=np.float32), np.arange(8, dtype=np.float32), np.ones(8), [one])
     assert second.labels.factor == whole.labels.factor
     assert second.state() == whole.state()
+
+
+def steering_after(wrong: float, **given: object) -> Steering:
+    """Steering once a share of the labels has been seen to be wrong."""
+    config = resolve({key.replace("__", "."): value for key, value in given.items()})
+    steering, candidates = Steering(config, np.arange(100) % 10, EventLog(None, "trainer")), Candidates()
+    losses, ids, nobody = torch.linspace(0.5, 2.0, 8), np.arange(8), np.zeros(8, bool)
+    for step in range(LEARNING + 40):
+        chances = np.full(8, 0.25, np.float32)
+        batch = TrainBatch(step, ids, 0 * ids, losses.numpy(), chances, 0 * ids, 0 * ids, 0, chances, nobody)
+        told = Predicted(np.full(10, 51, np.int32), candidates.count(wrong))
+        steering.observe(StepOutcome(batch, losses, torch.empty(0), lambda *_: []), [told])
+    return steering
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_labels_look_wrong_also_where_nothing_is_done_about_it(trust: bool) -> None:
+    steering = steering_after(0.4, selection__trust=trust)
+    assert steering.labels_look_wrong, "and the keep rate goes no lower for them"
+    assert (steering.doubt is not None) == trust
+    assert not steering_after(0.0, selection__trust=trust).labels_look_wrong
 
 
 def write_pictures(path: Path) -> None:

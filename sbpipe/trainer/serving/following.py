@@ -33,13 +33,13 @@ class SpeedFollower:
         elif len(self._roster.peers) >= fleet.MANY:
             stream.step_s = self._pace.period_s
 
-    def step_done(self, *, labels_are_doubted: bool = False) -> None:
+    def step_done(self, *, labels_look_wrong: bool = False) -> None:
         """Aim at another keep rate where speeds have changed, or the share of the candidates that counts.
 
-        Where labels are doubted that share is no reason to keep fewer: wrong ones do much of the pulling.
+        Where labels look wrong that share is no reason to keep fewer: these do much of the pulling.
         """
         rates = self._rates()
-        effective = None if labels_are_doubted else self._share()
+        effective = None if labels_look_wrong else self._share()
         change = self._control.update(self._stream.steps_done, self._pace.period_s, rates, effective)
         if change is not None:
             self._stream.aim(change.new)

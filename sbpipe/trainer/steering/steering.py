@@ -117,6 +117,11 @@ class Steering:
         # Where wrong labels are passed over, selection need not turn uniform because of them.
         return Doubt(self._strength(1.0) * (1.0 - selection.soften), above)
 
+    @property
+    def labels_look_wrong(self) -> bool:
+        """Whether they do, also where nothing is done about it."""
+        return self._trust is not None and self._trust.labels.look_wrong
+
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
         fresh, most = self._fresh, self._config.selection.unbiased
