@@ -140,6 +140,17 @@ class SimulatedRun:
         for number, one in enumerate(self.selectors):
             one.jitter, one.delay_s, one.rng = jitter, delay_s, np.random.default_rng((seed, number))
 
+    def resumed(self) -> "SimulatedRun":
+        """Another process that goes on from here, with selectors like these."""
+        speeds = [one.speed for one in self.selectors]
+        again = SimulatedRun(self.config, speeds, step_s=self.step_s, view_s=self.view_s)
+        again.stream.restore(self.stream.state())
+        again.stream.versions.offer(Part.WHOLE, again.stream.steps_done)
+        again._follower.restored()
+        for one, before in zip(again.selectors, self.selectors, strict=True):
+            one.hard = before.hard
+        return again
+
     def step(self) -> None:
         """One step of the loop, and all that happens meanwhile."""
         self.stream.table.settle()

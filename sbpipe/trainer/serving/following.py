@@ -39,7 +39,9 @@ class SpeedFollower:
         Where labels look wrong that share is no reason to keep fewer: these do much of the pulling.
         """
         rates = self._rates()
-        effective = None if labels_look_wrong else self._share()
+        if self._stream.steps_done % TURN == 0:
+            self._look_at_share()
+        effective = None if labels_look_wrong else self._effective
         change = self._control.update(self._stream.steps_done, self._pace.period_s, rates, effective)
         if change is not None:
             self._stream.aim(change.new)
@@ -48,11 +50,13 @@ class SpeedFollower:
     def restored(self) -> None:
         """The stream goes on from a checkpoint: so does the keep rate."""
         self._control.restore(self._stream.keep)
+        # At once: until the next turn the rate would go back to its usual bound.
+        self._look_at_share()
 
-    def _share(self) -> float | None:
-        """The effective share of the last candidates; looked at as often as the rate may take its turn."""
-        if not self._goes_lower or self._stream.steps_done % TURN:
-            return self._effective
+    def _look_at_share(self) -> None:
+        """The effective share of the last candidates; as often as the rate may take its turn."""
+        if not self._goes_lower:
+            return
         loss = self._config.loss
         found = effective_share(
             residual_norms(
@@ -63,7 +67,6 @@ class SpeedFollower:
             )
         )
         self._effective = found.share if found else None
-        return self._effective
 
     def _rates(self) -> list[float]:
         """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
