@@ -207,6 +207,17 @@ def test_the_ways_of_leases_can_be_read_while_answers_come() -> None:
     assert list(peer.round_trips) == pytest.approx([0.1 * at for at in range(5, 21)])
 
 
+def test_selectors_can_be_looked_through_while_one_leaves() -> None:
+    roster = Roster(lost_after_s=1.0, hung_after_s=1.0)
+    for name in "abc":
+        roster.add(Peer(name, "cpu", is_ready=True))
+    read = iter(roster.peers.values())
+    first = next(read)
+    roster.remove("b")
+    assert [peer.name for peer in (first, *read)] == ["a", "b", "c"]
+    assert list(roster.peers) == ["a", "c"]
+
+
 def test_of_a_selector_that_is_gone_only_what_totals_need_is_kept() -> None:
     roster, peer = Roster(lost_after_s=1.0, hung_after_s=1.0), Peer("a", "cuda:1", is_ready=True)
     gone = weakref.ref(peer)
