@@ -266,6 +266,23 @@ def test_a_run_with_many_wrong_labels_passes_them_over_and_says_why_and_a_clean_
         assert "perhaps worse" in summary["verdict.headline"]
 
 
+def test_a_plug_in_that_gives_cross_entropy_is_known_for_it(
+    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_entropy.py").write_text(
+        "from torch.nn import functional\n"
+        "def loss(outputs, targets):\n"
+        "    return functional.cross_entropy(outputs, targets.long(), reduction='none')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = mislabelled(
+        tmp_path, 0.4, mode="inline", selection__policy="spread", loss__name="plain_entropy:loss"
+    )
+    summary = train_inline(config, run_path)
+    assert summary["selection.passed_over"] > 500
+    assert 0.0 < summary["worth.ess"] < 1.0
+
+
 @pytest.mark.slow
 def test_passing_over_is_the_same_in_two_processes_and_under_a_lag_whatever_the_timing(
     tmp_path: Path,

@@ -4,7 +4,6 @@
 
 from sbpipe.config import Config
 from sbpipe.runs.events import EventLog
-from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.stream import fleet
 from sbpipe.trainer.stream.keep import TURN, KeepControl
@@ -17,7 +16,7 @@ class SpeedFollower:
 
     def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
         self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
-        self._config, self._fills, self._least = config, config.fills, fleet.least_of(config)
+        self._fills, self._least = config.fills, fleet.least_of(config)
         bounds = config.keep_bounds
         self._control = KeepControl(stream.keep, bounds, stream.batch_size)
         self._goes_lower = bounds is not None and bounds.least < bounds.usual
@@ -57,15 +56,7 @@ class SpeedFollower:
         """The effective share of the last candidates; as often as the rate may take its turn."""
         if not self._goes_lower:
             return
-        loss = self._config.loss
-        found = effective_share(
-            residual_norms(
-                self._stream.table.recent,
-                loss=loss.name,
-                by=self._config.selection.score,
-                label_smoothing=loss.label_smoothing,
-            )
-        )
+        found = self._stream.kind.effective(self._stream.table.recent)
         self._effective = found.share if found else None
 
     def _rates(self) -> list[float]:
