@@ -19,9 +19,6 @@ from sbpipe.errors import ModelError
 
 PerExampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
 
-_SPREAD = 4.0
-"""The size of logits that a loss is tried with."""
-
 
 def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Of logits [N, classes, ...] with classes [N, ...] or class probabilities; the mean over other axes."""
@@ -117,23 +114,6 @@ def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
         way_out = "Compute it from the outputs with torch, without detach()"
         raise ModelError(f"loss: does not require grad, so nothing can be learnt from it. {way_out}")
     return losses
-
-
-def is_cross_entropy(loss: PerExampleLoss, outputs: Any, targets: Any) -> bool:
-    """Whether a loss is plain cross entropy of classes, by its values for outputs like these."""
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or targets.is_floating_point():
-        return False
-    if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1]:
-        return False
-    labels = targets.long()
-    if not bool(((labels >= 0) & (labels < outputs.shape[1])).all()):
-        return False
-    # Not of these outputs themselves: where all are near zero, other losses have the same values.
-    places = torch.arange(outputs.numel(), device=outputs.device)
-    logits = _SPREAD * torch.sin(places.float()).view(outputs.shape)
-    with torch.no_grad():
-        found, wanted = loss(logits, targets), cross_entropy(logits, labels)
-    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def _plugin_loss(function: Callable[..., Any], outputs: Any, targets: Any) -> Tensor:

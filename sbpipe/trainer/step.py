@@ -11,7 +11,8 @@ from sbpipe.config import Config
 from sbpipe.machine import copies
 from sbpipe.machine.layout import layout_of
 from sbpipe.models.calling import called
-from sbpipe.models.losses import PerExampleLoss, check_loss, is_cross_entropy
+from sbpipe.models.losses import PerExampleLoss, check_loss
+from sbpipe.models.stand_in import is_cross_entropy
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.checkpoint import Beside
 from sbpipe.trainer.ema import Ema

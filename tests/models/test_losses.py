@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from sbpipe.config import LossConfig
 from sbpipe.errors import ConfigError, ModelError
-from sbpipe.models.losses import LOSSES, PerExampleLoss, build_loss, check_loss, is_cross_entropy
+from sbpipe.models.losses import LOSSES, PerExampleLoss, build_loss, check_loss
+from sbpipe.models.stand_in import is_cross_entropy
 
 
 def logits(*shape: int) -> Tensor:
@@ -158,26 +159,39 @@ def focal(outputs: Tensor, targets: Tensor) -> Tensor:
         (partial(entropy, weight=torch.tensor([1.0, 1.0, 2.0, 1.0])), False),
         (focal, False),
         (lambda outputs, targets: 0.5 * entropy(outputs, targets), False),
+        (lambda outputs, targets: 0.5 + entropy(outputs, targets), False),
+        (lambda outputs, targets: entropy(outputs.sub_(1.0), targets), True),
         (build_loss(LossConfig(name="bce")), False),
         (build_loss(LossConfig(name="mse")), False),
     ],
 )
-def test_a_loss_is_known_for_cross_entropy_by_its_values(loss: PerExampleLoss, is_entropy: bool) -> None:
-    # Of these outputs, which a model begins with, a smoothed loss has the same values.
-    assert is_cross_entropy(loss, torch.zeros(6, 4), torch.arange(6) % 4) == is_entropy
+def test_a_loss_is_known_for_cross_entropy_by_its_gradient_and_values(
+    loss: PerExampleLoss, is_entropy: bool
+) -> None:
+    # A model may begin with zeros: of them a smoothed loss has the same values.
+    for outputs in (torch.zeros(6, 4), 3.0 * logits(6, 4)):
+        assert is_cross_entropy(loss, outputs, torch.arange(6, dtype=torch.int32) % 4) == is_entropy
+
+
+def test_a_loss_that_takes_probabilities_is_asked_with_no_other_numbers() -> None:
+    def of_probabilities(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy(
+            outputs, functional.one_hot(targets, 4).float(), reduction="none"
+        ).mean(1)
+
+    assert not is_cross_entropy(of_probabilities, logits(6, 4).softmax(1), torch.arange(6) % 4)
 
 
 @pytest.mark.parametrize(
     ("outputs", "targets"),
     [
-        (torch.zeros(6, 4), torch.full((6,), 4)),
         (torch.zeros(6, 4), torch.full((6,), -100)),
         (torch.zeros(6, 4), torch.zeros(6, 4)),
         (torch.zeros(6, 4, 2), torch.zeros(6, 2, dtype=torch.int64)),
         (torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)),
         ({"logits": torch.zeros(6, 4)}, torch.zeros(6, dtype=torch.int64)),
     ],
-    ids=["no such class", "left out", "dense", "pixels", "one class", "a dict"],
+    ids=["left out", "dense", "pixels", "one class", "a dict"],
 )
 def test_what_is_no_row_of_logits_per_class_label_is_no_cross_entropy_of_classes(
     outputs: Any, targets: Tensor

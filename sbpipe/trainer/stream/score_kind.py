@@ -1,8 +1,8 @@
 """Whether the scores of a run are plain cross entropy of classes, and what follows from that.
 
-Known by the loss's name; of a plug-in, by the values it gave when a step was rehearsed; of a user's own loop,
-whose outputs the trainer does not see, by its selectors: they tell labels' places only where the gradient of
-the losses is softmax less one-hot. No other file asks which loss a run has. Pure.
+Known by the loss's name; of a plug-in, by its gradient and values when a step was rehearsed; of a user's own
+loop, whose outputs the trainer does not see, by its selectors: they tell labels' places only where the
+gradient of the losses is softmax less one-hot. Pure.
 """
 
 from sbpipe.config import OWN, Config
