@@ -25,6 +25,7 @@ from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.telemetry import Telemetry
 from sbpipe.trainer.steering.health import Health
 from sbpipe.trainer.step_outcome import StepOutcome
+from sbpipe.trainer.stream.score_kind import ScoreKind
 
 STEP_S = 0.07
 BATCH, KEEP, CLASSES = 128, 1 / 3, 10
@@ -71,7 +72,7 @@ class LongRun:
     def __init__(self, path: Path, config: Config, steps: int, *, first_step: int = 0) -> None:
         self._path, self._steps, self._first_step = path, steps, first_step
         self._now = BEGAN
-        self._stream = _stream()
+        self._stream = _stream(config)
         self._events = self._log(TRAINER_EVENTS, "trainer")
         self._spans, self._selector_spans = Spans(), Spans()
         self._selector_events = self._log(SELECTOR_EVENTS.format("simulated-1-0001"), "selector")
@@ -212,7 +213,7 @@ _ANSWER = (
 )
 
 
-def _stream() -> Any:
+def _stream(config: Config) -> Any:
     """What telemetry asks of the stream."""
     return SimpleNamespace(
         batch_size=BATCH,
@@ -224,6 +225,7 @@ def _stream() -> Any:
         yielded=SimpleNamespace(num_kept=0),
         ledger=SimpleNamespace(num_considered=0, num_selected=0, num_trained=0, num_expired=0),
         table=SimpleNamespace(recent=np.zeros(0, np.float32)),
+        kind=ScoreKind(config),
     )
 
 

@@ -1,9 +1,8 @@
-"""The pipeline as a user runs it: two processes, one core each, keep 1/3, a model of 50 ms a step or more.
+"""The pipeline as a user runs it: two processes, one core each, default settings, a model of 50 ms a step.
 
-Three runs of a small residual net, one after the other on the same cores: pipelined, the same with the whole
-weights synced every 8 steps, and in lockstep, where nothing overlaps. Its selector keeps up, but not by much
-in fp32 (scoring three candidates costs four fifths of training on one), so the swings of the keep rate early
-in the run show as idle time.
+Three runs of a small residual net, one after the other on the same cores: pipelined, where keep and precision
+are `auto` and a batch that is late is filled; the same with the whole weights synced every 8 steps; and in
+lockstep, where nothing overlaps, at the keep rate and in the precision that the first one came to.
 """
 
 import json
@@ -25,7 +24,8 @@ def measure() -> list[Row]:
     """Busy ratio, staleness, overhead and the gain of overlapping."""
     run = _run("train.steps=300", *MODEL)
     late = _run("train.steps=150", "sync.interval=8", *MODEL)
-    lockstep = _run("train.steps=100", "mode=lockstep", *MODEL)
+    same = (f"selection.keep={run['keep.last']}", f"selector.precision={run['scoring.precision']}")
+    lockstep = _run("train.steps=100", "mode=lockstep", *same, *MODEL)
     steering_ms = late["trainer.steer_ms"] + late["sync.fast_publish_ms"]
     beside_ms = run["trainer.view_ms"] + run["trainer.dispatch_ms"] + run["trainer.log_ms"]
     gain = (lockstep["train_s"] / lockstep["steps"]) / (run["train_s"] / run["steps"])
@@ -33,6 +33,8 @@ def measure() -> list[Row]:
         Row("pipeline", "step of the small residual net", run["trainer.step_ms"], "ms", at_least=50),
         Row("pipeline", "trainer busy", run["trainer.busy_ratio"], "", at_least=0.95),
         Row("pipeline", "trainer idle", run["trainer.idle_ratio"], "", at_most=0.02),
+        Row("pipeline", "filled once the selector was ready", _late_share(run), ""),
+        Row("pipeline", "keep rate that auto came to", run["keep.last"], ""),
         Row("pipeline", "selector busy", run["selector.busy_ratio"], ""),
         Row("pipeline", "staleness, mean", run["staleness.mean"], "steps", at_most=1.5),
         Row(
@@ -59,6 +61,10 @@ def measure() -> list[Row]:
         Row("pipeline", "publish, of a step", run["sync.snapshot_ms"] / run["trainer.step_ms"], ""),
         Row("pipeline", "time per step, lockstep against pipelined", gain, "×"),
     ]
+
+
+def _late_share(run: dict[str, Any]) -> float:
+    return float(run["fill.late"] / max(1, run["trained"] - run["fill.starting"]))
 
 
 def _run(*settings: str) -> dict[str, Any]:

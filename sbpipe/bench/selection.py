@@ -1,4 +1,4 @@
-"""Selection beside the forward pass: history, cdf, policy, coin and choice, on one core."""
+"""Selection beside the forward pass: history, cdf, residuals, policy, coin and choice, on one core."""
 
 from itertools import count
 
@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from sbpipe.bench.rows import Row, one_core, seconds_per_call
-from sbpipe.config import ModelConfig, SelectionConfig
+from sbpipe.config import LossConfig, ModelConfig, SelectionConfig
 from sbpipe.machine.layout import laid_out, layout_of
 from sbpipe.models import build_model
-from sbpipe.models.residuals import MOST_AXES
+from sbpipe.models.residuals import MOST_AXES, build_residual
 from sbpipe.selection import (
     POLICIES,
     Policy,
@@ -21,6 +21,8 @@ from sbpipe.selection import (
     set_coins,
 )
 
+_CLASSES = (10, MOST_AXES, 1000)
+"""Of which sets are chosen: residuals of more classes than axes are projected."""
 _MOST_SHARE = 0.02
 """Of a ResNet-18 forward pass of the same candidates: what selection may cost."""
 
@@ -31,7 +33,7 @@ def measure() -> list[Row]:
     rows = [
         _row("sb, history 4096", SelectionConfig(policy="sb", history=4096), at_least=2e6),
         *(_row(f"{name}, history 1024", SelectionConfig(policy=name, history=1024)) for name in scored),
-        *(_set_row("spread", axes) for axes in (10, MOST_AXES)),
+        *(sets := [_set_row("spread", classes) for classes in _CLASSES]),
         *(
             _row(f"{name} by class (10)", SelectionConfig(policy=name, history_by="class"))
             for name in ("steady", "topk")
@@ -40,28 +42,35 @@ def measure() -> list[Row]:
         _predicted(50_000, 8),
     ]
     slowest = min(rows, key=lambda row: row.value)
-    share = _forward_rate() / slowest.value
-    return [
-        *rows,
-        Row("selection", f"{slowest.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE),
-    ]
+    forward_rate = _forward_rate()
+    beside = [row for row in rows if row is slowest or row in sets]
+    return [*rows, *(_share_row(row, forward_rate / row.value) for row in beside)]
+
+
+def _share_row(row: Row, share: float) -> Row:
+    return Row("selection", f"{row.what}, of a ResNet-18 forward pass", share, "", at_most=_MOST_SHARE)
 
 
 def _ranks_scores(policy: type[Policy]) -> bool:
     return policy.traits.needs_scores and not policy.traits.chooses_sets
 
 
-def _set_row(name: str, axes: int) -> Row:
-    """A quarter of 512 candidates chosen as a set."""
+def _set_row(name: str, classes: int) -> Row:
+    """A quarter of 512 candidates chosen as a set, from the logits on."""
     policy, rng = build_policy(SelectionConfig(policy=name, keep=0.25)), np.random.default_rng(0)
     assert isinstance(policy, SetPolicy)
-    scores, residuals = np.ones(512, np.float32), rng.normal(size=(512, axes)).astype(np.float32)
+    residual, scores = build_residual(LossConfig()), np.ones(512, np.float32)
+    logits = torch.from_numpy(rng.normal(size=(512, classes)).astype(np.float32))
+    targets = torch.arange(512) % classes
     uniform, due = set_coins(0, 0, 0, 128), np.zeros(512, bool)
-    with one_core():
-        rate = len(scores) / seconds_per_call(
-            lambda: policy.choose_set(scores, residuals, 128, uniform, strength=1.0, due=due)
-        )
-    return Row("selection", f"{name}, 128 of 512, residuals of {axes}", rate, "candidates/s")
+
+    def choose_set() -> None:
+        residuals = residual(logits, targets).numpy()
+        policy.choose_set(scores, residuals, 128, uniform, strength=1.0, due=due)
+
+    with one_core(), torch.inference_mode():
+        rate = len(scores) / seconds_per_call(choose_set)
+    return Row("selection", f"{name}, 128 of 512 of {classes} classes, with residuals", rate, "candidates/s")
 
 
 def _forward_rate() -> float:

@@ -30,11 +30,11 @@ from sbpipe.data import Batch
 from sbpipe.errors import PeerLost
 from sbpipe.link.opening import Listener
 from sbpipe.machine.cores import SpareCores
+from sbpipe.machine.sync_needs import BUSY
 from sbpipe.records import RunEnd
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.setup import Setup, prepare
-from sbpipe.trainer.stream.keep import LOAD
 
 COMMON = {
     "model.name": "small_resnet",
@@ -156,7 +156,7 @@ class Contest:
         """The keep rate that would make the selector busy at the speed it has now, whatever the bounds."""
         speed, period_s = sum(peer.rate or 0.0 for peer in self._engine.roster.ready()), self._engine.period_s
         assert period_s is not None
-        return self._setup.config.train.batch_size / (LOAD * period_s * speed)
+        return self._setup.config.train.batch_size / (BUSY * period_s * speed)
 
     def load(self, what: str) -> list[Row]:
         """The selector's share of busy time, which has a bar where the keep rate is at no bound."""

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,8 +10,9 @@ from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.machine import cores
-from sbpipe.machine.line import Credit, transfer_ms
-from sbpipe.machine.planner import Costs, Forecast, advice, forecast, remedy
+from sbpipe.machine.line import transfer_ms
+from sbpipe.machine.planner import Costs, Forecast, advice, remedy
+from sbpipe.process.forecasting import about_auto, forecasts
 
 HELP = "before you spend: period, idle time, staleness, keep rate and the worth at which it pays"
 DESCRIPTION = """\
@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights-mb", type=float, metavar="X", help="a snapshot (that of the model, if measured)"
     )
+    parser.add_argument(
+        "--ess",
+        type=float,
+        metavar="X",
+        help="worth.ess of a run like it: in runs by steps or seconds keep = auto goes as low, if few pull",
+    )
     parser.add_argument("--worth", type=float, metavar="K", help="k as `sbpipe worth` measured it")
     parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to measure (8)")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -72,13 +78,18 @@ def run(args: argparse.Namespace) -> int:
         return _measure_side(args, config)
     _check(args, config)
     costs_by_precision, sides = _costs(args, config, given)
-    plans = [(precision, costs, forecasts(costs, config)) for precision, costs in costs_by_precision.items()]
+    plans = [
+        (precision, costs, forecasts(costs, config, args.ess))
+        for precision, costs in costs_by_precision.items()
+    ]
     if args.json:
         print(json.dumps(_as_json(plans, sides, config), indent=2))
         return 0
     from sbpipe.show.plan_text import plan_text
 
-    print(plan_text(plans, sides, chosen(costs_by_precision, config)))
+    print(
+        plan_text(plans, sides, chosen(costs_by_precision, config), about_auto=about_auto(config, args.ess))
+    )
     precision = chosen(costs_by_precision, config)
     plan = next(found[0] for name, _, found in plans if name == precision)
     scoring_us = {name: costs.score_us for name, costs in costs_by_precision.items()}
@@ -126,6 +137,8 @@ def _check(args: argparse.Namespace, config: Config) -> None:
             raise ConfigError(flag, value, "must be above 0", "Give the line's rate, or a snapshot's size")
     if args.worth is not None and not 0.0 < args.worth < float("inf"):
         raise ConfigError("--worth", args.worth, "is no worth", "Give the k of `sbpipe worth`: above 0")
+    if args.ess is not None and not 0.0 < args.ess <= 1.0:
+        raise ConfigError("--ess", args.ess, "is no share", "Give the worth.ess of a run: above 0, at most 1")
     if (args.stall_ms or 0.0) > (args.stall_every_ms or float("inf")):
         raise ConfigError("--stall-ms", args.stall_ms, "lasts longer than --stall-every-ms", "Give less")
     if args.link_gbps and args.transfer_ms is not None:
@@ -194,56 +207,6 @@ def _second_speed(trainer: Mapping[str, Any], selector: Mapping[str, Any]) -> fl
     # Equal cores train equally fast; how fast others would is not measured.
     is_alike = (trainer["kind"], trainer["threads"]) == (selector["kind"], selector["threads"])
     return 1.0 if is_alike else None
-
-
-def forecasts(costs: Costs, config: Config) -> list[Forecast]:
-    """What the settings give, and what keep = "auto" would give where they name a rate."""
-    keep, interval = config.selection.keep, config.sync.interval
-    auto = config.bounds_of_auto
-    bounds = auto and (auto.usual, auto.most)
-    every = interval if isinstance(interval, int) else None
-    named = config.selection.keep_rate if bounds is None or isinstance(keep, float) else None
-
-    def lending(costs: Costs, keep: float) -> Credit:
-        return credit_of(costs, keep, config)
-
-    as_set = forecast(costs, keep=named, interval=every, bounds=bounds or (0.0, 1.0), lending=lending)
-    if bounds is None or named is None:
-        return [as_set]
-    return [as_set, forecast(costs, keep=None, interval=every, bounds=bounds, lending=lending)]
-
-
-def credit_of(costs: Costs, keep: float, config: Config) -> Credit:
-    """What the trainer's own rules would have out, with selectors that are alike."""
-    from sbpipe.trainer.pacing import GREATEST_DEPTH
-    from sbpipe.trainer.stream import credit, fleet
-    from sbpipe.trainer.stream.pace import KNOWN_AFTER, Pace
-
-    step_s, rate = costs.loop_ms / 1e3, 1e6 / costs.score_us
-    demand, depth = costs.batch_size / keep, config.sync.depth
-    if not isinstance(depth, int):
-        depth = 1 + min(GREATEST_DEPTH - 1, max(1, math.ceil(2 * costs.latency_ms / costs.loop_ms)))
-    pace = Pace()
-    for step in range(KNOWN_AFTER + 1):
-        pace.started(step * step_s, asked_at=step * step_s)
-    pace.viewed(costs.load_ms / 1e3)
-    ahead = pace.ahead(demand / (rate * costs.selectors)) if config.fills else 0.0
-    base = min(depth, depth - 1 + ahead)
-    if costs.selectors < fleet.MANY:
-        whole = demand * credit.PIECE if ahead else demand
-        in_time = max(rate * step_s, config.score_batch_size) if config.fills else math.inf
-        return Credit(min(whole, in_time), max(base, 1.0))
-    planned = fleet.plan(
-        batch_size=costs.batch_size,
-        keep=keep,
-        rates={str(number): rate for number in range(costs.selectors)},
-        step_s=step_s,
-        is_set=config.selection.traits.chooses_sets,
-    )
-    bound = config.sync.max_staleness
-    most = max(base, bound - config.sync_interval) if bound else math.inf
-    batches = min(most, max(base, planned.ahead + fleet.MARGIN)) if depth > 1 else base
-    return Credit(planned.leases["0"], max(batches, 1.0))
 
 
 def _as_json(

@@ -26,8 +26,8 @@ class SelectionConfig:
     keep: float | str = setting(
         "auto",
         "target share of candidates kept; the exponent of the cdf is 1/keep - 1. auto: pipelined, with a "
-        "policy that names bounds, as many candidates per step as the selectors can score in a step's time; "
-        "else 1/3",
+        "policy that names bounds (spread, steady), as many candidates per step as the selectors can score "
+        "in a step's time; at first, and under a clock throughout, 1/4 with spread; else 1/3",
         words=("auto",),
         low=0.001,
         high=1.0,

@@ -16,6 +16,10 @@ class KeepBounds(NamedTuple):
     """The least where it is not known how few do, or where they are more."""
     most: float
 
+    def least_at(self, effective: float | None) -> float:
+        """The least where this share of the candidates does the pulling; None = not known."""
+        return self.usual if effective is None else min(self.usual, max(self.least, effective))
+
 
 @dataclass(frozen=True)
 class Traits:

@@ -19,9 +19,8 @@ data-parallel training:
 
 What is filled counts as chosen at random: where a share f is, k* - 1 is divided by 1 - f.
 
-"auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds, and as interval the
-least that keeps a publish below 1 % of a step, lets a snapshot arrive before the next, and leaves the
-selector time to apply it.
+"auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds. What it makes of the interval
+is `sync_needs.py`, by which runs decide too.
 """
 
 import math
@@ -29,11 +28,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sbpipe.machine.line import Credit, Line, Passage, filled, passage, staleness, wait_for_later_ms
+from sbpipe.machine.sync_needs import (
+    APPLY_SHARE,
+    BUSY,
+    FOLLOWED_SHARE,
+    LONGEST_INTERVAL,
+    SyncCosts,
+    depth_needed,
+    depth_to_use,
+    interval_needed,
+    interval_to_use,
+)
 
-MARGIN = 0.95
-"""The share of a step that a selector's work should fit in."""
-PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
-"""The share of a step that publishing may take, and of a selector's time that applying has at least."""
 EFFICIENCY = 0.9
 """Data-parallel training on two devices that are alike, where nobody says otherwise."""
 SMALL, LARGE = 1.1, 3.0
@@ -145,7 +151,7 @@ def forecast(
     Without `lending` a selector is always in time with one batch ahead, if it is fast enough.
     """
     if interval is None:
-        interval = interval_needed(costs, keep)
+        interval = interval_reached(costs, keep, bounds)
     if keep is None:
         keep = keep_reached(costs, interval, bounds)
     loop_ms = costs.loop_ms + costs.publish_ms / interval
@@ -196,21 +202,50 @@ def scoring_ms(costs: Costs, keep: float) -> float:
 
 def keep_reached(costs: Costs, interval: int, bounds: Bounds = (0.0, 1.0)) -> float:
     """The keep rate that "auto" settles at: as many candidates as are scored in a step's time."""
-    spare_ms = MARGIN * costs.loop_ms - costs.apply_ms / interval
+    spare_ms = BUSY * costs.loop_ms - costs.apply_ms / interval
     least, most = bounds
     return min(most, max(least, scoring_ms(costs, 1.0) / spare_ms)) if spare_ms > 0.0 else most
 
 
-def interval_needed(costs: Costs, keep: float | None) -> int:
-    """The sync interval that "auto" settles at; with keep "auto" too, scoring takes what it leaves."""
-    loop_ms = costs.loop_ms
-    score_ms = MARGIN * loop_ms if keep is None else scoring_ms(costs, keep)
-    spare_ms = max(MARGIN * loop_ms - score_ms, APPLY_SHARE * max(loop_ms, score_ms))
-    return max(
-        1,
-        math.ceil(costs.publish_ms / (PUBLISH_SHARE * loop_ms)),
-        math.ceil((costs.line.pull_ms + costs.apply_ms) / loop_ms),
-        math.ceil(costs.apply_ms / spare_ms),
+def interval_reached(
+    costs: Costs,
+    keep: float | None,
+    bounds: Bounds = (0.0, 1.0),
+    *,
+    depth: int = 2,
+    max_staleness: int = 0,
+) -> int:
+    """The sync interval that "auto" settles at, decision by decision from 1 on as a run comes to it.
+
+    With keep "auto" too (None), what is scored follows each of them.
+    """
+    interval = 1
+    for _ in range(LONGEST_INTERVAL):
+        rate = keep_reached(costs, interval, bounds) if keep is None else keep
+        needed = max(interval_needed(_sync_costs(costs, rate, keep_follows=keep is None)).values())
+        new = interval_to_use(interval, needed, depth=depth, max_staleness=max_staleness)
+        if new == interval:
+            break
+        interval = new
+    return interval
+
+
+def depth_reached(costs: Costs, *, interval: int, max_staleness: int = 0) -> int:
+    """The depth that "auto" settles at, from 2 on."""
+    needed = depth_needed(_sync_costs(costs, keep=1.0, keep_follows=False))
+    return depth_to_use(2, needed, interval=interval, max_staleness=max_staleness)
+
+
+def _sync_costs(costs: Costs, keep: float, *, keep_follows: bool) -> SyncCosts:
+    """What a run would measure."""
+    return SyncCosts(
+        step_s=costs.loop_ms / 1e3,
+        publish_s=costs.publish_ms / 1e3,
+        apply_s=costs.apply_ms / 1e3,
+        transfer_s=costs.line.pull_ms / 1e3,
+        score_s=scoring_ms(costs, keep) / 1e3,
+        round_trip_s=2 * costs.latency_ms / 1e3,
+        apply_share=FOLLOWED_SHARE if keep_follows else APPLY_SHARE,
     )
 
 

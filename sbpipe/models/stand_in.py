@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from sbpipe import randomness
+from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import MOST_AXES, closed_form
 
 Losses: TypeAlias = Callable[[Any, Any], Tensor]
@@ -101,6 +102,26 @@ def classified(gradients: list[tuple[Tensor, Tensor]]) -> Classified | None:
     """Logits and targets, where the loss is plain cross entropy of one row of logits per example."""
     guess = guessed(gradients)
     return guess[0] if guess is not None and bool(guess[1]) else None
+
+
+def is_cross_entropy(loss: PerExampleLoss, outputs: Any, targets: Any) -> bool:
+    """Whether a loss is plain cross entropy of classes: by its gradient, as above, and by its values.
+
+    Asked with outputs that it has taken before: it may refuse others.
+    """
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+        return False
+    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+        return False
+    with torch.enable_grad():
+        leaf = outputs.detach().float().requires_grad_()
+        losses = loss(leaf.clone(), targets)  # what is no leaf may be written into, as a model's outputs may
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)
+    found = None if gradient is None else classified([(leaf.detach(), gradient)])
+    if found is None or not torch.equal(found.targets, targets.long()):
+        return False
+    wanted = functional.cross_entropy(found.logits, found.targets, reduction="none")
+    return torch.allclose(losses.detach(), wanted, rtol=_NEAR, atol=_NEAR)
 
 
 def residuals_of(losses: Tensor, gradients: list[tuple[Tensor, Tensor]], known: Classified | None) -> Tensor:

@@ -11,10 +11,12 @@ Plans = Sequence[tuple[str, Costs, Sequence[Forecast]]]
 """By precision: what it costs, what the settings give, and what keep = "auto" would."""
 
 
-def plan_text(plans: Plans, sides: Mapping[str, Any], chosen: str) -> str:
-    """All tables."""
+def plan_text(plans: Plans, sides: Mapping[str, Any], chosen: str, *, about_auto: str = "") -> str:
+    """All tables; `about_auto` says how low keep = "auto" goes."""
     costs = next(costs for precision, costs, _ in plans if precision == chosen)
-    return "\n\n".join([_cost_table(costs, sides).as_text(), _plan_table(plans, chosen).as_text()])
+    return "\n\n".join(
+        [_cost_table(costs, sides).as_text(), _plan_table(plans, chosen, about_auto).as_text()]
+    )
 
 
 def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
@@ -39,7 +41,7 @@ def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
     return Table(title, ["what", "costs", ""], rows)
 
 
-def _plan_table(plans: Plans, chosen: str) -> Table:
+def _plan_table(plans: Plans, chosen: str, about_auto: str) -> Table:
     rows = [
         _row(precision + (" *" if precision == chosen and plan is found[0] else ""), costs, plan)
         for precision, costs, found in plans
@@ -49,6 +51,7 @@ def _plan_table(plans: Plans, chosen: str) -> Table:
     header += ["period", "idle", "k*", "filled", "k* filled"]
     notes = [
         "* the settings; a second row of a precision is what keep = auto would settle at",
+        *filter(None, [about_auto]),
         "selector: its work for one step; out: train batches leased or on hand; staleness: steps, on average",
         "candidates: per second, over those of plain training",
         "period, idle, k*: where a batch that is late is waited for",

@@ -70,6 +70,7 @@ class Engine:
             irreducible=job.irreducible,
             has_fast_part=slots.fast is not None,
             sync=self.sync,
+            is_entropy=job.is_entropy,
         )
         self.publisher = Publisher(
             job.model,
@@ -94,7 +95,7 @@ class Engine:
         self._dispatcher = Dispatcher(config, self.stream, port, self._reception, events, spans)
         self._feed = Feed(self._dispatcher, job.examples, spans, job.device)
         self.census = Census(self.stream.table, job.classes, job.num_classes)
-        self.steering = Steering(config, job.classes, events, trained)
+        self.steering = Steering(config, job.classes, events, trained, kind=self.stream.kind)
         self._late: StepOutcome | None = None
         self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
@@ -180,7 +181,10 @@ class Engine:
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
-        self._dispatcher.step_done(self.steering.proposal, self.steering.doubt)
+        steering = self.steering
+        self._dispatcher.step_done(
+            steering.proposal, steering.doubt, labels_look_wrong=steering.labels_look_wrong
+        )
 
     def _publish(self, step: int) -> None:
         begin = time.thread_time()

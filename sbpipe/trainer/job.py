@@ -23,6 +23,8 @@ class Job:
     classes: Classes | None
     fingerprints: dict[str, str]
     irreducible: Floats | None = None
+    is_entropy: bool = False
+    """Whether the losses were found to be plain cross entropy of classes."""
 
     @property
     def device(self) -> torch.device:

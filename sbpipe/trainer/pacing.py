@@ -1,12 +1,10 @@
 """How often weights go out and how far ahead is leased: what is in use now, and what "auto" makes of it.
 
-Decisions are pure functions of measured seconds (`interval_needed`, `depth_needed`, `revised`). `SyncPace` is
-the one place that holds what is in use; `Pacer` measures over some steps and decides. It must not know
-sockets or models.
+What costs ask for is `machine/sync_needs.py`. `SyncPace` is the one place that holds what is in use; `Pacer`
+measures over some steps and decides. It must not know sockets or models.
 """
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +12,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from sbpipe.config import Config
+from sbpipe.machine.sync_needs import (
+    APPLY_SHARE,
+    FOLLOWED_SHARE,
+    SyncCosts,
+    depth_needed,
+    depth_to_use,
+    interval_needed,
+    interval_to_use,
+)
 from sbpipe.records import Part
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.names import stages_of
@@ -24,17 +31,8 @@ log = logging.getLogger("sbpipe.trainer")
 
 WINDOW = 20
 """Steps between two decisions."""
-PUBLISH_SHARE, APPLY_SHARE = 0.01, 0.05
-"""The share of a step that publishing may take, and of the selector's time that applying may at least."""
-SELECTOR_SHARE = 0.95
-"""The share of a step in which the selector should be done."""
-LONGEST_INTERVAL, GREATEST_DEPTH = 64, 8
-MARGIN = 1.5
-"""How far beyond what is in use a need must be to change it: what is measured scatters."""
 IN_A_ROW = 2
 """Decisions that must ask for a change in the same direction: one window may fall into somebody's burst."""
-FOLLOWED_SHARE = 0.2
-"""The share of the selector's time that applying may take where the keep rate follows what is left of it."""
 
 
 @dataclass
@@ -61,56 +59,6 @@ class SyncPace:
         return {Part.WHOLE: self.interval} | ({Part.FAST: self.fast_interval} if is_apart else {})
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Measured means, in seconds."""
-
-    step_s: float
-    """A train step, without waiting and publishing."""
-    publish_s: float = 0.0
-    """A publish, as the loop sees it."""
-    apply_s: float = 0.0
-    """A selector puts new weights to use."""
-    transfer_s: float = 0.0
-    """A snapshot's way over the wire."""
-    score_s: float = 0.0
-    """What the selectors score for one step takes one of them."""
-    round_trip_s: float = 0.0
-    """A lease's way there and its answer's way back, without the work in between."""
-    apply_share: float = APPLY_SHARE
-    """The share of the selector's time that applying may take where scoring leaves none."""
-
-
-# --- what is decided ------------------------------------------------------------------------------
-
-
-def interval_needed(costs: Costs) -> dict[str, float]:
-    """The interval that each limit asks for, by its reason; the greatest counts."""
-    step_s = max(costs.step_s, 1e-9)
-    # Where scoring alone takes the whole step, applying still gets a small share of the selector's time.
-    spare_s = max(SELECTOR_SHARE * step_s - costs.score_s, costs.apply_share * max(step_s, costs.score_s))
-    arrive_s = costs.transfer_s + costs.apply_s
-    return {
-        f"a publish takes {_ms(costs.publish_s)} of a step of {_ms(step_s)}": costs.publish_s
-        / (PUBLISH_SHARE * step_s),
-        f"weights need {_ms(arrive_s)} to arrive, a step {_ms(step_s)}": arrive_s / step_s,
-        f"applying takes {_ms(costs.apply_s)}, and a step leaves {_ms(spare_s)} for it": costs.apply_s
-        / spare_s,
-    }
-
-
-def depth_needed(costs: Costs) -> float:
-    """The steps that pass while a lease and its answer travel; one batch more is leased."""
-    return costs.round_trip_s / max(costs.step_s, 1e-9)
-
-
-def revised(current: int, needed: float, most: int) -> int:
-    """The number to use from now on: what is needed, rounded up, unless what is in use is near enough."""
-    if current * 0.5 < needed <= current * MARGIN:
-        return min(current, most)
-    return min(max(1, math.ceil(needed)), most)
-
-
 def agreed(current: int, needs: Sequence[float]) -> float:
     """What the last decisions agree on: of their needs the nearest to what is in use. That itself, if they
     differ in direction or are too few.
@@ -118,10 +66,6 @@ def agreed(current: int, needs: Sequence[float]) -> float:
     if len(needs) < IN_A_ROW:
         return current
     return min(needs) if min(needs) > current else max(needs) if max(needs) < current else current
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
 
 
 # --- measuring and deciding -----------------------------------------------------------------------
@@ -150,7 +94,7 @@ class Pacer:
         sync, is_free = config.sync, not config.is_clocked and config.selection.traits.needs_scores
         self._has_interval = sync.interval == "auto" and is_free
         self._has_depth = sync.depth == "auto" and not config.is_clocked
-        self._bound = sync.max_staleness or LONGEST_INTERVAL + GREATEST_DEPTH
+        self._max_staleness = sync.max_staleness
         self._mark: _Mark | None = None
         self._scored_s = 0.0
         self._step_times: list[float] = []
@@ -186,19 +130,20 @@ class Pacer:
             self.decide(self._costs())
             self._step_times.clear()
 
-    def decide(self, costs: Costs) -> None:
-        """Revise what is left to "auto", within the bound on staleness: depth + interval - 1."""
-        pace = self._pace
+    def decide(self, costs: SyncCosts) -> None:
+        """Revise what is left to "auto", within the bound on staleness."""
+        pace, bound = self._pace, self._max_staleness
         if self._has_interval:
             reason, needed = max(interval_needed(costs).items(), key=lambda item: item[1])
-            most = max(1, min(LONGEST_INTERVAL, self._bound - pace.depth + 1))
-            self._use("interval", revised(pace.interval, self._agreed("interval", needed), most), reason)
+            needed = self._agreed("interval", needed)
+            new = interval_to_use(pace.interval, needed, depth=pace.depth, max_staleness=bound)
+            self._use("interval", new, reason)
         if self._has_depth:
-            reason = f"a lease and its answer travel {_ms(costs.round_trip_s)}, a step {_ms(costs.step_s)}"
-            most = max(2, min(GREATEST_DEPTH, self._bound - pace.interval + 1))
-            # Two at least: one is trained while the next is scored.
+            step_ms, trip_ms = 1e3 * costs.step_s, 1e3 * costs.round_trip_s
+            reason = f"a lease and its answer travel {trip_ms:.3g} ms, a step {step_ms:.3g} ms"
             needed = self._agreed("depth", 1.0 + depth_needed(costs)) - 1.0
-            self._use("depth", 1 + revised(pace.depth - 1, needed, most - 1), reason)
+            new = depth_to_use(pace.depth, needed, interval=pace.interval, max_staleness=bound)
+            self._use("depth", new, reason)
 
     def _agreed(self, name: str, needed: float) -> float:
         self._needs[name].append(needed)
@@ -231,13 +176,13 @@ class Pacer:
     def _total_score_s(self) -> float:
         return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
 
-    def _costs(self) -> Costs:
+    def _costs(self) -> SyncCosts:
         """Of the last steps. Medians: one that had to wait for a core says nothing of the others."""
         before, self._scored_s = self._scored_s, self._total_score_s()
         ready, mean = self._roster.ready(), self._roster.mean
         trips = [trip for peer in ready for trip in peer.round_trips]
         publishes = sorted(self._publish_times)
-        return Costs(
+        return SyncCosts(
             step_s=median(self._step_times),
             # The lower quartile: a publish wakes the dispatcher's thread, which often takes the core at once.
             publish_s=publishes[len(publishes) // 4] if publishes else 0.0,

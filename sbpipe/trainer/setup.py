@@ -64,6 +64,8 @@ class Setup:
     spans: Spans
     irreducible: Floats | None = None
     metric: Metric | None = None
+    is_entropy: bool = False
+    """Whether the losses were found to be plain cross entropy of classes."""
     notes: tuple[str, ...] = ()
     """What a user shall know of how it was built."""
 
@@ -86,6 +88,7 @@ class Setup:
             classes=train.classes,
             fingerprints=self.fingerprints,
             irreducible=self.irreducible,
+            is_entropy=self.is_entropy,
         )
 
     def evaluate(self, goes_on: Callable[[], bool] = lambda: True) -> Evaluation | None:
@@ -179,7 +182,9 @@ def prepare(
         # One that is cut up moves share by share: the whole may not fit a device.
         model = model if num_ranks > 1 and config.train.shard != "none" else placed(model, device)
         train_step = make_step(config, model, loss, spans)
-        train_step.rehearse(*data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0))
+        is_entropy = train_step.rehearse(
+            *data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0)
+        )
         _rehearse_evaluation(config, data, model, metric)
     except (RuntimeError, MemoryError) as error:
         data.train.close()
@@ -193,7 +198,9 @@ def prepare(
         ) from None
     _check_length(config, data.train.num_examples)
     refuse_forgetting(config, data.train.num_examples)
-    return Setup(config, device, data, loss, train_step, manifest, spans, irreducible, metric, notes)
+    return Setup(
+        config, device, data, loss, train_step, manifest, spans, irreducible, metric, is_entropy, notes
+    )
 
 
 def _model_of(config: Config, data: Data, *, is_resumed: bool) -> tuple[nn.Module, str]:

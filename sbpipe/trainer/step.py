@@ -12,6 +12,7 @@ from sbpipe.machine import copies
 from sbpipe.machine.layout import layout_of
 from sbpipe.models.calling import called
 from sbpipe.models.losses import PerExampleLoss, check_loss
+from sbpipe.models.stand_in import is_cross_entropy
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.checkpoint import Beside
 from sbpipe.trainer.ema import Ema
@@ -186,8 +187,11 @@ class TrainStep:
         if self.ema is not None:
             self.ema.model.load_state_dict(state["ema"])
 
-    def rehearse(self, inputs: Any, targets: Any) -> None:
-        """A pass forward and back without a trace: a wrong loss or too little memory shows before a run."""
+    def rehearse(self, inputs: Any, targets: Any) -> bool:
+        """A pass forward and back without a trace: a wrong loss or too little memory shows before a run.
+
+        Whether the loss is plain cross entropy of classes.
+        """
         # What a step holds at one time: the first part of the batch is the largest.
         if self._config.train.accumulate > 1:
             first = _parts(len(inputs), self._config.train.accumulate)[0]
@@ -203,6 +207,7 @@ class TrainStep:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
+        return is_cross_entropy(self._loss, outputs, targets)
 
 
 def _parts(number: int, count: int) -> list[slice]:

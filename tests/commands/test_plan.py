@@ -43,8 +43,25 @@ def test_keep_of_the_settings_is_forecast_beside_what_auto_would_choose(
     assert row["auto"]["keep"] == pytest.approx(0.5), "the greatest that the policy names"
 
 
+def test_the_share_that_does_the_pulling_says_how_low_keep_auto_goes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--step-ms", "31", "--score-us", "1", "--set", "train.steps=100")
+    (row,) = json.loads(told(capsys, *flags, "--ess", "0.18", "--json"))["rows"]
+    assert row["plan"]["keep"] == pytest.approx(0.18)
+    assert "--ess" in told(capsys, *flags)
+
+
 @pytest.mark.parametrize(
-    "flags", [("--step-ms", "-1"), ("--score-us", "0"), ("--selectors", "0"), ("--worth", "-1")]
+    "flags",
+    [
+        ("--step-ms", "-1"),
+        ("--score-us", "0"),
+        ("--selectors", "0"),
+        ("--worth", "-1"),
+        ("--ess", "0"),
+        ("--ess", "1.1"),
+    ],
 )
 def test_costs_that_are_none_are_refused(flags: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=flags[0]):

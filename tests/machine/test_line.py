@@ -7,10 +7,10 @@ import pytest
 from support.slow_line import FarRun
 from support.slow_line import Line as FarLine
 
-from sbpipe.commands.plan import credit_of
 from sbpipe.config import resolve
 from sbpipe.machine.line import Credit, Line, filled, mean_ceil, passage, staleness, transfer_ms
 from sbpipe.machine.planner import Costs, forecast
+from sbpipe.process.forecasting import credit_of
 
 BATCH, KEEP, STEP_MS = 128, 0.25, 100.0
 SETTINGS = {"selection.keep": KEEP, "train.batch_size": BATCH, "sync.depth": 2}
@@ -92,7 +92,9 @@ def test_a_run_meets_the_staleness_and_the_fills_that_were_forecast(
     config = resolve(SETTINGS | {"train.steps": 10**6})
     costs = Costs(BATCH, STEP_MS, 1e6 / speed, load_ms=5.0, selectors=count)
     costs = replace(costs, latency_ms=line.latency_ms, transfer_ms=line.transfer_ms)
-    plan = forecast(costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, config))
+    plan = forecast(
+        costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, 1, config)
+    )
     far = FarLine(line.latency_ms / 1e3, line.transfer_ms / 1e3)
     run = FarRun(config, [speed] * count, far, step_s=STEP_MS / 1e3)
     run.scatter(0.1, 0.0, seed=0)
@@ -107,7 +109,9 @@ def test_at_100_ms_both_are_as_forecast_too(count: int) -> None:
     speed = 1.5 * BATCH / KEEP / (STEP_MS / 1e3) / count
     config = resolve(SETTINGS | {"train.steps": 10**6})
     costs = Costs(BATCH, STEP_MS, 1e6 / speed, load_ms=5.0, selectors=count, latency_ms=100.0)
-    plan = forecast(costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, config))
+    plan = forecast(
+        costs, keep=KEEP, interval=1, lending=lambda costs, keep: credit_of(costs, keep, 1, config)
+    )
     run = FarRun(config, [speed] * count, FarLine(0.1), step_s=STEP_MS / 1e3)
     run.scatter(0.1, 0.0, seed=0)
     run.run(60)
@@ -119,8 +123,8 @@ def test_at_100_ms_both_are_as_forecast_too(count: int) -> None:
 def test_the_credit_is_what_the_trainers_own_rules_give() -> None:
     config = resolve(SETTINGS)
     eight = Costs(BATCH, STEP_MS, 8 * 130.0, load_ms=5.0, selectors=8)
-    assert credit_of(eight, KEEP, config) == Credit(256, 4.0), "seven are needed: 3.5 batches... and one"
+    assert credit_of(eight, KEEP, 1, config) == Credit(256, 4.0), "seven are needed: 3.5 batches... and one"
     far = replace(eight, selectors=1, score_us=130.0, latency_ms=150.0)
     deep = resolve(SETTINGS | {"sync.depth": "auto"})
-    assert credit_of(far, KEEP, config).batches == 1.5
-    assert credit_of(far, KEEP, deep).batches == 1 + math.ceil(300 / 100) - 1 + 0.5
+    assert credit_of(far, KEEP, 1, config).batches == 1.5
+    assert credit_of(far, KEEP, 1, deep).batches == 1 + math.ceil(300 / 100) - 1 + 0.5

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpipe.machine.line import Credit
-from sbpipe.machine.planner import Costs, advice, forecast, interval_needed, keep_reached, remedy
+from sbpipe.machine.planner import (
+    Costs,
+    advice,
+    depth_reached,
+    forecast,
+    interval_reached,
+    keep_reached,
+    remedy,
+)
 
 FAST = Costs(batch_size=100, step_ms=100.0, score_us=200.0)
 """Scoring a batch's worth of candidates takes 20 ms: 80 ms at keep 1/4."""
@@ -55,10 +63,32 @@ def test_with_keep_auto_nobody_waits_unless_nothing_is_left_to_choose(
 
 
 def test_interval_auto_follows_the_dearest_of_publish_arrival_and_apply() -> None:
-    assert interval_needed(FAST, 0.25) == 1
-    assert interval_needed(replace(FAST, publish_ms=7.5), 0.25) == 8
-    assert interval_needed(replace(FAST, transfer_ms=350.0), 0.25) == 4
-    assert interval_needed(replace(FAST, apply_ms=60.0), 0.25) == 4  # of 95 - 80 ms that are left
+    assert interval_reached(FAST, 0.25) == 1
+    assert interval_reached(replace(FAST, publish_ms=7.5), 0.25) == 8
+    assert interval_reached(replace(FAST, transfer_ms=350.0), 0.25) == 4
+    assert interval_reached(replace(FAST, apply_ms=60.0), 0.25) == 4  # of 95 - 80 ms that are left
+
+
+def test_a_need_near_what_is_in_use_changes_no_interval() -> None:
+    assert interval_reached(replace(FAST, publish_ms=1.4), 0.25) == 1
+    assert interval_reached(replace(FAST, publish_ms=1.6), 0.25) == 2
+
+
+def test_with_keep_auto_applying_may_take_a_fifth_of_the_selectors_time_and_keep_makes_room_for_more() -> (
+    None
+):
+    busy = replace(FAST, score_us=250.0, apply_ms=15.0)
+    assert interval_reached(busy, 0.25) == 3  # scoring takes the whole step: a twentieth is left
+    assert interval_reached(busy, None, (0.25, 0.5)) == 1
+    assert interval_reached(replace(busy, apply_ms=40.0), None, (0.25, 0.5)) == 1, "fewer are scored"
+    assert interval_reached(replace(busy, apply_ms=40.0), None, (0.25, 0.25)) == 2
+
+
+def test_interval_and_depth_stay_within_the_bound_on_staleness() -> None:
+    far = replace(FAST, publish_ms=50.0, latency_ms=400.0)
+    assert (interval_reached(far, 0.25), depth_reached(far, interval=1)) == (50, 8)
+    assert interval_reached(far, 0.25, max_staleness=5) == 4
+    assert depth_reached(far, interval=1, max_staleness=5) == 5
 
 
 def test_staleness_grows_with_the_interval_and_the_transfer() -> None:

@@ -3,7 +3,9 @@
 import math
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ from torch.nn import functional
 
 from sbpipe.config import LossConfig
 from sbpipe.errors import ConfigError, ModelError
-from sbpipe.models.losses import LOSSES, build_loss, check_loss
+from sbpipe.models.losses import LOSSES, PerExampleLoss, build_loss, check_loss
+from sbpipe.models.stand_in import is_cross_entropy
 
 
 def logits(*shape: int) -> Tensor:
@@ -132,6 +135,68 @@ def test_a_users_loss_is_computed_in_float32(tmp_path: Path, monkeypatch: pytest
         loss, torch.ones(2, 1, dtype=torch.bfloat16, requires_grad=True), torch.tensor([0.999, 3.0])
     )
     assert losses.tolist() == pytest.approx([0.001, 2.0], rel=1e-3)
+
+
+def entropy(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return functional.cross_entropy(outputs, targets.long(), reduction="none", **options)
+
+
+def by_hand(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.logsumexp(1) - outputs.gather(1, targets.long()[:, None])[:, 0]
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = entropy(outputs, targets)
+    return (1.0 - torch.exp(-losses)) ** 2 * losses
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_entropy"),
+    [
+        (entropy, True),
+        (by_hand, True),
+        (partial(entropy, label_smoothing=0.05), False),
+        (partial(entropy, weight=torch.tensor([1.0, 1.0, 2.0, 1.0])), False),
+        (focal, False),
+        (lambda outputs, targets: 0.5 * entropy(outputs, targets), False),
+        (lambda outputs, targets: 0.5 + entropy(outputs, targets), False),
+        (lambda outputs, targets: entropy(outputs.sub_(1.0), targets), True),
+        (build_loss(LossConfig(name="bce")), False),
+        (build_loss(LossConfig(name="mse")), False),
+    ],
+)
+def test_a_loss_is_known_for_cross_entropy_by_its_gradient_and_values(
+    loss: PerExampleLoss, is_entropy: bool
+) -> None:
+    # A model may begin with zeros: of them a smoothed loss has the same values.
+    for outputs in (torch.zeros(6, 4), 3.0 * logits(6, 4)):
+        assert is_cross_entropy(loss, outputs, torch.arange(6, dtype=torch.int32) % 4) == is_entropy
+
+
+def test_a_loss_that_takes_probabilities_is_asked_with_no_other_numbers() -> None:
+    def of_probabilities(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy(
+            outputs, functional.one_hot(targets, 4).float(), reduction="none"
+        ).mean(1)
+
+    assert not is_cross_entropy(of_probabilities, logits(6, 4).softmax(1), torch.arange(6) % 4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [
+        (torch.zeros(6, 4), torch.full((6,), -100)),
+        (torch.zeros(6, 4), torch.zeros(6, 4)),
+        (torch.zeros(6, 4, 2), torch.zeros(6, 2, dtype=torch.int64)),
+        (torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)),
+        ({"logits": torch.zeros(6, 4)}, torch.zeros(6, dtype=torch.int64)),
+    ],
+    ids=["left out", "dense", "pixels", "one class", "a dict"],
+)
+def test_what_is_no_row_of_logits_per_class_label_is_no_cross_entropy_of_classes(
+    outputs: Any, targets: Tensor
+) -> None:
+    assert not is_cross_entropy(entropy, outputs, targets)
 
 
 def test_a_loss_that_does_not_exist_is_named() -> None:

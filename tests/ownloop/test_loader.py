@@ -241,6 +241,7 @@ def test_wrong_labels_are_passed_over_where_the_losses_are_cross_entropy(
     summary = loader.close()
     assert (summary["selection.passed_over"] > 500) == (not is_scaled)
     assert (summary["selection.label_doubt"] is not None) == (not is_scaled)
+    assert (summary["worth.ess"] is not None) == (not is_scaled)
 
 
 # --- state ----------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class SimulatedRun:
         self.filler = Filler(self.stream, Fallback(config, self.stream.order, self.stream.table))
         self.selectors = [self._selector(str(k), speed) for k, speed in enumerate(speeds)]
         self.now = self.waited_s = 0.0
-        self.labels_are_doubted = False
+        self.labels_look_wrong = False
         self.jitter, self._rng = 0.0, np.random.default_rng(0)
         self.batches: list[TrainBatch] = []
         self.changes: list[int] = []
@@ -139,6 +139,17 @@ class SimulatedRun:
         self.jitter, self._rng = jitter, np.random.default_rng(seed)
         for number, one in enumerate(self.selectors):
             one.jitter, one.delay_s, one.rng = jitter, delay_s, np.random.default_rng((seed, number))
+
+    def resumed(self) -> "SimulatedRun":
+        """Another process that goes on from here, with selectors like these."""
+        speeds = [one.speed for one in self.selectors]
+        again = SimulatedRun(self.config, speeds, step_s=self.step_s, view_s=self.view_s)
+        again.stream.restore(self.stream.state())
+        again.stream.versions.offer(Part.WHOLE, again.stream.steps_done)
+        again._follower.restored()
+        for one, before in zip(again.selectors, self.selectors, strict=True):
+            one.hard = before.hard
+        return again
 
     def step(self) -> None:
         """One step of the loop, and all that happens meanwhile."""
@@ -166,7 +177,7 @@ class SimulatedRun:
         self.stream.versions.offer(Part.WHOLE, self.stream.steps_done)
         before = self.stream.keep
         self._call_the_roll()
-        self._follower.step_done(labels_are_doubted=self.labels_are_doubted)
+        self._follower.step_done(labels_look_wrong=self.labels_look_wrong)
         if self.stream.keep != before:
             self.changes.append(self.stream.steps_done)
         self._grant()

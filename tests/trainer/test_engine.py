@@ -1,17 +1,21 @@
 """The engine serves any loop: one of a few lines ends with the weights of ours, also when cut in two."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.runs import small, train_inline
 
 from sbpipe.config import Config
+from sbpipe.link.faults import FaultyPort
+from sbpipe.link.ports import Port
 from sbpipe.process import roles
 from sbpipe.process.inline import INLINE
-from sbpipe.records import RunEnd
+from sbpipe.records import RunEnd, Selection
 from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.setup import Setup, prepare
@@ -21,10 +25,11 @@ from sbpipe.weights.manifest import digest
 POLICIES = ("sb", "steady", "random")
 
 
-def engine_for(setup: Setup) -> Engine:
-    """An engine whose selector answers in this process."""
+def engine_for(setup: Setup, wrap: Callable[[Port], Port] = lambda port: port) -> Engine:
+    """An engine whose selector answers in this process, over a port that `wrap` may make worse."""
     events, slots = EventLog(None, "trainer"), setup.slots()
-    engine = Engine(setup.job(), roles.inline_port(setup, slots, events), slots, events, setup.spans)
+    port = wrap(roles.inline_port(setup, slots, events))
+    engine = Engine(setup.job(), port, slots, events, setup.spans)
     engine.admit(INLINE, "cpu")
     return engine
 
@@ -83,3 +88,29 @@ def test_any_loop_is_told_when_its_losses_are_no_longer_numbers() -> None:
         engine.take_losses(prepared.batch, torch.full((16,), float("nan")), prepared.targets)
     engine.stop(RunEnd.FAILED)
     engine.close()
+
+
+@pytest.mark.parametrize(("wrong", "keep"), [(None, 1 / 8), (0.2, 1 / 4)])
+def test_wrong_labels_keep_the_rate_at_its_usual_bound_also_where_nothing_is_done_about_them(
+    wrong: float | None, keep: float
+) -> None:
+    config = small(
+        selection__policy="spread", selection__trust=False, selection__late="fill", train__steps=30
+    )
+    setup = prepare(config)
+    # A selector that is said to be fast and never gets a word: batches are filled, and its speed stays.
+    engine = engine_for(setup, lambda port: FaultyPort(port, 0, drop=1.0))
+    engine.roster.peers[INLINE].rate = 1e12
+    scores = np.where(np.arange(400) % 20, 1e-4, 3.0).astype(np.float32)
+    engine.stream.table.record(
+        np.arange(400), Selection(0, 0, scores, np.empty(0, np.int32), np.ones(400, np.float32))
+    )
+    state = engine.steering.state()
+    state["trust"]["labels"] |= {"num_classes": 10, "wrong": wrong}
+    engine.steering.restore(state)
+    engine.begin()
+    engine.start()
+    train(setup, engine, 0, 30, 30)
+    engine.stop(RunEnd.FINISHED)
+    engine.close()
+    assert engine.stream.keep == keep

@@ -115,9 +115,18 @@ def test_a_fast_selector_is_asked_for_more_candidates_where_few_are_still_hard(
     run.selectors[0].hard = hard
     run.run(100)
     assert run.stream.keep == pytest.approx(goal, rel=0.2)
-    run.labels_are_doubted = True
+    run.labels_look_wrong = True
     run.run(50)
     assert run.stream.keep == 1 / 4, "wrong labels pull, too"
+
+
+def test_a_rate_below_its_usual_bound_stays_there_when_a_run_is_resumed() -> None:
+    run = SimulatedRun(pipelined(), [speed_for(1 / 16)], step_s=STEP_S, view_s=0.005)
+    run.selectors[0].hard = 0.18
+    run.run(100)
+    for _ in range(8):  # wherever the turn of the rate is when it is cut
+        run.step()
+        assert max(rates(run.resumed(), 16)) < 0.23
 
 
 def test_it_stays_within_the_bounds_of_the_policy_and_ignores_small_changes() -> None:

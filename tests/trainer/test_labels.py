@@ -14,7 +14,8 @@ from support.runs import events_of, small, train_inline, train_over, train_over_
 
 from sbpipe.config import Config, resolve
 from sbpipe.link.faults import FaultyPort
-from sbpipe.records import Lease, Part, Predicted, Selection
+from sbpipe.records import Lease, Part, Predicted, Selection, TrainBatch
+from sbpipe.runs.events import EventLog
 from sbpipe.scoring.places import places_of
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.steering.labels import (
@@ -27,10 +28,12 @@ from sbpipe.trainer.steering.labels import (
     is_blind,
     trusted,
 )
+from sbpipe.trainer.steering.steering import Steering
 from sbpipe.trainer.steering.trust import LEARNING, Trust
+from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.fallback import Fallback
-from sbpipe.trainer.stream.fill import Filler
+from sbpipe.trainer.stream.fill import MOST_PASSES, Filler
 from sbpipe.trainer.stream.stream import Stream
 
 
@@ -183,6 +186,27 @@ def test_it_goes_on_from_a_checkpoint_as_if_nothing_had_happened() -> None:
     assert second.state() == whole.state()
 
 
+def steering_after(wrong: float, **given: object) -> Steering:
+    """Steering once a share of the labels has been seen to be wrong."""
+    config = resolve({key.replace("__", "."): value for key, value in given.items()})
+    steering, candidates = Steering(config, np.arange(100) % 10, EventLog(None, "trainer")), Candidates()
+    losses, ids, nobody = torch.linspace(0.5, 2.0, 8), np.arange(8), np.zeros(8, bool)
+    for step in range(LEARNING + 40):
+        chances = np.full(8, 0.25, np.float32)
+        batch = TrainBatch(step, ids, 0 * ids, losses.numpy(), chances, 0 * ids, 0 * ids, 0, chances, nobody)
+        told = Predicted(np.full(10, 51, np.int32), candidates.count(wrong))
+        steering.observe(StepOutcome(batch, losses, torch.empty(0), lambda *_: []), [told])
+    return steering
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_labels_look_wrong_also_where_nothing_is_done_about_it(trust: bool) -> None:
+    steering = steering_after(0.4, selection__trust=trust)
+    assert steering.labels_look_wrong, "and the keep rate goes no lower for them"
+    assert (steering.doubt is not None) == trust
+    assert not steering_after(0.0, selection__trust=trust).labels_look_wrong
+
+
 def write_pictures(path: Path) -> None:
     """Ten classes, each a bright column of its own in noise: learnt within a few dozen steps."""
     rng, arrays = np.random.default_rng(0), {}
@@ -240,6 +264,23 @@ def test_a_run_with_many_wrong_labels_passes_them_over_and_says_why_and_a_clean_
         assert summary["selection.passed_over"] == 0
         assert "goes by its scores all the same" in told[0]
         assert "perhaps worse" in summary["verdict.headline"]
+
+
+def test_a_plug_in_that_gives_cross_entropy_is_known_for_it(
+    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_entropy.py").write_text(
+        "from torch.nn import functional\n"
+        "def loss(outputs, targets):\n"
+        "    return functional.cross_entropy(outputs, targets.long(), reduction='none')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = mislabelled(
+        tmp_path, 0.4, mode="inline", selection__policy="spread", loss__name="plain_entropy:loss"
+    )
+    summary = train_inline(config, run_path)
+    assert summary["selection.passed_over"] > 500
+    assert 0.0 < summary["worth.ess"] < 1.0
 
 
 @pytest.mark.slow
@@ -330,16 +371,31 @@ def test_under_a_lag_a_lease_goes_by_what_was_known_so_many_steps_before() -> No
     assert again.num_passed_over == stream.num_passed_over
 
 
-def test_a_fill_passes_over_the_doubted_too() -> None:
-    config = small(selection__late="fill", train__steps=0, train__epochs=3.0, train__batch_size=16)
+def filled_beside(last_scores: NDArray[np.float32]) -> tuple[Stream, Filler]:
+    """A stream without an end and without a selector, whose first batch was trained: now these were the last
+    scores, and labels are doubted.
+    """
+    config = small(selection__late="fill", train__steps=10**6, train__batch_size=16)
     stream = Stream(config, 64)
     stream.versions.offer(Part.WHOLE, 0)
     filler = Filler(stream, Fallback(config, stream.order, stream.table))
-    scores = np.where(np.arange(64) % 3, 1.0, 3.0).astype(np.float32)
     nobody = np.empty(0, np.int32)
-    stream.table.record(np.arange(64), Selection(0, 0, scores, nobody, np.ones(64, np.float32)))
+    stream.table.record(np.arange(64), Selection(0, 0, last_scores, nobody, np.ones(64, np.float32)))
     filler.fill()
     finish(stream, 0.1, Doubt(0.8, 2.0))
+    return stream, filler
+
+
+def test_a_fill_passes_over_the_doubted_too() -> None:
+    stream, filler = filled_beside(np.where(np.arange(64) % 3, 1.0, 3.0).astype(np.float32))
     filler.fill()
     assert stream.ready[0].is_fill.all()
     assert (stream.ready[0].example_ids % 3).all()
+
+
+def test_a_fill_ends_where_every_candidate_is_doubted() -> None:
+    stream, filler = filled_beside(np.full(64, 3.0, np.float32))
+    before, rate = stream.ledger.num_considered, stream.keep
+    assert filler.fill() == 16
+    assert stream.ledger.num_considered - before <= (MOST_PASSES + 1) * 16 / rate
+    assert stream.ready[0].is_fill.all()

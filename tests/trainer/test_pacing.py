@@ -1,28 +1,20 @@
 """How often weights go out and how far ahead is leased: decided from numbers, within bounds, and kept."""
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.runs import events_of, small, train_over
 
 from sbpipe.config import resolve
+from sbpipe.machine import sync_needs
+from sbpipe.machine.sync_needs import SyncCosts
 from sbpipe.records import Part, SelectorStats
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer import pacing
-from sbpipe.trainer.pacing import (
-    FOLLOWED_SHARE,
-    WINDOW,
-    Costs,
-    Pacer,
-    SyncPace,
-    agreed,
-    depth_needed,
-    interval_needed,
-    revised,
-)
+from sbpipe.trainer.pacing import WINDOW, Pacer, SyncPace, agreed
 from sbpipe.trainer.serving.peers import Peer, Roster
 
 
@@ -34,49 +26,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def needed(**costs: float) -> float:
-    return max(interval_needed(Costs(**costs)).values())
-
-
-def test_publishing_may_take_a_hundredth_of_the_time() -> None:
-    assert needed(step_s=0.1, publish_s=0.001) == pytest.approx(1.0)
-    assert needed(step_s=0.1, publish_s=0.008) == pytest.approx(8.0)
-
-
-def test_weights_go_out_no_more_often_than_they_arrive() -> None:
-    assert needed(step_s=0.1, transfer_s=0.3, apply_s=0.05) == pytest.approx(3.5)
-
-
-def test_applying_fits_into_what_scoring_leaves_of_a_step() -> None:
-    assert needed(step_s=0.1, apply_s=0.04, score_s=0.075) == pytest.approx(2.0)
-
-
-def test_a_selector_without_time_to_spare_applies_in_a_twentieth_of_its_time() -> None:
-    assert needed(step_s=0.1, apply_s=0.04, score_s=0.4) == pytest.approx(2.0)
-
-
-def test_more_is_leased_where_the_way_takes_longer_than_a_step() -> None:
-    assert depth_needed(Costs(step_s=0.1, round_trip_s=0.24)) == pytest.approx(2.4)
-
-
-@pytest.mark.parametrize(
-    ("current", "need", "new"),
-    [
-        (1, 0.2, 1),
-        (1, 1.4, 1),
-        (1, 1.6, 2),
-        (8, 5.0, 8),
-        (8, 11.0, 8),
-        (8, 13.0, 13),
-        (8, 3.5, 4),
-        (8, 0.0, 1),
-    ],
-)
-def test_what_is_in_use_stays_while_it_is_near_enough(current: int, need: float, new: int) -> None:
-    assert revised(current, need, 64) == new
-    assert revised(new, need, 64) == new, "a decision does not undo itself"
 
 
 @pytest.mark.parametrize(
@@ -95,16 +44,13 @@ def test_a_change_must_be_asked_for_twice_in_a_row(current: int, needs: list[flo
 
 def test_a_burst_of_others_on_the_machine_changes_nothing() -> None:
     pacer, pace = pacer_of(EventLog(None, "trainer"), sync__interval="auto", sync__depth="auto")
-    quiet, burst = Costs(step_s=0.1, publish_s=0.0005), Costs(step_s=0.1, publish_s=0.005, round_trip_s=0.3)
+    quiet, burst = (
+        SyncCosts(step_s=0.1, publish_s=0.0005),
+        SyncCosts(step_s=0.1, publish_s=0.005, round_trip_s=0.3),
+    )
     for costs in (quiet, burst, quiet, burst, quiet):
         pacer.decide(costs)
         assert (pace.interval, pace.depth) == (1, 2)
-
-
-def test_where_keep_follows_applying_may_take_a_fifth_of_the_selectors_time() -> None:
-    busy = Costs(step_s=0.1, apply_s=0.02, score_s=0.09)
-    assert max(interval_needed(busy).values()) == pytest.approx(4.0)
-    assert max(interval_needed(replace(busy, apply_share=FOLLOWED_SHARE)).values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("cpu_s", "interval"), [(0.0002, 1), (None, 50)])
@@ -126,18 +72,13 @@ def test_a_publish_that_waits_for_its_core_is_judged_by_its_processor_time(
     assert pace.interval == interval
 
 
-def test_nothing_exceeds_its_bound() -> None:
-    assert revised(1, 1e9, 64) == 64
-    assert revised(8, 8.0, 3) == 3
-
-
 def pacer_of(events: EventLog, **given: object) -> tuple[Pacer, SyncPace]:
     config = resolve({key.replace("__", "."): value for key, value in given.items()})
     pace = SyncPace.of(config)
     return Pacer(config, pace, Spans(), Roster(lost_after_s=1.0, hung_after_s=1.0), events), pace
 
 
-SLOW_WIRE = Costs(step_s=0.01, transfer_s=0.2, round_trip_s=0.05)
+SLOW_WIRE = SyncCosts(step_s=0.01, transfer_s=0.2, round_trip_s=0.05)
 
 
 def test_a_decision_is_an_event_with_its_reason(tmp_path: Path) -> None:
@@ -207,6 +148,17 @@ def test_the_ways_of_leases_can_be_read_while_answers_come() -> None:
     assert list(peer.round_trips) == pytest.approx([0.1 * at for at in range(5, 21)])
 
 
+def test_selectors_can_be_looked_through_while_one_leaves() -> None:
+    roster = Roster(lost_after_s=1.0, hung_after_s=1.0)
+    for name in "abc":
+        roster.add(Peer(name, "cpu", is_ready=True))
+    read = iter(roster.peers.values())
+    first = next(read)
+    roster.remove("b")
+    assert [peer.name for peer in (first, *read)] == ["a", "b", "c"]
+    assert list(roster.peers) == ["a", "c"]
+
+
 def test_of_a_selector_that_is_gone_only_what_totals_need_is_kept() -> None:
     roster, peer = Roster(lost_after_s=1.0, hung_after_s=1.0), Peer("a", "cuda:1", is_ready=True)
     gone = weakref.ref(peer)
@@ -223,7 +175,7 @@ def test_of_a_selector_that_is_gone_only_what_totals_need_is_kept() -> None:
 def test_a_run_publishes_less_often_from_the_decision_on(
     run_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "PUBLISH_SHARE", 1e-9)  # whatever a publish takes, it is too much
+    monkeypatch.setattr(sync_needs, "PUBLISH_SHARE", 1e-9)  # whatever a publish takes, it is too much
     config = small(sync__interval="auto", train__steps=3 * WINDOW, sync__max_staleness=9)
     summary = train_over(config, run_path)
     (event,) = events_of(run_path, "auto")

@@ -10,7 +10,6 @@ from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans, Stages
 from sbpipe.runs.thinning import Thinner, Turn
-from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.step_numbers import StepNumbers, numbers_of
@@ -241,14 +240,7 @@ class Telemetry:
 
     def _worth(self, name: str) -> dict[str, float | None]:
         """How unlike the last candidates are, and the standard error of that."""
-        loss = self._config.loss
-        norms = residual_norms(
-            self._stream.table.recent,
-            loss=loss.name,
-            by=self._config.selection.score,
-            label_smoothing=loss.label_smoothing,
-        )
-        found = effective_share(norms)
+        found = self._stream.kind.effective(self._stream.table.recent)
         return {name: found.share if found else None, f"{name}_error": found.error if found else None}
 
     # --- summary ----------------------------------------------------------------------------------

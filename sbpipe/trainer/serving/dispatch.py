@@ -111,11 +111,11 @@ class Dispatcher:
             self._changed.notify_all()
         self._port.wake()
 
-    def step_done(self, strength: float = 1.0, doubt: Doubt | None = None) -> None:
+    def step_done(self, strength: float, doubt: Doubt | None, *, labels_look_wrong: bool) -> None:
         """The loop has finished a step; leases granted from now on choose like this."""
         with self._changed:
             self._stream.finish_step(strength, doubt)
-            self._follower.step_done(labels_are_doubted=doubt is not None)
+            self._follower.step_done(labels_look_wrong=labels_look_wrong)
             # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
             # thread, begins at once: a turn of it less on the loop's core.
             if self._config.is_clocked:

@@ -4,7 +4,6 @@
 
 from sbpipe.config import Config
 from sbpipe.runs.events import EventLog
-from sbpipe.selection.worth import effective_share, residual_norms
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.stream import fleet
 from sbpipe.trainer.stream.keep import TURN, KeepControl
@@ -17,7 +16,7 @@ class SpeedFollower:
 
     def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
         self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
-        self._config, self._fills, self._least = config, config.fills, fleet.least_of(config)
+        self._fills, self._least = config.fills, fleet.least_of(config)
         bounds = config.keep_bounds
         self._control = KeepControl(stream.keep, bounds, stream.batch_size)
         self._goes_lower = bounds is not None and bounds.least < bounds.usual
@@ -33,13 +32,15 @@ class SpeedFollower:
         elif len(self._roster.peers) >= fleet.MANY:
             stream.step_s = self._pace.period_s
 
-    def step_done(self, *, labels_are_doubted: bool = False) -> None:
+    def step_done(self, *, labels_look_wrong: bool = False) -> None:
         """Aim at another keep rate where speeds have changed, or the share of the candidates that counts.
 
-        Where labels are doubted that share is no reason to keep fewer: wrong ones do much of the pulling.
+        Where labels look wrong that share is no reason to keep fewer: these do much of the pulling.
         """
         rates = self._rates()
-        effective = None if labels_are_doubted else self._share()
+        if self._stream.steps_done % TURN == 0:
+            self._look_at_share()
+        effective = None if labels_look_wrong else self._effective
         change = self._control.update(self._stream.steps_done, self._pace.period_s, rates, effective)
         if change is not None:
             self._stream.aim(change.new)
@@ -48,22 +49,15 @@ class SpeedFollower:
     def restored(self) -> None:
         """The stream goes on from a checkpoint: so does the keep rate."""
         self._control.restore(self._stream.keep)
+        # At once: until the next turn the rate would go back to its usual bound.
+        self._look_at_share()
 
-    def _share(self) -> float | None:
-        """The effective share of the last candidates; looked at as often as the rate may take its turn."""
-        if not self._goes_lower or self._stream.steps_done % TURN:
-            return self._effective
-        loss = self._config.loss
-        found = effective_share(
-            residual_norms(
-                self._stream.table.recent,
-                loss=loss.name,
-                by=self._config.selection.score,
-                label_smoothing=loss.label_smoothing,
-            )
-        )
+    def _look_at_share(self) -> None:
+        """The effective share of the last candidates; as often as the rate may take its turn."""
+        if not self._goes_lower:
+            return
+        found = self._stream.kind.effective(self._stream.table.recent)
         self._effective = found.share if found else None
-        return self._effective
 
     def _rates(self) -> list[float]:
         """Candidates per second of the selectors that are ready, where known, and can be used at a time."""

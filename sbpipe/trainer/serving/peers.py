@@ -149,9 +149,11 @@ class Roster:
 
     def remove(self, name: str, *, is_lost: bool = False) -> Peer | None:
         """A peer is gone, `is_lost` if not by its own will; its statistics stay. None if it was unknown."""
-        peer = self.peers.pop(name, None)
+        peer = self.peers.get(name)
         if peer is None:
             return None
+        # New ones, as in `add`: other threads read.
+        self.peers = {other: known for other, known in self.peers.items() if other != name}
         self._ready = [other for other in self._ready if other is not peer]
         if peer.is_ready:
             self.gone.append(Former(peer.device, peer.description, peer.stats))

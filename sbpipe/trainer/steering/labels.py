@@ -105,13 +105,16 @@ class LabelTrust:
             self._judge(estimate(self._recent.counts, largest_class))
 
     @property
+    def look_wrong(self) -> bool:
+        """Whether so many labels are evidently wrong that they do much of the pulling at the model."""
+        return self._num_classes >= FEWEST_CLASSES and (self.wrong or 0.0) >= DOUBTED
+
+    @property
     def doubt_above(self) -> float | None:
         """The loss above which a label is probably wrong if it stays there: that of a guess. None = labels
         are not doubted one by one.
         """
-        if self._num_classes < FEWEST_CLASSES or (self.wrong or 0.0) < DOUBTED:
-            return None
-        return math.log(self._num_classes)
+        return math.log(self._num_classes) if self.look_wrong else None
 
     def _judge(self, found: Estimate) -> None:
         if found.knowledge > GUESSING:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sbpipe.config import OWN, Config
+from sbpipe.config import Config
 from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Classes, Predicted, TrainBatch
 from sbpipe.runs.events import EventLog
@@ -27,6 +27,7 @@ from sbpipe.trainer.steering.trust import Trust
 from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.doubts import Doubt
+from sbpipe.trainer.stream.score_kind import ScoreKind
 
 LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: every step looks through them all."""
@@ -63,12 +64,21 @@ class Steering:
     """From the fresh losses of each step to the strength of the next leases and the weights of a batch."""
 
     def __init__(
-        self, config: Config, classes: Classes | None, events: EventLog, trained: TrainedLosses | None = None
+        self,
+        config: Config,
+        classes: Classes | None,
+        events: EventLog,
+        trained: TrainedLosses | None = None,
+        *,
+        kind: ScoreKind | None = None,
     ) -> None:
-        """`classes` of all examples, where known; `trained` is told all losses, for `infobatch`."""
+        """`classes` of all examples, where known; `trained` is told all losses, for `infobatch`; `kind` is
+        what is known of the scores (by default, by the settings alone).
+        """
         selection = config.selection
         self._trained = trained
         self._config = config
+        self._kind = kind or ScoreKind(config)
         self._classes = classes if selection.history_by == "class" else None
         self._is_steered = selection.traits.is_steered
         by_loss = selection.traits.sharpens_by_loss
@@ -108,14 +118,17 @@ class Steering:
         selection = self._config.selection
         if self._trust is None or not (selection.trust and selection.traits.chooses_sets):
             return None
-        # The bound is that of cross entropy. Of a loop of the user's own labels' places come only where its
-        # losses were found to be that; of our own loop they come with any loss.
-        is_entropy = self._config.loss.name in ("cross_entropy", OWN)
-        above = self._trust.labels.doubt_above if is_entropy else None
+        # The bound is that of cross entropy.
+        above = self._trust.labels.doubt_above if self._kind.are_entropy else None
         if above is None:
             return None
         # Where wrong labels are passed over, selection need not turn uniform because of them.
         return Doubt(self._strength(1.0) * (1.0 - selection.soften), above)
+
+    @property
+    def labels_look_wrong(self) -> bool:
+        """Whether they do, also where nothing is done about it."""
+        return self._trust is not None and self._trust.labels.look_wrong
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""

@@ -68,8 +68,8 @@ class Fallback:
         is_recent = self._is_known(scores, versions, step) & (step - versions <= recent)
         return bool(is_recent.mean() >= ENOUGH_KNOWN)
 
-    def take_all(self, lease: Lease, step: int) -> tuple[Selection, Ids]:
-        """Keep every candidate of a lease, unseen, but those whose labels are probably wrong.
+    def take_all(self, lease: Lease, step: int, *, passes_over: bool) -> tuple[Selection, Ids]:
+        """Keep every candidate of a lease, unseen; if it passes over, not those with probably wrong labels.
 
         Each carries the chance `keep`, that of the line: relative to it a blind choice favours nobody.
         Weighed by target / chance, it then counts for as much as a selected example does on average.
@@ -78,7 +78,7 @@ class Fallback:
         probability = np.full(count, 1.0 if lease.keep_all else lease.keep, np.float32)
         unscored = np.full(count, np.nan, np.float32)
         kept = np.arange(count, dtype=np.int32)
-        if lease.doubted is not None:
+        if passes_over and lease.doubted is not None:
             scores, _ = self._table.lookup(self._order.ids(lease.epoch, lease.start, lease.stop))
             kept = kept[~np.asarray(passed_over(lease, scores))]
         return Selection(lease.lease_id, step, unscored, kept, probability), np.full(len(kept), step)

@@ -1,7 +1,8 @@
 """How a train batch that is late is completed: from the line, without a selector's word. Pure.
 
 The same ledger grants and takes what is filled in, so every candidate is still considered exactly once. Where
-the score table has recent scores of the next candidates, the policy chooses among them; else all are kept.
+the score table has recent scores of the next candidates, the policy chooses among them; else all are kept but
+those whose labels are probably wrong.
 """
 
 import math
@@ -14,6 +15,8 @@ MOST_CHOICES = 4
 """How often a batch is chosen for by scores; what is missing then is kept unseen. Where all scores are alike
 a policy may keep nobody, and the loop must not wait for it to find somebody.
 """
+MOST_PASSES = 2 * MOST_CHOICES
+"""How often candidates are taken until nobody is passed over any more: all may look wrongly labelled."""
 
 
 class Filler:
@@ -30,10 +33,10 @@ class Filler:
         What a selector has out stays out, and its answer goes into a later batch.
         """
         stream, filled = self._stream, 0
-        before, choices = stream.num_assembled, 0
+        before, passes = stream.num_assembled, 0
         while stream.num_assembled == before and not stream.has_enough_batches():
-            answer = self._next(stream.batch_size - stream.leftover, may_choose=choices < MOST_CHOICES)
-            choices += 1
+            answer = self._next(stream.batch_size - stream.leftover, passes)
+            passes += 1
             if answer is not None:
                 filled += len(answer[0].kept)
                 stream.accept(*answer)
@@ -41,18 +44,23 @@ class Filler:
                 break
         return filled
 
-    def _next(self, need: int, *, may_choose: bool) -> tuple[Selection, Ids] | None:
-        """Answer a lease of the next candidates: by recent scores where these are known, else whole."""
+    def _next(self, need: int, passes: int) -> tuple[Selection, Ids] | None:
+        """Answer a lease of the next candidates, after so many passes for this batch: by recent scores where
+        these are known, else whole, without those whose labels are probably wrong.
+        """
         stream, ledger = self._stream, self._stream.ledger
         keep_all, change_at = stream.stretches.at(ledger.next_place, stream.num_assembled)
         places = ledger.reach(need if keep_all else math.ceil(need / stream.keep), change_at)
         if places is None:
             return None
-        step, is_chosen = stream.steps_done, may_choose and not keep_all and self._knows(places)
+        step = stream.steps_done
+        is_chosen = passes < MOST_CHOICES and not keep_all and self._knows(places)
         if not is_chosen:
             places = places[0], min(places[1], places[0] + need)
         lease = stream.leases.put_out(stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
-        return self._drawer.answer(lease, step) if is_chosen else self._drawer.take_all(lease, step)
+        if is_chosen:
+            return self._drawer.answer(lease, step)
+        return self._drawer.take_all(lease, step, passes_over=passes < MOST_PASSES)
 
     def _knows(self, places: tuple[int, int]) -> bool:
         """Whether most of these candidates were scored in the last epoch's steps."""

@@ -2,7 +2,7 @@
 
 In the time of a step the selectors can score so many candidates; a train batch is kept of them:
 
-    keep = batch / (LOAD * step time * candidates scored per second)
+    keep = batch / (BUSY * step time * candidates scored per second)
 
 within the bounds that the policy names. The rate follows a selector that slows down, speeds up, joins or
 leaves, but not every flutter of a measurement: leases, their yield and the weights all have to follow it.
@@ -14,9 +14,8 @@ their effective share (`selection/worth.py`): to keep fewer than these leaves ou
 from typing import NamedTuple
 
 from sbpipe.config import KeepBounds
+from sbpipe.machine.sync_needs import BUSY
 
-LOAD = 0.95
-"""Share of the step's time that selectors are asked to be busy: what is left over keeps them in time."""
 DEAD_BAND = 0.1
 """Relative change below which the rate stays, unless it takes it to a bound."""
 LARGE = 0.3
@@ -62,8 +61,8 @@ class KeepControl:
         speed = sum(rates)
         if self._bounds is None or step_s is None or not speed > 0.0 or not step_s > 0.0:
             return None
-        candidates = LOAD * step_s * speed
-        least, most = self._least(effective), self._bounds.most
+        candidates = BUSY * step_s * speed
+        least, most = self._bounds.least_at(effective), self._bounds.most
         goal = min(max(self._batch_size / candidates, least), most)
         moved = abs(goal / self.keep - 1.0)
         waits = self._changed_at is not None and step - self._changed_at < TURN
@@ -75,11 +74,6 @@ class KeepControl:
         change = Change(self.keep, goal, candidates, bound or "what selectors score in a step's time")
         self.keep, self._changed_at = goal, step
         return change
-
-    def _least(self, effective: float | None) -> float:
-        assert self._bounds is not None
-        usual = self._bounds.usual
-        return usual if effective is None else min(usual, max(self._bounds.least, effective))
 
     def _word_of(self, least: float) -> str:
         is_bound = self._bounds is not None and least in self._bounds

@@ -26,6 +26,7 @@ from sbpipe.trainer.stream.ledger import Ledger
 from sbpipe.trainer.stream.moment import Moment
 from sbpipe.trainer.stream.pipelined import Pipelined
 from sbpipe.trainer.stream.predictions import Predictions
+from sbpipe.trainer.stream.score_kind import ScoreKind
 from sbpipe.trainer.stream.scores import ScoreTable
 from sbpipe.trainer.stream.shares import Shares
 from sbpipe.trainer.stream.steered import Steered
@@ -46,8 +47,11 @@ class Stream:
         irreducible: Floats | None = None,
         has_fast_part: bool = True,
         sync: SyncPace | None = None,
+        is_entropy: bool = False,
     ) -> None:
-        """`sync` is what the owner may change while the run goes on."""
+        """`sync` is what the owner may change while the run goes on; `is_entropy`: the losses were found to
+        be plain cross entropy of classes.
+        """
         self.sync = sync or SyncPace.of(config)
         self.batch_size = config.train.batch_size
         self._num_steps, self._is_clocked = config.train.steps, config.is_clocked
@@ -66,6 +70,7 @@ class Stream:
         self.yielded = Yield(config, num_examples)
         self.stretches = Stretches(config, limit)
         self.predicted = Predictions()
+        self.kind = ScoreKind(config, is_entropy=is_entropy)
         self._steered = Steered(config)
         self.leases = Leases(
             config, self.ledger, self.order, self.table, self.stretches, self.yielded, self._steered
@@ -159,6 +164,7 @@ class Stream:
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
         self.predicted.note(self.num_assembled, selection)
+        self.kind.note(selection)
         is_fill = grant.peer == FILL
         if is_fill:
             self.yielded.fill(num_kept)
@@ -252,6 +258,7 @@ class Stream:
             "waiting": waiting.state(),
             "table": self.table.state(),
             "predicted": self.predicted.state(),
+            "kind": self.kind.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -264,5 +271,7 @@ class Stream:
         self.ledger.restore(state["ledger"])
         self.table.restore(state["table"])
         self.predicted.restore(state["predicted"])
+        if "kind" in state:
+            self.kind.restore(state["kind"])
         self._assembler.restore(state["waiting"])
         self._assemble()
