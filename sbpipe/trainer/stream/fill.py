@@ -51,7 +51,9 @@ class Filler:
         step, is_chosen = stream.steps_done, may_choose and not keep_all and self._knows(places)
         if not is_chosen:
             places = places[0], min(places[1], places[0] + need)
-        lease = stream.leases.put_out(stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
+        lease = stream.leases.put_out(
+            stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1), keep_all=keep_all
+        )
         return self._drawer.answer(lease, step) if is_chosen else self._drawer.take_all(lease, step)
 
     def _knows(self, places: tuple[int, int]) -> bool:
