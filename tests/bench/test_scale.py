@@ -75,7 +75,7 @@ def told_by(selection: Selection) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * HANG_S)
-def test_steps_of_ranks_are_measured_beside_those_of_a_bare_loop() -> None:
+def test_steps_of_ranks_are_measured_beside_those_by_ddp_alone() -> None:
     found = run_ranks(2, rounds=1)
     assert found.keys() == {f"{what}_{of}" for what in ("step", "bare", "order") for of in ("s", "cpu_s")}
     assert min(found["step_s"], found["bare_s"]) >= 0.05, "both wait for their devices"

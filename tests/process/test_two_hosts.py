@@ -24,7 +24,7 @@ PORT = 5570
 def test_two_selectors_on_another_host_choose_among_every_candidate_once(tmp_path: Path) -> None:
     if reason := lacking():
         pytest.skip(reason)
-    run, line = tmp_path / "run", Line(selectors=2, latency_ms=20.0, stall_s=0.5, every_s=3.0)
+    run, line = tmp_path / "run", Line(selectors=2, latency_ms=20.0)
     given = settings(data__examples=NUM_EXAMPLES, train__epochs=EPOCHS, train__steps=0)
     train(run, line, given, wait_s=HANG_S)
     summary = json.loads((run / SUMMARY).read_text())
