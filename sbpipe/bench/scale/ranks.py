@@ -2,8 +2,8 @@
 and what to do with them, and to gather the losses of the global batch.
 
 The ranks are processes on gloo, with the groups and steps of a run; their devices are simulated by waiting.
-In turn with these steps, in the same processes, a bare loop averages the same gradients and does nothing
-else: the difference is ours.
+In turn with these steps, in the same processes, others only average the same gradients: the difference is
+what the ranks say to each other.
 
 `python -m sbpipe.bench.scale.ranks RANK RANKS FOLDER` is one rank; rank 0 leaves what it found in the folder.
 """
@@ -25,12 +25,13 @@ import torch.distributed as dist
 from torch import nn
 
 from sbpipe.bench.rows import Row
-from sbpipe.config import resolve
+from sbpipe.config import Config, resolve
 from sbpipe.records import Ids
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.ranks.follower import Ahead
 from sbpipe.trainer.ranks.group import Group
 from sbpipe.trainer.ranks.step import RankedStep, SharedSplit, load_share
+from sbpipe.trainer.step import TrainStep
 
 COUNTS = (2, 4, 8)
 BATCH, STEP_S = 128, 0.05
@@ -42,17 +43,17 @@ _WIDTH = 8
 
 
 def measure_ranks() -> list[Row]:
-    """One rank has nobody to tell anything: its steps are those of a bare loop."""
+    """One rank has nobody to tell anything."""
     return [row for count in COUNTS for row in _rows(count, run_ranks(count))]
 
 
 def _rows(count: int, found: dict[str, float]) -> list[Row]:
     more_s = found["step_s"] - found["bare_s"]
     return [
-        Row("scale", f"{count} ranks: rank 0's step over that of a bare loop", 1e3 * more_s, "ms"),
+        Row("scale", f"{count} ranks: rank 0's step over one by DDP alone", 1e3 * more_s, "ms"),
         Row(
             "scale",
-            f"{count} ranks: rank 0's processor time over that of a bare loop",
+            f"{count} ranks: rank 0's processor time over one by DDP alone",
             1e3 * (found["step_cpu_s"] - found["bare_cpu_s"]),
             "ms of a step",
         ),
@@ -103,18 +104,11 @@ class _Examples:
 _LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
-class _Bare:
-    """The same step without us: DistributedDataParallel and the optimizer."""
-
-    def __init__(self, group: Group) -> None:
-        model = _Simulated()
-        self._model = group.wrap(model)
-        self._optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-    def __call__(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(_LOSS(self._model(inputs), targets).mean())
-        self._optimizer.step()
+def _bare_step(config: Config, group: Group) -> TrainStep:
+    """The same step by DistributedDataParallel alone: told nothing, and telling no losses."""
+    step = TrainStep.alone(config, _Simulated(), _LOSS, Spans())
+    step.forward = group.wrap(step.model)
+    return step
 
 
 def main(rank: int, count: int, folder: Path, rounds: int) -> None:
@@ -124,7 +118,7 @@ def main(rank: int, count: int, folder: Path, rounds: int) -> None:
     group = Group(rank, count, torch.device("cpu"), batch_size=BATCH, wait_s=_WAIT_S)
     config = resolve({"train.batch_size": BATCH})
     step = RankedStep(config, _Simulated(), _LOSS, Spans(), group, folder)
-    bare = _Bare(group)
+    bare = _bare_step(config, group)
     if rank:
         _follow(group, step, bare, rounds)
     else:
@@ -134,8 +128,8 @@ def main(rank: int, count: int, folder: Path, rounds: int) -> None:
     dist.destroy_process_group()
 
 
-def _lead(group: Group, step: RankedStep, bare: _Bare, rounds: int) -> dict[str, float]:
-    split, number = SharedSplit(_Examples(), group), 0
+def _lead(group: Group, step: RankedStep, bare: TrainStep, rounds: int) -> dict[str, float]:
+    split = SharedSplit(_Examples(), group)
     found: dict[str, list[float]] = {}
 
     def note(name: str, action: Callable[[], Any]) -> Any:
@@ -145,20 +139,25 @@ def _lead(group: Group, step: RankedStep, bare: _Bare, rounds: int) -> dict[str,
         found.setdefault(f"{name}_cpu_s", []).append(time.process_time() - cpu)
         return result
 
-    for _ in range(1 + rounds):
-        for _ in range(_EACH):
-            ids = np.arange(number * BATCH, (number + 1) * BATCH)
-            share = note("order", partial(split.batch, ids, 0))
-            note("step", partial(step, number, 0.0, *share))
-            number += 1
-        for _ in range(_EACH):
-            note("bare", partial(bare, *share))
+    def order(number: int) -> Any:
+        ids = np.arange(number * BATCH, (number + 1) * BATCH)
+        return note("order", lambda: split.batch(ids, 0))
+
+    share = order(0)
+    for number in range((1 + rounds) * _EACH):
+        # A batch ahead, as the loader's thread tells them.
+        later = order(number + 1)
+        note("step", partial(step, number, 0.0, *share))
+        share = later
+        if number % _EACH == _EACH - 1:
+            for _ in range(_EACH):
+                note("bare", partial(bare, number, 0.0, *share))
     group.order_end()
     group.flush()
     return {name: statistics.median(each[_EACH:]) for name, each in found.items()}
 
 
-def _follow(group: Group, step: RankedStep, bare: _Bare, rounds: int) -> None:
+def _follow(group: Group, step: RankedStep, bare: TrainStep, rounds: int) -> None:
     ahead = Ahead(partial(load_share, _Examples(), group), group)
     ahead.start()
     for _ in range(1 + rounds):
@@ -166,7 +165,7 @@ def _follow(group: Group, step: RankedStep, bare: _Bare, rounds: int) -> None:
             word, share = group.hear(), ahead.next()
             step.follow(word, *share)
         for _ in range(_EACH):
-            bare(*share)
+            bare(0, 0.0, *share)
     ahead.stop()
 
 
