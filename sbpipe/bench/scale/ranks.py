@@ -37,7 +37,7 @@ COUNTS = (2, 4, 8)
 BATCH, STEP_S = 128, 0.05
 _ROUNDS, _EACH = 5, 10
 """Rounds of so many steps of either kind; the first one warms up."""
-_WAIT_S = 120.0
+_WAIT_S = 600.0
 _FOUND = "found.json"
 _WIDTH = 8
 
