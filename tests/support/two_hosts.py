@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sbpipe.bench.faults.proxy import Proxy, Weather
@@ -39,8 +40,17 @@ SETTINGS = {
     "checkpoint.every": 0,
     "link.lost_after_s": 20.0,
 }
-WARM_UP = 40
-"""Steps that do not count: selectors start one after the other."""
+_END_S = 60.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """The selectors on the other host, and the line to them."""
+
+    selectors: int
+    latency_ms: float
+    stall_s: float = 0.0
+    every_s: float = 20.0
 
 
 def main() -> None:
@@ -52,26 +62,54 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="assignments")
     parser.add_argument("--far", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    line = Line(args.selectors, args.latency_ms, args.stall_s, args.every_s)
     if args.far:
-        _serve_far(args)
+        _serve_far(line, args.far)
         return
-    with tempfile.TemporaryDirectory() as folder, _two_hosts() as hosts:
+    with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         given = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={_toml(value)}")]
         given += [word for text in args.assignments for word in ("--set", text)]
-        sbpipe = [sys.executable, "-m", "sbpipe"]
-        bound = ["--run-dir", str(run_dir), "--bind", f"tcp://{ADDRESS[0]}:0"]
-        trainer = subprocess.Popen([*_inside(hosts[0]), *sbpipe, "trainer", *bound, *given])
-        flags = ["--selectors", args.selectors, "--latency-ms", args.latency_ms, "--stall-s", args.stall_s]
-        words = [str(word) for word in [*flags, "--every-s", args.every_s, "--far", run_dir]]
-        far = subprocess.Popen([*_inside(hosts[1]), sys.executable, "-m", "support.two_hosts", *words])
+        train(run_dir, line, given, wait_s=3600.0)
+        _tell(line, run_dir)
+
+
+def train(run_dir: Path, line: Line, settings: Sequence[str], *, wait_s: float) -> None:
+    """Both roles, each on its host, until the trainer's end."""
+    tests = Path(__file__).parents[1]
+    places = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    bound = ["--run-dir", str(run_dir), "--bind", f"tcp://{ADDRESS[0]}:0"]
+    near = [sys.executable, "-m", "sbpipe", "trainer", *bound, *settings]
+    words = [word for name, value in asdict(line).items() for word in (f"--{name.replace('_', '-')}", value)]
+    far = [sys.executable, "-m", "support.two_hosts", *map(str, words), "--far", str(run_dir)]
+    with _two_hosts() as hosts:
+        roles = [
+            subprocess.Popen([*_inside(host), *command], env=own)
+            for host, command in zip(hosts, (near, far), strict=True)
+        ]
         try:
-            assert trainer.wait(3600) == 0
+            assert roles[0].wait(wait_s) == 0
+            roles[1].wait(_END_S)
         finally:
-            for process in (trainer, far):
+            for process in roles:
                 process.terminate()
-                process.wait(60)
-        _tell(args, run_dir)
+                process.wait(_END_S)
+
+
+def lacking() -> str:
+    """Why there can be no such hosts here; "" if there can."""
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    for tool in ("ip", "unshare"):
+        if shutil.which(tool) is None:
+            return f"no {tool}"
+    name = f"sbpipe-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"no network namespaces: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=False)
+    return ""
 
 
 def _toml(value: object) -> str:
@@ -104,47 +142,47 @@ def _two_hosts() -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", host], check=False)
 
 
-def _serve_far(args: argparse.Namespace) -> None:
+def _serve_far(line: Line, run_dir: Path) -> None:
     """On the selectors' host: the proxy, and the selectors behind it."""
     while True:
         with contextlib.suppress(ConfigError):
-            connection = read_connection(args.far)
+            connection = read_connection(run_dir)
             break
         time.sleep(0.2)
-    weather = Weather(latency_s=args.latency_ms / 1e3)
+    weather = Weather(latency_s=line.latency_ms / 1e3)
     addresses = [parse("link.connect", endpoint) for endpoint in connection.endpoints]
     proxy = Proxy([(address.host, address.port) for address in addresses], weather)
-    if args.stall_s:
-        threading.Thread(target=_stall, args=(weather, args.stall_s, args.every_s), daemon=True).start()
-    elsewhere = args.far.parent / "elsewhere"
+    if line.stall_s:
+        threading.Thread(target=_stall, args=(weather, line), daemon=True).start()
+    elsewhere = run_dir.parent / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     control, bulk = (f"tcp://127.0.0.1:{port}" for port in proxy.ports)
     write_connection(elsewhere, replace(connection, control=control, bulk=bulk))
-    count = ["--instances", str(args.selectors), "--device", "cpu", "--set", "selector.threads=1"]
+    count = ["--instances", str(line.selectors), "--device", "cpu", "--set", "selector.threads=1"]
     subprocess.run([sys.executable, "-m", "sbpipe", "selector", "--connect", str(elsewhere), *count])
     proxy.close()
 
 
-def _stall(weather: Weather, stall_s: float, every_s: float) -> None:
+def _stall(weather: Weather, line: Line) -> None:
     while True:
-        time.sleep(every_s - stall_s)
+        time.sleep(line.every_s - line.stall_s)
         weather.is_up_cut = weather.is_down_cut = True
-        time.sleep(stall_s)
+        time.sleep(line.stall_s)
         weather.is_up_cut = weather.is_down_cut = False
 
 
-def _tell(args: argparse.Namespace, run_dir: Path) -> None:
+def _tell(line: Line, run_dir: Path) -> None:
     """The run beside the forecast of its own costs."""
     summary = json.loads((run_dir / "summary.json").read_text())
     config = from_dict(json.loads((run_dir / "config.json").read_text()))
-    costs = costs_of(summary, config, args.selectors, args.latency_ms)
-    if args.stall_s:
-        costs = replace(costs, stall_ms=1e3 * args.stall_s, stall_every_ms=1e3 * args.every_s)
+    costs = costs_of(summary, config, line.selectors, line.latency_ms)
+    if line.stall_s:
+        costs = replace(costs, stall_ms=1e3 * line.stall_s, stall_every_ms=1e3 * line.every_s)
     plan = forecasts(costs, config)[0]
     # What is filled before the first selector is ready is no matter of the line.
     late = summary["fill.late"] / (summary["trained"] - summary["fill.starting"])
     said = [
-        f"{args.selectors} selectors, {args.latency_ms:.0f} ms one way, stalls of {args.stall_s:.0f} s",
+        f"{line.selectors} selectors, {line.latency_ms:.0f} ms one way, stalls of {line.stall_s:.0f} s",
         f"steps of {costs.step_ms:.0f} ms, {costs.score_us:.0f} us a candidate",
         f"weights {costs.transfer_ms:.0f} ms",
         f"staleness {summary['staleness.mean']:.2f} (forecast {plan.staleness:.2f})",

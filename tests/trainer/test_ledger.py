@@ -1,9 +1,11 @@
 """Every candidate of an epoch is considered exactly once, whatever dies."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbpipe.records import Lease
+from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream.ledger import Grant, Ledger
 
 
@@ -13,7 +15,7 @@ def grant(ledger: Ledger, count: int = 10, most: int = 10) -> Grant | None:
     if places is None:
         return None
     lease = Lease(ledger.next_lease_id, 0, 0, count, enough=most, most=most, version=0)
-    ledger.grant(Grant(lease, "a", *places, expected_kept=3.0))
+    ledger.grant(Grant(lease, "a", *places, expected_kept=count / 3))
     return ledger.out[lease.lease_id]
 
 
@@ -51,6 +53,9 @@ def test_every_place_is_considered_exactly_once(
             again = Ledger(num_examples, limit)
             again.restore(ledger.state())
             ledger = again
+        expected = sum(each.expected_kept for each in ledger.out.values())
+        assert ledger.expected_kept == pytest.approx(expected, abs=1e-9)
+    assert ledger.expected_kept == 0.0
     assert sorted(seen) == list(range(limit))
     assert ledger.is_exhausted
     assert ledger.num_considered == limit
@@ -101,3 +106,21 @@ def test_what_a_cut_lease_did_not_consider_is_granted_next() -> None:
     rest = granted(ledger)
     assert (rest.first, rest.last) == (4, 10)
     assert second.first == 10
+
+
+def test_those_with_room_come_idle_first_and_once_even_if_they_are_granted_one_meanwhile() -> None:
+    ledger, peers = Ledger(1000, None), [Peer(name, "cpu") for name in "abcd"]
+
+    def put_out(name: str) -> None:
+        places = ledger.reach(10)
+        assert places is not None
+        lease = Lease(ledger.next_lease_id, 0, 0, 10, enough=1, most=1, version=0)
+        ledger.grant(Grant(lease, name, *places, expected_kept=1.0))
+
+    for name in "aac":
+        put_out(name)
+    seen = []
+    for peer in ledger.with_room(peers, 2):
+        seen.append(peer.name)
+        put_out(peer.name)
+    assert seen == ["b", "d", "c"]

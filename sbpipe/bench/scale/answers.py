@@ -17,7 +17,33 @@ PASS = 64
 """Candidates that are scored at a time."""
 _EACH = 8
 """Different answers to leases of one kind."""
+_CLASSES = 10
 _WHOLE, _REAL = struct.Struct(">Q"), struct.Struct(">d")
+
+STATS = SelectorStats(
+    weights_version=1,
+    precision="fp32",
+    applied=1,
+    checks=16,
+    estimated=64,
+    view_s=0.1,
+    score_cpu_s=0.1,
+    select_s=0.1,
+    apply_s=0.1,
+    idle_s=0.1,
+    slowest_chunk_s=0.1,
+    apply_ms=0.1,
+    transfer_ms=0.1,
+    refresh_ms=0.1,
+    agreement=0.9,
+    scale_agreement=0.9,
+    statistics_agreement=0.9,
+    evaluation_loss=0.9,
+    batch_loss=0.9,
+)
+"""All that a selector can tell of a classifier with BatchNorm, which pulls its weights; what it tells of its
+speed is another's.
+"""
 
 
 class _Kind(NamedTuple):
@@ -77,7 +103,12 @@ class Answers:
         else:
             considered, kept = choose(draws < (1.0 if kind.keep_all else kind.keep), kind.most)
         scores = self._chance.random(considered, np.float32)
-        return Selection(0, 0, scores, kept, np.full(considered, kind.keep, np.float32))
+        chances = np.full(considered, kind.keep, np.float32)
+        classes, places = (
+            np.bincount(told, minlength=_CLASSES).astype(np.int32)
+            for told in self._chance.integers(0, _CLASSES, (2, considered))
+        )
+        return Selection(0, 0, scores, kept, chances, predicted=classes, places=places)
 
 
 # Numbers that take all of their bytes when packed, and that stand in a header once.
@@ -88,7 +119,7 @@ def prepared(selection: Selection, num_candidates: int) -> Answer:
     """An answer with the scores and choices of this selection, to a lease of so many candidates."""
     # Whole passes, the last one of a lease as long as what is left of it.
     scored = min(num_candidates, -(-len(selection.scores) // PASS) * PASS)
-    stats = SelectorStats(precision="fp32", scored=_SCORED, score_s=_SECONDS)
+    stats = replace(STATS, scored=_SCORED, score_s=_SECONDS)
     body = pack(replace(selection, lease_id=_LEASE, version=_VERSION, stats=stats))
     frames = tuple(bytes(part) for part in body.frames)
     numbers = (_WHOLE.pack(_LEASE), _WHOLE.pack(_VERSION), _WHOLE.pack(_SCORED), _REAL.pack(_SECONDS))

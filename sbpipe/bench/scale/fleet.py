@@ -1,9 +1,6 @@
-"""One to 256 selectors: what is leased, how old it is when it is trained, and what that costs the loop.
+"""A trainer and its fleet of selectors: what is leased, how old it is when it is trained, what that costs.
 
-The trainer's engine is whole; its device and those of the selectors are simulated by waiting. How many leases
-a second the dispatcher can handle is measured in a flood: a loop whose steps take no time, and that waits for
-whole batches. It is told by the wall, in which the simulated selectors and the loop have their share of the
-same cores, and of the processor time of the dispatcher's thread.
+The trainer's engine is whole; its device and those of the selectors are simulated by waiting.
 """
 
 import contextlib
@@ -14,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from sbpipe.bench.rows import Row
 from sbpipe.bench.scale.selectors import FINGERPRINTS
 from sbpipe.config import Config, resolve
 from sbpipe.link.opening import Listener
@@ -35,16 +31,12 @@ from sbpipe.trainer.job import Job
 from sbpipe.trainer.setup import slots_for
 from sbpipe.weights.manifest import build_manifest
 
-COUNTS = (1, 4, 16, 64, 256)
-BATCH, KEEP, STEP_S = 128, 0.25, 0.1
-CAPACITY = 1.5
-"""What the selectors score together, over what the loop needs."""
-_STEPS, _WARM_UP = 60, 30
-FLOOD_BATCH = 256
-"""Four of these are 64 leases of 64 candidates, one for each selector."""
-_FLOOD_STEPS = 500
-_READY_S = 120.0
+BATCH, KEEP = 128, 0.25
+WARM_UP = 30
+_PATIENCE_S = 120.0
+"""Until all selectors are ready, and gone: what only a hang takes."""
 _EXAMPLES = 10**8
+_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,8 @@ class Found:
     """What a fleet did in some steps."""
 
     leases: int
+    candidates: int
+    """In these leases."""
     dispatch_s: float
     """Processor time of the dispatcher's thread."""
     wall_s: float
@@ -59,56 +53,22 @@ class Found:
     """Processor time of all threads of the trainer per step: what the loop loses if all share a core."""
     over_s: float
     """Median time of a step beyond what its device takes."""
+    idle_s: float
+    """What the loop waited for batches, in all."""
     staleness: float
     stalest: int
     filled: float
     waste: float
     """Share of what was scored that did not count."""
+    lease_bytes: float = 0.0
+    """On all connections, both ways, heartbeats too, of each lease."""
 
 
 class _NoExamples:
-    """Batches that take no time to load."""
+    """Batches that take no time to load, and tell their classes as a classifier's do."""
 
     def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.empty(0), torch.empty(0)
-
-
-def measure_fleets() -> list[Row]:
-    """The table of fleets, what a lease costs the dispatcher, and what 64 selectors cost the loop."""
-    rows, found = [], dict[int, Found]()
-    for count in COUNTS:
-        speed = CAPACITY * BATCH / KEEP / STEP_S / count
-        found[count] = one = run_fleet(count, speed=speed, step_s=STEP_S, steps=_STEPS)
-        name = f"{count} selectors, {CAPACITY} × what the loop needs"
-        has_bar = count == 64
-        rows += [
-            Row("scale", f"{name}: staleness", one.staleness, "steps"),
-            Row("scale", f"{name}: the stalest", one.stalest, "steps"),
-            Row("scale", f"{name}: filled", 100 * one.filled, "%"),
-            Row("scale", f"{name}: scored in vain", 100 * one.waste, "%", at_most=10 if has_bar else None),
-        ]
-    more = 100 * (found[64].cpu_s - found[1].cpu_s) / STEP_S
-    slower = 100 * (found[64].over_s - found[1].over_s) / STEP_S
-    rows += [
-        Row("scale", "64 selectors: step time over that with 1", slower, "%", at_most=1),
-        Row("scale", "64 selectors: the trainer's processor time over that with 1", more, "% of a step"),
-    ]
-    return [*rows, *_flood_rows()]
-
-
-def _flood_rows() -> list[Row]:
-    found = run_flood(64, steps=_FLOOD_STEPS)
-    by_wall, by_thread = found.leases / found.wall_s, found.leases / found.dispatch_s
-    return [
-        Row("scale", "64 selectors that answer at once", by_wall, "leases/s by the wall", at_least=5000),
-        Row("scale", "64 selectors that answer at once", by_thread, "leases/s of the dispatcher's core"),
-    ]
-
-
-def run_flood(count: int, *, steps: int, warm_up: int = _WARM_UP) -> Found:
-    """As many leases as can be had."""
-    given = {"train.batch_size": FLOOD_BATCH, "selection.late": "wait"}
-    return run_fleet(count, speed=0.0, step_s=0.0, steps=steps, warm_up=warm_up, given=given)
+        return torch.empty(0), torch.from_numpy(example_ids % _CLASSES)
 
 
 def run_fleet(
@@ -117,7 +77,7 @@ def run_fleet(
     speed: float,
     step_s: float,
     steps: int,
-    warm_up: int = _WARM_UP,
+    warm_up: int = WARM_UP,
     given: Mapping[str, Any] | None = None,
 ) -> Found:
     """Train so many steps with so many simulated selectors of this speed."""
@@ -132,18 +92,25 @@ def run_fleet(
             **(given or {}),
         }
     )
-    with _trainer(config) as (engine, folder):
-        command = [sys.executable, "-m", "sbpipe.bench.scale.selectors", str(folder), str(count), str(speed)]
-        child = subprocess.Popen(command)
+    with _trainer(config) as (engine, folder), _selectors(folder, count, speed) as child:
         try:
             _await_all(engine, count, child)
-            return _steps(engine, step_s, steps, warm_up)
+            found = _steps(engine, step_s, steps, warm_up)
         finally:
             engine.stop(RunEnd.FINISHED)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(10.0)
-            child.kill()
-            child.wait()
+        num_bytes, num_answers = map(int, child.communicate(timeout=_PATIENCE_S)[0].split())
+        return replace(found, lease_bytes=num_bytes / num_answers)
+
+
+@contextlib.contextmanager
+def _selectors(folder: Path, count: int, speed: float) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "sbpipe.bench.scale.selectors", str(folder), str(count), str(speed)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
 
 
 @contextlib.contextmanager
@@ -153,7 +120,7 @@ def _trainer(config: Config) -> Iterator[tuple[Engine, Path]]:
     listener = Listener(config.link)
     with tempfile.TemporaryDirectory() as folder:
         listener.announce(Path(folder))
-        job = Job(config, model, manifest, _NoExamples(), _EXAMPLES, 0, None, dict(FINGERPRINTS))
+        job = Job(config, model, manifest, _NoExamples(), _EXAMPLES, _CLASSES, None, dict(FINGERPRINTS))
         slots = slots_for(config, manifest, torch.device("cpu"))
         engine = Engine(job, listener.port, slots, EventLog(None, "trainer"), Spans())
         engine.begin()
@@ -165,8 +132,8 @@ def _trainer(config: Config) -> Iterator[tuple[Engine, Path]]:
             listener.withdraw()
 
 
-def _await_all(engine: Engine, count: int, child: subprocess.Popen[bytes]) -> None:
-    give_up = time.monotonic() + _READY_S
+def _await_all(engine: Engine, count: int, child: subprocess.Popen[str]) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
     while len(engine.roster.ready()) < count:
         if time.monotonic() > give_up or child.poll() is not None:
             raise TimeoutError(f"{len(engine.roster.ready())} of {count} simulated selectors are ready")
@@ -174,20 +141,15 @@ def _await_all(engine: Engine, count: int, child: subprocess.Popen[bytes]) -> No
 
 
 def _steps(engine: Engine, step_s: float, steps: int, warm_up: int) -> Found:
-    is_stopped = threading.Event()
-    times, stale, filled = list[float](), list[Ids](), 0
-    before = 0, 0.0, 0.0, 0.0
+    is_stopped, ledger = threading.Event(), engine.stream.ledger
+    times, waits, stale, filled = list[float](), list[float](), list[Ids](), 0
     for step in range(1, warm_up + steps + 1):
         if step == warm_up + 1:
-            before = (
-                engine.stream.ledger.num_selected,
-                _dispatch_s(),
-                time.perf_counter(),
-                time.process_time(),
-            )
+            before = ledger.num_selected, ledger.num_considered, *_clocks()
         begin = time.perf_counter()
         prepared = engine.next_batch(is_stopped)
         assert prepared is not None
+        wait_s = time.perf_counter() - begin
         if step_s:
             time.sleep(step_s)
         batch = prepared.batch
@@ -195,31 +157,40 @@ def _steps(engine: Engine, step_s: float, steps: int, warm_up: int) -> Found:
         engine.finish_step(step)
         if step > warm_up:
             times.append(time.perf_counter() - begin)
+            waits.append(wait_s)
             stale.append((batch.step - batch.version)[~batch.is_fill])
             filled += int(batch.is_fill.sum())
-    leases, dispatch_s, began, cpu_s = before
-    stream, all_stale = engine.stream, np.concatenate(stale)
-    scored = engine.roster.total(lambda stats: stats.scored)
-    # Fills are considered without being scored.
-    considered = stream.ledger.num_considered - sum(engine.totals()[key] for key in _FILLED)
+    after = ledger.num_selected, ledger.num_considered, *_clocks()
+    leases, candidates, dispatch_s, wall_s, cpu_s = (b - a for a, b in zip(before, after, strict=True))
+    all_stale = np.concatenate(stale)
     return Found(
-        leases=stream.ledger.num_selected - leases,
-        dispatch_s=_dispatch_s() - dispatch_s,
-        wall_s=time.perf_counter() - began,
-        cpu_s=(time.process_time() - cpu_s) / steps,
+        leases=int(leases),
+        candidates=int(candidates),
+        dispatch_s=dispatch_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s / steps,
         over_s=statistics.median(times) - step_s,
+        idle_s=sum(waits),
         staleness=float(all_stale.mean()) if len(all_stale) else 0.0,
         stalest=int(all_stale.max(initial=0)),
         filled=filled / (steps * engine.stream.batch_size),
-        waste=max(0.0, 1.0 - considered / scored) if scored else 0.0,
+        waste=_waste(engine),
     )
+
+
+def _waste(engine: Engine) -> float:
+    """Of what was scored in all; fills are considered without being scored."""
+    scored = engine.roster.total(lambda stats: stats.scored)
+    considered = engine.stream.ledger.num_considered - sum(engine.totals()[key] for key in _FILLED)
+    return max(0.0, 1.0 - considered / scored) if scored else 0.0
 
 
 _FILLED = ("fill.starting", "fill.alone", "fill.late")
 
 
-def _dispatch_s() -> float:
-    """Processor time of the dispatcher's thread so far."""
+def _clocks() -> tuple[float, float, float]:
+    """Processor time of the dispatcher's thread so far, the wall's, and processor time of all threads."""
     thread = next(thread for thread in threading.enumerate() if thread.name == "dispatch")
     assert thread.ident is not None
-    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    dispatch_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return dispatch_s, time.perf_counter(), time.process_time()

@@ -45,6 +45,7 @@ def held_mb(num_examples: int) -> float:
             scores = np.ones(len(ids), np.float32)
             kept = np.arange(0, len(ids), 4, dtype=np.int32)
             stream.table.record(ids, Selection(0, 0, scores, kept, scores))
+            stream.table.settle()  # as the dispatcher does once a turn
         census.take()
         state = frozen(stream.state())
         del state

@@ -50,6 +50,8 @@ class Peer:
         self._socket.settimeout(_CONNECT_S)
         self._unread = b""
         self._frames: list[Buffer] = []
+        self.num_bytes = 0
+        """Of all that was sent and received."""
         self._socket.connect(str(path))
         self._socket.sendall(greeting(b"NULL") + ready(route))
         # zmq loses what comes with the handshake: nothing is said before it has ended on both sides.
@@ -71,13 +73,16 @@ class Peer:
 
     def send(self, frames: Iterable[Buffer]) -> None:
         """Send a message; waits while the other side does not read."""
-        self._socket.sendall(on_the_wire(frames))
+        message = on_the_wire(frames)
+        self.num_bytes += len(message)
+        self._socket.sendall(message)
 
     def receive(self) -> Iterator[list[Buffer]]:
         """The messages that have come, where there is something to read; EOFError at the end of them."""
         read = self._socket.recv(_READ_BYTES)
         if not read:
             raise EOFError("the trainer has closed the connection")
+        self.num_bytes += len(read)
         unread, at = self._unread + read, 0
         while (found := _frame_at(unread, at)) is not None:
             flags, body, at = found

@@ -1,7 +1,8 @@
 """Selectors without a device, hundreds in one thread: real connections and messages, work that is waited for.
 
 `python -m sbpipe.bench.scale.selectors RUN_DIR COUNT SPEED` serves the trainer of a run directory until it
-says goodbye. SPEED is candidates per second of each, 0 = answers at once.
+says goodbye, and then writes how many bytes went over all connections, both ways, and how many leases were
+answered. SPEED is candidates per second of each, 0 = answers at once.
 
 They share the trainer's cores, and stand for machines that would not: so no thread for each, no queues, and
 answers that are ready before they are asked for.
@@ -16,15 +17,16 @@ import select
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from sbpipe.bench.scale.answers import Answer, Answers
+from sbpipe.bench.scale.answers import STATS, Answer, Answers
 from sbpipe.bench.scale.peer import Peer
 from sbpipe.link.connection import read_connection
 from sbpipe.link.frames import Body, decode, pack, seal
 from sbpipe.link.messages import NO_SESSION, Goodbye, Heartbeat, Hello, Message, Ready, Welcome
-from sbpipe.records import Lease, SelectorStats
+from sbpipe.records import Lease
 
 FINGERPRINTS = {"data": "simulated", "model": "simulated"}
 _BEAT_S = 1.0
@@ -49,15 +51,16 @@ class Simulated:
         self._hello = Hello(f"simulated-{number}", "here", 1, "simulated", "fp32", "0")
         self._leases: deque[Lease] = deque()
         self._work: _Work | None = None
-        self._scored, self._score_s, self._progress = 0, 0.0, 0
+        self._scored, self._score_s = 0, 0.0
+        self.num_answers = 0
 
     def beat(self) -> None:
         """A sign of life; before it is welcome, another hello."""
         if self._session == NO_SESSION:
             self._send(pack(self._hello))
         else:
-            stats = SelectorStats(precision="fp32", scored=self._scored, score_s=self._score_s)
-            self._send(pack(Heartbeat(self._progress, stats)))
+            stats = replace(STATS, scored=self._scored, score_s=self._score_s)
+            self._send(pack(Heartbeat(self.num_answers, stats)))
 
     def hear(self, now: float) -> float | None:
         """Read what has come; when it will have something to say, None = it is known or not yet."""
@@ -72,7 +75,7 @@ class Simulated:
             self._leases.append(message)
         elif isinstance(message, Welcome) and self._session == NO_SESSION:
             self._session = session
-            self._send(pack(Ready(FINGERPRINTS, pulls_weights=False, precision="fp32")))
+            self._send(pack(Ready(FINGERPRINTS, pulls_weights=False, precision=STATS.precision)))
         elif isinstance(message, Goodbye):
             self.is_done = True
 
@@ -95,7 +98,7 @@ class Simulated:
     def _answer(self, work: _Work) -> None:
         self._scored += work.answer.scored
         self._score_s += self._takes(work.answer.scored)
-        self._progress += 1
+        self.num_answers += 1
         self._send(work.answer.of(work.lease, self._scored, self._score_s))
 
     def _send(self, body: Body) -> None:
@@ -138,7 +141,9 @@ def main(run_dir: str, count: str, speed: str) -> None:
     os.nice(10)
     endpoint, answers = read_connection(Path(run_dir)).control, Answers()
     path = Path(endpoint.removeprefix("ipc://"))
-    serve([Simulated(path, number, float(speed), answers) for number in range(int(count))])
+    each = [Simulated(path, number, float(speed), answers) for number in range(int(count))]
+    serve(each)
+    sys.stdout.write(f"{sum(one.peer.num_bytes for one in each)} {sum(one.num_answers for one in each)}\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from sbpipe.config import Config
 from sbpipe.link.messages import Message
 from sbpipe.records import Selection
 from sbpipe.runs.events import EventLog
-from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.claims import possible_selection
 from sbpipe.trainer.serving.late import LateBatches
 from sbpipe.trainer.serving.peers import Peer
@@ -29,11 +28,10 @@ class Answers:
         late: LateBatches,
         expire: Callable[[str], None],
         events: EventLog,
-        spans: Spans,
     ) -> None:
         """`expire` takes back the leases of a selector by its name."""
         self._stream, self._reception, self._late, self._expire = stream, reception, late, expire
-        self._events, self._spans = events, spans
+        self._events = events
         self._finite = FiniteScores() if config.selection.traits.needs_scores else None
         # A loop that goes on without this selector sees by its own losses whether training has diverged.
         self._goes_on_alone = not config.needs_a_selector
@@ -61,8 +59,7 @@ class Answers:
     def _take(self, peer: Peer, selection: Selection, now: float) -> None:
         self._reception.told(peer, selection.stats)
         peer.answered(selection.stats, now, len(selection.scores))
-        with self._spans.span("receive"):
-            reason = self._stream.accept(selection)
+        reason = self._stream.accept(selection)
         if not reason:
             self._judge_scores(peer, selection)
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sbpipe.config import Config
-from sbpipe.link.messages import Goodbye, Heartbeat
+from sbpipe.link.messages import Goodbye, Heartbeat, Message
 from sbpipe.link.ports import Port
 from sbpipe.records import Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
@@ -53,7 +53,7 @@ class Dispatcher:
         self._leasing = Leasing(
             config, stream, port, reception, self._late, fallback, events, now=time.monotonic()
         )
-        self._answers = Answers(config, stream, reception, self._late, self._leasing.expire, events, spans)
+        self._answers = Answers(config, stream, reception, self._late, self._leasing.expire, events)
         self._changed = threading.Condition()
         self._num_waiting_for_quiet = 0
         self._failure: BaseException | None = None
@@ -213,8 +213,7 @@ class Dispatcher:
                 now = time.monotonic()
                 # Processor time: what this thread costs the loop on a shared core, not how long it waited.
                 with self._changed, self._spans.cpu_span("dispatch"):
-                    for name, message in messages:
-                        self._answers.handle(name, message, now)
+                    self._take(messages, now)
                     self._leasing.watch(now)
                     self._leasing.grant(now, is_paused=self._is_paused)
                     self._announce()
@@ -227,6 +226,13 @@ class Dispatcher:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+
+    def _take(self, messages: list[tuple[str, Message]], now: float) -> None:
+        if messages:
+            # One span of a turn: many selectors' answers come by the thousand a second.
+            with self._spans.span("receive"):
+                for name, message in messages:
+                    self._answers.handle(name, message, now)
 
     def _tell(self) -> None:
         """Wake who waits, but only for what it waits for: a batch, an end, nothing out, another roster."""

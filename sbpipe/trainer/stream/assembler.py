@@ -1,17 +1,16 @@
 """From selections to train batches of exactly `batch_size`, first kept first trained. Pure."""
 
-from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sbpipe.records import Floats, Ids, Lease, Rates, Selection, TrainBatch
+from sbpipe.records import Ids, Lease, Selection, TrainBatch
 from sbpipe.trainer.stream.versions import fast_version_of
 
-_COLUMNS = (
+Columns = dict[str, Any]
+"""Kept examples by column; `ordinal` counts the run's candidates up to each of them."""
+_NAMES = (
     "example_ids",
     "epochs",
     "scores",
@@ -26,64 +25,58 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Kept examples of one selection, by column; `ordinal` counts the run's candidates up to each of them."""
+class Accepted(NamedTuple):
+    """A selection that counts, and what is known of all that it kept."""
 
+    lease: Lease
+    selection: Selection
     example_ids: Ids
-    epochs: Ids
-    scores: Floats
-    keep_probability: Floats
-    version: Ids
-    fast_version: Ids
-    arrived_at_step: Ids
-    target_keep: Rates
-    is_fill: NDArray[np.bool_]
-    lease_ids: Ids
-    ordinal: Ids
+    """Of the candidates that it considered."""
+    versions: Ids | None
+    """Per kept example, if they differ."""
+    arrived_at_step: int
+    is_fill: bool
+    considered_before: int
+    """Candidates of the run before its first one."""
 
-    @classmethod
-    def of(
-        cls,
-        lease: Lease,
-        selection: Selection,
-        example_ids: Ids,
-        *,
-        versions: Ids | None,
-        arrived_at_step: int,
-        is_fill: bool,
-        considered_before: int,
-    ) -> "Kept":
-        """What a selection kept of the candidates it considered; `versions` per kept one, if they differ."""
-        kept, num_kept = selection.kept, len(selection.kept)
-        of_lease = (
-            lease.epoch,
-            lease.lease_id,
-            arrived_at_step,
-            selection.version,
-            fast_version_of(lease, selection),
-        )
-        # In one array: to make a small one takes longer than to fill it.
-        epochs, lease_ids, arrived, version, fast_version = np.array(of_lease, np.int64)[:, None].repeat(
-            num_kept, 1
-        )
-        return cls(
-            example_ids=example_ids[kept],
-            epochs=epochs,
-            scores=selection.scores[kept],
-            keep_probability=selection.keep_probability[kept],
-            version=version if versions is None else versions,
-            fast_version=fast_version if versions is None else versions,
-            arrived_at_step=arrived,
-            target_keep=np.full(num_kept, lease.keep),
-            is_fill=np.full(num_kept, is_fill),
-            lease_ids=lease_ids,
-            ordinal=considered_before + kept.astype(np.int64) + 1,
-        )
 
-    def part(self, places: slice) -> "Kept":
-        """Those at these places."""
-        return Kept(**{name: getattr(self, name)[places] for name in _COLUMNS})
+def _kept_of(accepted: Sequence[Accepted]) -> Columns:
+    """What some selections kept, one after another: in one go, for a selection has a handful each."""
+    selections = [one.selection for one in accepted]
+    counts = [len(selection.kept) for selection in selections]
+    starts = np.cumsum([0, *(len(selection.scores) for selection in selections[:-1])])
+    kept = np.concatenate([selection.kept for selection in selections]).astype(np.int64)
+    places = kept + starts.repeat(counts)
+    of_leases = [
+        (
+            one.lease.epoch,
+            one.lease.lease_id,
+            one.arrived_at_step,
+            one.selection.version,
+            fast_version_of(one.lease, one.selection),
+            one.considered_before + 1,
+        )
+        for one in accepted
+    ]
+    numbers = np.array(of_leases, np.int64).repeat(counts, 0)
+    epochs, lease_ids, arrived, version, fast_version, first = np.ascontiguousarray(numbers.T)
+    for one, end in zip(accepted, np.cumsum(counts).tolist(), strict=True):
+        if one.versions is not None:
+            own = slice(end - len(one.versions), end)
+            version[own] = fast_version[own] = one.versions
+    return {
+        "example_ids": np.concatenate([one.example_ids for one in accepted])[places],
+        "epochs": epochs,
+        "scores": np.concatenate([selection.scores for selection in selections])[places],
+        "keep_probability": np.concatenate([selection.keep_probability for selection in selections])[places],
+        "version": version,
+        "fast_version": fast_version,
+        "arrived_at_step": arrived,
+        "target_keep": np.repeat([one.lease.keep for one in accepted], counts),
+        "is_fill": np.repeat([one.is_fill for one in accepted], counts),
+        "lease_ids": lease_ids,
+        "ordinal": first + kept,
+    }
 
 
 class Assembler:
@@ -91,62 +84,61 @@ class Assembler:
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        # Joined when a batch is cut, not when a selection comes: half as many copies.
-        self._waiting: deque[Kept] = deque()
+        self._kept: Columns = {}
+        # Behind these. Taken apart when a batch is cut, not when they come.
+        self._accepted: list[Accepted] = []
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def add(self, kept: Kept) -> None:
+    def add(self, accepted: Accepted) -> None:
         """Append the kept examples of one selection."""
-        self._waiting.append(kept)
-        self._length += len(kept.example_ids)
+        self._accepted.append(accepted)
+        self._length += len(accepted.selection.kept)
 
     def take(self, step: int) -> tuple[TrainBatch, Ids] | None:
         """The next train batch and the lease of each of its examples, if there are enough kept examples."""
         size = self._batch_size
         if self._length < size:
             return None
-        front, count = [], 0
-        while count < size:
-            front.append(self._waiting.popleft())
-            count += len(front[-1].example_ids)
-        if count > size:
-            last = front.pop()
-            cut = len(last.example_ids) - (count - size)
-            front.append(last.part(slice(None, cut)))
-            self._waiting.appendleft(last.part(slice(cut, None)))
+        kept = self._settled()
+        columns = {name: column[:size] for name, column in kept.items()}
         self._length -= size
-        columns = _joined(front)
+        self._kept = {name: column[size:] for name, column in kept.items()} if self._length else {}
         # Which lease an example came from is the ledger's affair; training must not depend on it.
         lease_ids, ordinal = columns.pop("lease_ids"), columns.pop("ordinal")
         return TrainBatch(step=step, candidates=int(ordinal.max()), **columns), lease_ids
 
-    def put_back(self, batches: list[tuple[TrainBatch, Ids]]) -> None:
+    def _settled(self) -> Columns:
+        """All that waits, by column."""
+        if self._accepted:
+            newer, self._accepted = _kept_of(self._accepted), []
+            self._kept = _joined([self._kept, newer]) if self._kept else newer
+        return self._kept
+
+    def put_back(self, batches: Sequence[tuple[TrainBatch, Ids]]) -> None:
         """Batches that were taken and not trained return to the front."""
+        if not batches:
+            return
         back = []
         for batch, lease_ids in batches:
-            size = len(batch.example_ids)
-            columns = {
-                name: getattr(batch, name) for name in _COLUMNS if name not in ("lease_ids", "ordinal")
-            }
-            back.append(Kept(**columns, lease_ids=lease_ids, ordinal=np.full(size, batch.candidates)))
-            self._length += size
-        self._waiting.extendleft(reversed(back))
+            ordinal = np.full(len(batch.example_ids), batch.candidates)
+            own = {"lease_ids": lease_ids, "ordinal": ordinal}
+            back.append({name: own[name] if name in own else getattr(batch, name) for name in _NAMES})
+        waiting = self._settled()
+        self.restore(_joined([*back, waiting] if waiting else back))
 
-    def state(self) -> dict[str, NDArray[np.generic]]:
+    def state(self) -> Columns:
         """For the checkpoint."""
-        return _joined(self._waiting) if self._waiting else {}
+        return self._settled() if self._length else {}
 
-    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+    def restore(self, state: Columns) -> None:
         """Go on from a checkpoint."""
-        self._waiting.clear()
-        self._length = 0
-        if state:
-            self.add(Kept(**state))  # type: ignore[arg-type]
+        self._accepted = []
+        self._kept, self._length = state, len(state["example_ids"]) if state else 0
 
 
-def _joined(some: Collection[Kept]) -> dict[str, Any]:
-    """The columns of some selections, one after another."""
-    return {name: np.concatenate([getattr(kept, name) for kept in some]) for name in _COLUMNS}
+def _joined(some: Sequence[Columns]) -> Columns:
+    """Columns, one after another."""
+    return {name: np.concatenate([kept[name] for kept in some]) for name in _NAMES}

@@ -57,7 +57,9 @@ class Filler:
         is_chosen = passes < MOST_CHOICES and not keep_all and self._knows(places)
         if not is_chosen:
             places = places[0], min(places[1], places[0] + need)
-        lease = stream.leases.put_out(stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1))
+        lease = stream.leases.put_out(
+            stream.now, FILL, places, 0.0, enough=need, most=need, versions=(0, -1), keep_all=keep_all
+        )
         if is_chosen:
             return self._drawer.answer(lease, step)
         return self._drawer.take_all(lease, step, passes_over=passes < MOST_PASSES)

@@ -71,7 +71,15 @@ class Leases:
             enough = most = min(enough, share_of(rate, places[1] - places[0]))
         expected = min(enough, rate * (places[1] - places[0]))
         lease = self.put_out(
-            now, peer.name, places, expected, enough=enough, most=most, versions=versions, exact=exact
+            now,
+            peer.name,
+            places,
+            expected,
+            enough=enough,
+            most=most,
+            versions=versions,
+            keep_all=keep_all,
+            exact=exact,
         )
         return self._with_history(peer, lease)
 
@@ -87,7 +95,9 @@ class Leases:
         # Each of many sees a small part of the scores: what is ranked among them must be the run's.
         peer.needs_history |= not is_set and self._needs_scores
         expected = count if keep_all else kept if is_set else self._yielded.rate * count
-        lease = self.put_out(now, peer.name, places, expected, enough=kept, most=kept, versions=versions)
+        lease = self.put_out(
+            now, peer.name, places, expected, enough=kept, most=kept, versions=versions, keep_all=keep_all
+        )
         return self._with_history(peer, lease)
 
     def put_out(
@@ -100,6 +110,7 @@ class Leases:
         enough: int,
         most: int,
         versions: tuple[int, int],
+        keep_all: bool,
         exact: bool = False,
     ) -> Lease:
         """Grant these places to a peer."""
@@ -115,11 +126,11 @@ class Leases:
             version=versions[0],
             fast_version=versions[1],
             exact=exact,
-            keep_all=self._stretches.at(places[0], now.num_assembled)[0],
+            keep_all=keep_all,
             strength=strength,
             keep=now.keep,
         )
-        if doubt is not None and not lease.keep_all:
+        if doubt is not None and not keep_all:
             # Under a clock no other lease is out: what the table knows is a function of the clock too.
             example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
             lease = doubting(lease, doubt, self._table, example_ids)

@@ -8,7 +8,7 @@ answer to a lease that is no longer out is refused.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,6 @@ class Named(Protocol):
 
 
 Holder = TypeVar("Holder", bound=Named)
-_NOTHING = dict[int, "Grant"]()
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,8 @@ class Ledger:
         self.num_examples = num_examples
         self.limit = limit
         self.out: dict[int, Grant] = {}
+        self.expected_kept = 0.0
+        """Of all leases that are out: a running sum, for it is asked at every turn."""
         self._held: dict[str, dict[int, Grant]] = {}
         self.num_considered = 0
         self.num_selected = 0
@@ -91,6 +92,7 @@ class Ledger:
         else:
             self._next_place = grant.last
         self.out[grant.lease.lease_id] = grant
+        self.expected_kept += grant.expected_kept
         self._held.setdefault(grant.peer, {})[grant.lease.lease_id] = grant
         self.next_lease_id = grant.lease.lease_id + 1
 
@@ -140,6 +142,8 @@ class Ledger:
     def _end(self, lease_id: int) -> Grant:
         """The lease is out no more."""
         grant = self.out.pop(lease_id)
+        # Exactly 0 where nothing is out: what rounding left over does not add up.
+        self.expected_kept = self.expected_kept - grant.expected_kept if self.out else 0.0
         held = self._held[grant.peer]
         del held[lease_id]
         if not held:
@@ -154,11 +158,16 @@ class Ledger:
         """How many leases a peer holds."""
         return len(self._held.get(peer, ()))
 
-    def with_room(self, peers: Iterable[Holder], most: int) -> list[tuple[int, Holder]]:
-        """Those who hold fewer than so many leases, and how many."""
-        # In one go, for many are asked at every answer.
+    def with_room(self, peers: Sequence[Holder], most: int) -> Iterator[Holder]:
+        """Those who hold fewer than so many leases, the idle first, else in their order."""
         held = self._held
-        return [(num_held, peer) for peer in peers if (num_held := len(held.get(peer.name, _NOTHING))) < most]
+        # In one go, and the others only if it comes to that: many are asked at every answer.
+        idle = [peer for peer in peers if peer.name not in held]
+        yield from idle
+        if most > 1:
+            were_idle = {peer.name for peer in idle}  # these may have got one meanwhile
+            busy = (peer for peer in peers if peer.name not in were_idle)
+            yield from [peer for peer in busy if len(held.get(peer.name, ())) < most]
 
     @property
     def holders(self) -> set[str]:

@@ -33,7 +33,8 @@ class Shares:
         self._max_staleness = config.sync.max_staleness
         self._is_set = config.selection.traits.chooses_sets
         self._least = fleet.least_of(config)
-        self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0, 0.0)
+        self._plan, self._planned_for = fleet.Plan({}, 0.0), (-1, 0.0)
+        self._ranked, self._ranked_of = list[Peer](), list[Peer]()
 
     def grant(self, peers: list[Peer], now: Moment) -> list[tuple[Peer, Lease]]:
         """The leases to send now: the idle and the fast selectors first."""
@@ -42,18 +43,15 @@ class Shares:
         base = min(depth, max(depth - 1 + now.ahead, 1 if now.is_waiting else 0))
         most_ahead = max(base, bound - self._sync.interval) if bound else math.inf
         # While the loop waits, idle selectors do not wait for what slower ones have out.
-        expected = 0.0 if now.is_waiting else sum(grant.expected_kept for grant in ledger.out.values())
+        expected = 0.0 if now.is_waiting else ledger.expected_kept
         coming = now.on_hand + expected
         # A depth of one says that nothing is to be scored while a step trains.
         target = max(base, plan.ahead + fleet.MARGIN) if depth > 1 else base
         short = min(most_ahead, target) * now.batch_size - coming
         if short <= 0.0:
             return []
-        able = ledger.with_room(peers, 1 if now.is_waiting else 2)
-        # Who was never measured comes first, or would never be.
-        able.sort(key=lambda one: (one[0], -(one[1].rate or math.inf)))
         granted = list[tuple[Peer, Lease]]()
-        for _, peer in able:
+        for peer in ledger.with_room(self._ranked, 1 if now.is_waiting else 2):
             candidates = plan.leases.get(peer.name, fleet.LEAST)
             # Whole leases, unless the next batch would not be whole.
             least = min(candidates * self._yielded.rate, now.batch_size) / 2
@@ -69,10 +67,12 @@ class Shares:
         return granted
 
     def _plan_of(self, peers: list[Peer], now: Moment) -> fleet.Plan:
-        """The plan of this step, for so many selectors."""
-        key = (now.num_started, len(peers), now.keep)
-        if key != self._planned_for:
-            self._planned_for = key
+        """The plan of this step, for these selectors."""
+        key = (now.num_started, now.keep)
+        if key != self._planned_for or peers != self._ranked_of:
+            self._planned_for, self._ranked_of = key, peers
+            # Who was never measured comes first, or would never be.
+            self._ranked = sorted(peers, key=lambda peer: -(peer.rate or math.inf))
             self._plan = fleet.plan(
                 batch_size=now.batch_size,
                 keep=now.keep,

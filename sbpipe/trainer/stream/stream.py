@@ -17,7 +17,7 @@ from sbpipe.selection.doubt import passed_over
 from sbpipe.trainer.pacing import SyncPace
 from sbpipe.trainer.serving.peers import Peer
 from sbpipe.trainer.stream import fleet
-from sbpipe.trainer.stream.assembler import Assembler, Kept
+from sbpipe.trainer.stream.assembler import Accepted, Assembler
 from sbpipe.trainer.stream.clocked import Clocked
 from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.fallback import FILL
@@ -173,7 +173,7 @@ class Stream:
             self.num_passed_over += 0 if is_over is None else int(is_over.sum())
             self.yielded.count(considered, num_kept, is_selected=not lease.keep_all)
         self._assembler.add(
-            Kept.of(
+            Accepted(
                 lease,
                 selection,
                 example_ids,

@@ -12,6 +12,7 @@ class Stretches:
         selection = config.selection
         self._warmup = selection.history if selection.warmup < 0 else selection.warmup
         self._anneal_at = None if limit is None else limit - math.floor(selection.anneal * limit)
+        self._changes = [self._warmup] if self._anneal_at is None else sorted([self._warmup, self._anneal_at])
         steps = config.train.steps if limit is None else 0
         self._anneal_step = math.ceil((1.0 - selection.anneal) * steps) if steps else None
 
@@ -20,8 +21,7 @@ class Stretches:
 
         `batch` is the train batch it goes into at the earliest. No lease reaches across the change.
         """
-        places = [self._warmup] if self._anneal_at is None else sorted([self._warmup, self._anneal_at])
-        return self._keep_all(place, batch), next((change for change in places if change > place), None)
+        return self._keep_all(place, batch), next((each for each in self._changes if each > place), None)
 
     def _keep_all(self, place: int, batch: int) -> bool:
         if place < self._warmup:
