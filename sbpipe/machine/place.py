@@ -22,7 +22,7 @@ class Place:
     may_restart: bool = False
     """Whether torchrun would start them again."""
     launch: str = ""
-    """What tells this launch from others, the same after each restart (`launch_in`); empty if nothing does."""
+    """What tells this launch from others, the same after each restart (`launch_in`); "" if nothing does."""
 
     def cores(self, available: list[int], threads: int) -> list[int]:
         """Its share of the cores: equal shares side by side, `threads` of each if that is set."""

@@ -107,8 +107,16 @@ class LeadingJourney(Journey):
 
     def begin_pass(self, first: int) -> int:
         """Tell the other ranks where the pass begins."""
-        self._group.tell(Word(Do.START, step=first))
-        return super().begin_pass(first)
+        first = super().begin_pass(first)
+        self._group.tell(Word(Do.START, self.step, position=first))
+        return first
+
+    def skip(self) -> None:
+        """The loop drops its oldest batch: a clock may count on a snapshot then, of which all have shares."""
+        if self.handed:
+            intervals = self.session.engine.intervals()
+            self._group.tell(Word(Do.SKIP, self.step, intervals=intervals))
+        super().skip()
 
     def _weigh(self, due: Due, losses: torch.Tensor) -> torch.Tensor | None:
         engine, group = self.session.engine, self._group
@@ -202,7 +210,8 @@ class FollowingJourney:
                 raise self._out_of_turn("begins a pass")
             self._join([word.part])
         self.handed.take_back()
-        return word.step
+        self.step = word.step
+        return word.position
 
     def next_part(self) -> Any:
         """This rank's share of the next batch."""
@@ -245,9 +254,12 @@ class FollowingJourney:
     def skip(self) -> None:
         """The loop drops its oldest batch, on every rank."""
         self.handed.drop()
-        self.step += 1
+        word = self._group.hear()
+        if word.do is not Do.SKIP:
+            raise self._out_of_turn("skips a batch")
+        self.step = word.step + 1
         if self._config.is_clocked:
-            self._join(self._word.due(self.step))
+            self._join(word.due(self.step))
 
     def _finish(self, *, has_moved: bool) -> None:
         for gathering in self.handed.finish().losses:

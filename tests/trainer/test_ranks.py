@@ -55,7 +55,7 @@ def test_a_rank_without_an_example_is_shown_one() -> None:
 
 
 def test_a_word_is_numbers_and_back() -> None:
-    word = Word(Do.STEP, 12, 0.25, By.TABLE, Part.FAST, {Part.WHOLE: 4, Part.FAST: 2})
+    word = Word(Do.STEP, 12, 0.25, By.TABLE, Part.FAST, {Part.WHOLE: 4, Part.FAST: 2}, position=7)
     assert Word.of(word.row) == word
     assert word.due(12) == [Part.WHOLE, Part.FAST]
     assert word.due(10) == [Part.FAST]

@@ -12,6 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -147,7 +148,7 @@ class Group:
             return word
         table = torch.empty(num_table, dtype=torch.float64)
         self._broadcast(table, self._words, "rank 0 to say how to weigh the step")
-        return Word(word.do, word.step, word.progress, word.by, word.part, word.intervals, table)
+        return replace(word, table=table)
 
     def spread(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         """A tensor of rank 0 to all; the others give one of the same size to take it."""
