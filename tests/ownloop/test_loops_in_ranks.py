@@ -1,5 +1,6 @@
 """A user's own loop on several ranks: one stream, disjoint shares, the weights of one process."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,26 @@ def test_a_selector_of_its_own_scores_with_the_weights_of_a_sharded_model(tmp_pa
     assert (summary["status"], summary["fill.share"], summary["weights.digest"]) == ("finished", 0.0, None)
     assert summary["sync.published"] >= 6
     assert summary["devices"] == 3
+
+
+def _stuck(place: Place, path: Path) -> None:
+    settings = {"mode": "inline", "selection.policy": "random", "train.ranks_wait_s": 2.0} | LINK
+    model = net()
+    loader = sbpipe.select(DataLoader(data(), 16), model, losses=losses, run_dir=path, settings=settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    loader.attach(optimizer)
+    torch.distributed.barrier()
+    for batch in loader:
+        loader.weigh(losses(model, batch)).backward()
+        optimizer.step()
+        if place.rank == 0 and loader.steps == 2:
+            threading.Event().wait()
+
+
+def test_a_loop_whose_rank_0_never_comes_back_for_a_batch_ends_on_all_ranks(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"the ranks ended with codes \[6, 6\]"):
+        in_ranks(_stuck, tmp_path / "run")
+    assert events_of(tmp_path / "run", "step")
 
 
 def _late(place: Place, path: Path) -> str:

@@ -236,6 +236,17 @@ def test_a_pipelined_run_of_two_ranks_trains_every_batch_and_fills_what_is_late(
 
 
 @pytest.mark.slow
+def test_a_step_in_which_rank_0_hangs_ends_all_ranks(tmp_path: Path) -> None:
+    config = ranked(
+        selection__policy="full", train__ranks_wait_s=3.0, loss__name="support.losses:stuck_on_rank_0"
+    )
+    # Their gradients' own group would wait for minutes yet.
+    with pytest.raises(AssertionError, match=r"the ranks ended with codes \[6, 6\]"):
+        train_ranks(config, tmp_path / "run")
+    assert events_of(tmp_path / "run", "step")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("shard", "ranks"), [("full", 1), ("none", 3), ("full", 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(shard: str, ranks: int, tmp_path: Path) -> None:
     changes = {"selection__policy": "sb", "train__ema": 0.9, "optim__clip": 1.0, "checkpoint__keep": 9}
