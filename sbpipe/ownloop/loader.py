@@ -48,8 +48,6 @@ class SelectedLoader:
         self._position = 0
         self._resume_at = 0
         self._summary: dict[str, Any] | None = None
-        # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
-        atexit.register(_leave_if_there, weakref.ref(self))
 
     # --- batches and losses -----------------------------------------------------------------------
 
@@ -177,6 +175,9 @@ class SelectedLoader:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
             state, self._state = self._state, None
             self._journey = begin(self._plan, state)
+            # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
+            # Registered last, so called first: ranks part once they have left.
+            atexit.register(_leave_if_there, weakref.ref(self))
         return self._sound(self._journey)
 
     def _on_device(self) -> AbstractContextManager[None]:

@@ -1,13 +1,18 @@
 """A user's own loop on several ranks: one stream, disjoint shares, the weights of one process."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import saving_loop
 from support.ranked import distance, in_ranks
-from support.runs import SMALL, events_of, summary_of
+from support.runs import HANG_S, SMALL, events_of, summary_of
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -174,6 +179,46 @@ def test_a_loop_whose_rank_0_never_comes_back_for_a_batch_ends_on_all_ranks(tmp_
     with pytest.raises(AssertionError, match=r"the ranks ended with codes \[6, 6\]"):
         in_ranks(_stuck, tmp_path / "run")
     assert events_of(tmp_path / "run", "step")
+
+
+def test_torchrun_starts_a_loop_again_whose_rank_was_killed_and_it_goes_on_from_what_it_saved(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / RUNS[0]).mkdir()
+    (tmp_path / RUNS[1]).mkdir()
+    saving_loop.train(tmp_path / RUNS[0])
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    launcher = ["-m", "torch.distributed.run", *meeting, "--max-restarts", "1", "--nproc-per-node", "2"]
+    script = [saving_loop.__file__, str(tmp_path / RUNS[1])]
+    tests = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, *launcher, *script],
+        env=os.environ | {"PYTHONPATH": tests},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (whole,) = _noted(tmp_path / RUNS[0], 1)
+    shares = _noted(tmp_path / RUNS[1], 2)
+    for rank, notes in enumerate(shares):
+        lives = [[note["step"] for note in notes if note["life"] == life] for life in (0, 1)]
+        assert lives[0][: saving_loop.KILLED_AT] == list(range(saving_loop.KILLED_AT))
+        assert lives[1] == list(range(saving_loop.SAVED_AT, saving_loop.STEPS))
+        last = {note["step"]: note["ids"] for note in notes}
+        assert last == {note["step"]: note["ids"][rank::2] for note in whole}
+    # As many candidates were considered for the very batches of a loop that nobody killed: each once.
+    considered = [
+        {event["step"]: event["candidates"] for event in events_of(tmp_path / run / "run", "step")}
+        for run in RUNS
+    ]
+    assert considered[0] == considered[1]
+    assert len(considered[0]) == saving_loop.STEPS
+
+
+def _noted(folder: Path, num_ranks: int) -> list[list[dict[str, Any]]]:
+    files = [folder / f"rank-{rank}.jsonl" for rank in range(num_ranks)]
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def _late(place: Place, path: Path) -> str:

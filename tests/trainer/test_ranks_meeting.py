@@ -3,6 +3,8 @@
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
@@ -145,6 +147,56 @@ def _leave_in_turn(place: Place) -> list[str]:
 @pytest.mark.slow
 def test_a_rank_that_left_is_not_missed() -> None:
     assert in_ranks(_leave_in_turn) == [[], []]
+
+
+ENDING = """
+import atexit, sys
+from datetime import timedelta
+import torch
+from sbpipe.trainer.ranks.group import Group, dist
+
+rank = int(sys.argv[1])
+store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False, wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=300))
+group = Group(rank, 2, torch.device("cpu"), batch_size=4, wait_s=300.0)
+if rank == 0:
+    sys.stdin.readline()
+group.leave()
+
+
+class Last:
+    def __del__(self):
+        sys.__stdin__.buffer.raw.readall()  # shutting down takes its time
+
+
+sys.modules["last"] = Last()
+atexit.register(print, "ending", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_while_another_one_shuts_down_does_not_abort_it() -> None:
+    server = store_of()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", ENDING, str(rank), str(server.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert ranks[1].stdout is not None
+        assert ranks[1].stdout.readline() == "ending\n"
+        ranks[0].communicate("end\n", timeout=HANG_S)
+        _, said = ranks[1].communicate(timeout=HANG_S)
+        assert [process.returncode for process in ranks] == [0, 0], said
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
 
 
 def _be_silent(place: Place) -> str:

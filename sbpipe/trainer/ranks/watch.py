@@ -9,12 +9,14 @@ long evaluation, a loop that waits for selectors), and is missed where its proce
 process lives and its loop stands, `overdue` tells: then all ranks end.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -60,10 +62,16 @@ class Watch:
         self._others = set(others)
         self._is_over = threading.Event()
         self._is_standing = False
+        self._is_leave_said = False
         self._turn = threading.Lock()
-        for other in others:
-            threading.Thread(target=self._listen, args=(other,), name="watch", daemon=True).start()
-        threading.Thread(target=self._beat, name="watch", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._listen, args=(other,), name="watch", daemon=True)
+            for other in others
+        ]
+        self._threads.append(threading.Thread(target=self._beat, name="watch", daemon=True))
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self._part)
 
     def leave(self, *, is_fine: bool = True) -> None:
         """Watch no more. Where all is fine the others are told, and miss this rank no more either."""
@@ -72,6 +80,18 @@ class Watch:
         self._is_over.set()
         if is_fine:
             self._say(_BYE)
+            self._is_leave_said = True
+
+    def _part(self) -> None:
+        """The program ends: wait until the others are about to, or have.
+
+        A thread that comes back from gloo while the interpreter shuts down aborts the process ("terminate
+        called without an active exception"), and torchrun would start a run again that is done.
+        """
+        if self._is_leave_said:
+            give_up = time.monotonic() + self._wait_s
+            for thread in self._threads:
+                thread.join(max(0.0, give_up - time.monotonic()))
 
     def _beat(self) -> None:
         while not self._is_over.wait(self._wait_s / 3):
