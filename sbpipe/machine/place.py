@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _NAMELESS = "none"
 """What torchrun says where it was given no name."""
@@ -21,7 +22,7 @@ class Place:
     may_restart: bool = False
     """Whether torchrun would start them again."""
     launch: str = ""
-    """What torchrun calls this launch, the same after each restart (`--rdzv-id`); empty if it has no name."""
+    """What tells this launch from others, the same after each restart (`launch_in`); "" if nothing does."""
 
     def cores(self, available: list[int], threads: int) -> list[int]:
         """Its share of the cores: equal shares side by side, `threads` of each if that is set."""
@@ -51,9 +52,19 @@ def own_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def launch_in(environment: Mapping[str, str] = os.environ) -> str:
-    """The name of this process's launch; empty if torchrun did not start it, or was given no name for it."""
+    """What tells this process's launch by torchrun from others; empty if nothing does.
+
+    Its name (`--rdzv-id`), or where it was given none, the folder that torchrun made for the ranks of rank
+    0's host: each torchrun makes one, under a name that no other has, and keeps it over restarts.
+    """
     name = environment.get("TORCHELASTIC_RUN_ID", "")
-    return "" if name == _NAMELESS else name
+    if name != _NAMELESS:
+        return name
+    is_beside_rank_0 = environment.get("GROUP_RANK", "") == "0"
+    # FOLDER/attempt_2/0/error.json
+    parents = Path(environment.get("TORCHELASTIC_ERROR_FILE", "")).parents
+    is_known = is_beside_rank_0 and len(parents) > 2 and parents[1].name.startswith("attempt_")
+    return str(parents[2]) if is_known else ""
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:

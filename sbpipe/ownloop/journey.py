@@ -22,7 +22,7 @@ from sbpipe.trainer.step_outcome import StepOutcome
 
 _LONG_S, _LONG_STEPS = 1.0, 3.0
 """Time between two steps that is no training: longer than this, and than so many steps."""
-_TIMED = ("forward", "backward", "between")
+OWN_STAGES = ("forward", "backward", "between")
 """Stages of the user's own; what happens in ours is timed where it happens."""
 
 
@@ -53,6 +53,9 @@ class Journey:
         self.finish_if_skipped()
         self.handed.take_back()
         return first
+
+    def end_pass(self) -> None:
+        """The loop draws no more for a while, or left the pass before its end."""
 
     def next_part(self) -> Any:
         """The next batch for the loop."""
@@ -234,7 +237,7 @@ class Journey:
                 self._span.name = "evaluate"
                 self.session.engine.leave_out(spent_s)
             self._span.__exit__()
-        self._span, self._since = self.session.spans.span(stage) if stage in _TIMED else None, now
+        self._span, self._since = self.session.spans.span(stage) if stage in OWN_STAGES else None, now
         if self._span is not None:
             self._span.__enter__()
 

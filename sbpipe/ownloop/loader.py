@@ -23,10 +23,12 @@ from torch import nn
 from sbpipe.config import digest
 from sbpipe.errors import ModelError, SbpipeError
 from sbpipe.machine import devices
+from sbpipe.ownloop.following import FollowingJourney
 from sbpipe.ownloop.handed import LoopError
 from sbpipe.ownloop.journey import Journey
+from sbpipe.ownloop.leading import LeadingJourney
 from sbpipe.ownloop.plan import Plan
-from sbpipe.ownloop.ranks import FollowingJourney, LeadingJourney, group_of
+from sbpipe.ownloop.ranks import group_of
 from sbpipe.ownloop.rehearsal import rehearse
 from sbpipe.ownloop.session import Session, say_verdict
 from sbpipe.records import Ids, RunEnd
@@ -46,8 +48,6 @@ class SelectedLoader:
         self._position = 0
         self._resume_at = 0
         self._summary: dict[str, Any] | None = None
-        # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
-        atexit.register(_leave_if_there, weakref.ref(self))
 
     # --- batches and losses -----------------------------------------------------------------------
 
@@ -61,11 +61,14 @@ class SelectedLoader:
         with self._on_device():
             journey = self._open()
             first, self._resume_at = journey.begin_pass(self._resume_at), 0
-        for position in range(first, len(self)):
-            with self._on_device():
-                batch = journey.next_part()
-            self._position = position + 1
-            yield batch
+        try:
+            for position in range(first, len(self)):
+                with self._on_device():
+                    batch = journey.next_part()
+                self._position = position + 1
+                yield batch
+        finally:
+            journey.end_pass()
         # In the user's own line, and not when the program ends: the last step may have diverged.
         with self._on_device():
             journey.settle()
@@ -172,6 +175,9 @@ class SelectedLoader:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
             state, self._state = self._state, None
             self._journey = begin(self._plan, state)
+            # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
+            # Registered last, so called first: ranks part once they have left.
+            atexit.register(_leave_if_there, weakref.ref(self))
         return self._sound(self._journey)
 
     def _on_device(self) -> AbstractContextManager[None]:

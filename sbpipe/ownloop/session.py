@@ -103,10 +103,11 @@ class Session:
         self._listener = None if config.is_one_process else self._listen()
         self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=overwrite)
         self._opened.callback(self._run_dir.close)
-        if not resume:
-            self._run_dir.write_config(config)
         selector = INLINE if config.is_one_process else config.selector.device
         self._run_dir.write_environment({"trainer": devices.describe(self._device), "selector": selector})
+        # After it: what has settings is a run, and ranks that are killed in between must know it as theirs.
+        if not resume:
+            self._run_dir.write_config(config)
         self.events = EventLog(plan.path / TRAINER_EVENTS, "trainer")
         self._opened.callback(self.events.close)
         session = self._listener.port.session if self._listener else b""
@@ -276,8 +277,8 @@ class Session:
 
 
 def _is_replaced(path: Path, place: Place) -> bool:
-    """Whether ranks that were started again take the place of a run; one that has finished is another's."""
-    return is_started_again(path, place) and (place.num_restarts > 0 or not is_finished(path))
+    """Whether ranks that were started again take the place of their run; never of one that has finished."""
+    return is_started_again(path, place) and not is_finished(path)
 
 
 def _show_nothing(ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:

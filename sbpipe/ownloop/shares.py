@@ -19,7 +19,8 @@ class SharedParts:
         """Rank 0: tell the others which train batch comes next, and load the shares of its parts."""
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         self._group.order(example_ids, epoch_of_each)
-        return self.shares(example_ids, epoch_of_each)[1], torch.empty(0)
+        with self._group.loader.during("loading a batch"):
+            return self.shares(example_ids, epoch_of_each)[1], torch.empty(0)
 
     def shares(self, example_ids: Ids, epochs: Ids) -> tuple[TrainBatch, list[Lot]]:
         """What a rank knows of a train batch, and its shares of the parts."""

@@ -207,9 +207,10 @@ def _open_run_dir(
     raise_again()
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
     try:
+        run_dir.write_environment(used_devices)
+        # After it: what has settings is a run, and ranks that are killed in between must know it as theirs.
         if not resume:
             run_dir.write_config(config)
-        run_dir.write_environment(used_devices)
     except OSError as error:
         run_dir.close()
         raise RunDirError(

@@ -36,8 +36,8 @@ from sbpipe.runs.names.files import SELECTOR_EVENTS as SELECTOR_EVENTS
 from sbpipe.runs.names.files import SUMMARY as SUMMARY
 from sbpipe.runs.names.files import TRAINER_EVENTS as TRAINER_EVENTS
 
-_BEFORE_A_RUN = (LOGS, LOCK)
-"""Logs and lock are there before a run has begun, so they alone do not make a directory used."""
+_BEFORE_A_RUN = (LOGS, LOCK, ENVIRONMENT)
+"""These are there before the settings, which make a run, so they alone do not make a directory used."""
 _LOCKS = Path("/proc/locks")
 
 
@@ -147,11 +147,15 @@ def is_finished(path: Path) -> bool:
 def is_started_again(path: Path, place: Place) -> bool:
     """Whether the run in a directory is that of these very ranks, before torchrun started them again.
 
-    torchrun's count of restarts misses those where nodes come or go; the launch has the same name then.
+    Known by the launch that wrote it. Not by torchrun's count of restarts: ranks that were refused here,
+    since the run is another's, are started again too, and where nodes come or go nothing is counted.
     """
     if not (path / CONFIG).exists():
         return False
-    return place.num_restarts > 0 or bool(place.launch and place.launch == _launch_of(path))
+    if place.launch:
+        return place.launch == _launch_of(path)
+    # A launch without a name is known on rank 0's host, where the run is written; there it is refused.
+    return place.rank > 0 and place.num_restarts > 0
 
 
 def _launch_of(path: Path) -> str:

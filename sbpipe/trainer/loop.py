@@ -53,6 +53,7 @@ class Loop:
             batch = prepared.batch
             share = self._progress(batch)
             weigh = self.engine.weigher(batch)
+            self.train_step.duty.begin(f"training step {step}")
             losses = self.train_step(step, share, prepared.inputs, prepared.targets, weigh)
             step += 1
             outcome = self.engine.take_losses(batch, losses, prepared.targets)
@@ -61,6 +62,7 @@ class Loop:
             with self.spans.span("log"):
                 self.telemetry.step(outcome, self.train_step.rate, self.engine.steering.health.last)
                 self.telemetry.progress(share)
+            self.train_step.duty.end()
             self._checkpoint_if_due(step)
         self._look_back()
         return RunEnd.FINISHED
@@ -100,6 +102,7 @@ class Loop:
         """
         if self.is_stopped.is_set():
             return False
+        self.train_step.duty.end()
         with self.engine.paused():
             with self.spans.span("evaluate"):
                 evaluation = self.evaluate()

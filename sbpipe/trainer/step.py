@@ -15,6 +15,7 @@ from sbpipe.models.losses import PerExampleLoss, check_loss
 from sbpipe.models.stand_in import is_cross_entropy
 from sbpipe.runs.spans import Spans
 from sbpipe.trainer.checkpoint import Beside
+from sbpipe.trainer.duty import Duty
 from sbpipe.trainer.ema import Ema
 from sbpipe.trainer.optimizer import build_optimizer
 from sbpipe.trainer.schedule import rate_factor, set_rate
@@ -46,6 +47,8 @@ class TrainStep:
         self.forward = model
         """What the forward pass goes through: the model, or what wraps it."""
         self._loss = loss
+        self.duty = Duty()
+        """The loop's, where other ranks wait for its steps."""
         self._purpose = "step"
         self.optimizer = optimizer
         self.ema = Ema(model, config.train.ema) if config.train.ema else None

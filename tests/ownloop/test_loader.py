@@ -485,3 +485,44 @@ def test_a_loop_of_the_same_launch_takes_the_place_of_the_one_that_was_cut_off(
     loader, _ = selected(vectors(), small_net(), tmp_path / "run")
     with pytest.raises(RunDirError, match="is not empty"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("launch", ["job 8", "none"])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_loop_that_is_refused_here_is_refused_however_often_torchrun_starts_it_again(
+    is_finished: bool, launch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 2)
+    loader.close() if is_finished else loader.leave()
+    before = _contents(tmp_path / "run")
+    place = {"RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": launch}
+    for attempt in range(3):
+        again = {
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "TORCHELASTIC_ERROR_FILE": f"/tmp/none_x1/attempt_{attempt}/0/error.json",
+        }
+        for name, value in (place | again).items():
+            monkeypatch.setenv(name, value)
+        loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+        with pytest.raises(RunDirError, match="is not empty"):
+            next(iter(loader))
+    assert _contents(tmp_path / "run") == before
+
+
+def test_a_finished_run_is_not_replaced_by_its_own_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job 7"}.items():
+        monkeypatch.setenv(name, value)
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 2)
+    loader.close()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with pytest.raises(RunDirError, match="is not empty"):
+        next(iter(loader))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -1,12 +1,18 @@
 """A user's own loop on several ranks: one stream, disjoint shares, the weights of one process."""
 
+import json
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import saving_loop
 from support.ranked import distance, in_ranks
-from support.runs import SMALL, events_of, summary_of
+from support.runs import HANG_S, SMALL, events_of, summary_of
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -49,6 +55,7 @@ def loop(place: Place, path: Path, shard: str, steps: int, kept: dict[str, Any],
     """A loop as a user would write it, for any number of ranks; what it trained, and its last checkpoint."""
     model = net()
     batch_size, accumulate = settings.pop("batch_size", 16), settings.pop("accumulate", 1)
+    skipped = settings.pop("skipped", ())
     loader = sbpipe.select(
         DataLoader(data(), batch_size),
         model,
@@ -73,6 +80,9 @@ def loop(place: Place, path: Path, shard: str, steps: int, kept: dict[str, Any],
         while loader.steps < steps:
             for batch in loader:
                 ids.append(loader.last_ids.tolist())
+                if loader.steps in skipped:
+                    loader.skip()
+                    continue
                 loader.weigh(losses(trained, batch)).backward()
                 if len(ids) % accumulate == 0:
                     optimizer.step()
@@ -125,6 +135,16 @@ def test_a_loop_goes_on_from_its_checkpoint_with_another_number_of_ranks(tmp_pat
     assert distance(alone["model"], end["model"]) < 1e-6
 
 
+def test_a_batch_that_comes_first_may_be_skipped_also_after_a_resume(tmp_path: Path) -> None:
+    """Under a clock the weights are published after it all the same, and every rank has a share of them."""
+    settings = {"mode": "inline", "selection__policy": "sb", "skipped": (0, 4)}
+    _, alone = loop(ALONE, tmp_path / RUNS[0], "none", 8, {}, **settings)
+    (_, half), _ = in_ranks(_loop, tmp_path / RUNS[1], "full", 4, {}, settings)
+    (_, end), _ = in_ranks(_loop, tmp_path / RUNS[1], "full", 8, half, settings)
+    assert distance(alone["model"], end["model"]) < 1e-6
+    assert distance(half["model"], end["model"]) > 0.01
+
+
 def test_a_selector_of_its_own_scores_with_the_weights_of_a_sharded_model(tmp_path: Path) -> None:
     settings = {
         "mode": "pipelined",
@@ -139,6 +159,66 @@ def test_a_selector_of_its_own_scores_with_the_weights_of_a_sharded_model(tmp_pa
     assert (summary["status"], summary["fill.share"], summary["weights.digest"]) == ("finished", 0.0, None)
     assert summary["sync.published"] >= 6
     assert summary["devices"] == 3
+
+
+def _stuck(place: Place, path: Path) -> None:
+    settings = {"mode": "inline", "selection.policy": "random", "train.ranks_wait_s": 2.0} | LINK
+    model = net()
+    loader = sbpipe.select(DataLoader(data(), 16), model, losses=losses, run_dir=path, settings=settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    loader.attach(optimizer)
+    torch.distributed.barrier()
+    for batch in loader:
+        loader.weigh(losses(model, batch)).backward()
+        optimizer.step()
+        if place.rank == 0 and loader.steps == 2:
+            threading.Event().wait()
+
+
+def test_a_loop_whose_rank_0_never_comes_back_for_a_batch_ends_on_all_ranks(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"the ranks ended with codes \[6, 6\]"):
+        in_ranks(_stuck, tmp_path / "run")
+    assert events_of(tmp_path / "run", "step")
+
+
+def test_torchrun_starts_a_loop_again_whose_rank_was_killed_and_it_goes_on_from_what_it_saved(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / RUNS[0]).mkdir()
+    (tmp_path / RUNS[1]).mkdir()
+    saving_loop.train(tmp_path / RUNS[0])
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    launcher = ["-m", "torch.distributed.run", *meeting, "--max-restarts", "1", "--nproc-per-node", "2"]
+    script = [saving_loop.__file__, str(tmp_path / RUNS[1])]
+    tests = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, *launcher, *script],
+        env=os.environ | {"PYTHONPATH": tests},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (whole,) = _noted(tmp_path / RUNS[0], 1)
+    shares = _noted(tmp_path / RUNS[1], 2)
+    for rank, notes in enumerate(shares):
+        lives = [[note["step"] for note in notes if note["life"] == life] for life in (0, 1)]
+        assert lives[0][: saving_loop.KILLED_AT] == list(range(saving_loop.KILLED_AT))
+        assert lives[1] == list(range(saving_loop.SAVED_AT, saving_loop.STEPS))
+        last = {note["step"]: note["ids"] for note in notes}
+        assert last == {note["step"]: note["ids"][rank::2] for note in whole}
+    # As many candidates were considered for the very batches of a loop that nobody killed: each once.
+    considered = [
+        {event["step"]: event["candidates"] for event in events_of(tmp_path / run / "run", "step")}
+        for run in RUNS
+    ]
+    assert considered[0] == considered[1]
+    assert len(considered[0]) == saving_loop.STEPS
+
+
+def _noted(folder: Path, num_ranks: int) -> list[list[dict[str, Any]]]:
+    files = [folder / f"rank-{rank}.jsonl" for rank in range(num_ranks)]
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def _late(place: Place, path: Path) -> str:

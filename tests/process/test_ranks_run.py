@@ -67,6 +67,27 @@ def test_ranks_of_the_same_launch_go_on_though_their_torchrun_counts_no_restart(
     assert "is not empty" in done.stderr
 
 
+@pytest.mark.parametrize("launch", ["job 8", "none"])
+def test_ranks_that_were_refused_a_folder_are_refused_it_again_after_a_restart(
+    launch: str, run_path: Path
+) -> None:
+    """torchrun starts them again, whatever it was that ended them; the run there is another's still."""
+    mine = settings(mode="inline")
+    train_inline(small(mode="inline"), run_path)
+    before = {path: path.read_bytes() for path in run_path.rglob("*") if path.is_file()}
+    ranks = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": launch}
+    for attempt in range(3):
+        again = {
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "TORCHELASTIC_MAX_RESTARTS": "3",
+            "TORCHELASTIC_ERROR_FILE": f"/tmp/none_x1/attempt_{attempt}/0/error.json",
+        }
+        done = forked("trainer", "--run-dir", str(run_path), *mine, env=ranks | again)
+        assert done.returncode == 2
+        assert "is not empty" in done.stderr
+    assert {path: path.read_bytes() for path in run_path.rglob("*") if path.is_file()} == before
+
+
 def test_one_rank_is_training_in_one_process_bit_for_bit(run_path: Path, tmp_path: Path) -> None:
     done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__ranks=1, train__threads=1))
     assert done.returncode == 0, done.stderr
@@ -142,15 +163,9 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
 
 
 def _torchrun(count: str, *command: str) -> "subprocess.Popen[str]":
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--max-restarts",
-        "3",
-        "--nproc-per-node",
-        count,
-    ]
+    # Without a name, unlike --standalone: such a launch is known by the folder that torchrun makes for it.
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    launcher = ["-m", "torch.distributed.run", *meeting, "--max-restarts", "3", "--nproc-per-node", count]
     return subprocess.Popen(
         [sys.executable, *launcher, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -55,7 +55,7 @@ def test_a_rank_without_an_example_is_shown_one() -> None:
 
 
 def test_a_word_is_numbers_and_back() -> None:
-    word = Word(Do.STEP, 12, 0.25, By.TABLE, Part.FAST, {Part.WHOLE: 4, Part.FAST: 2})
+    word = Word(Do.STEP, 12, 0.25, By.TABLE, Part.FAST, {Part.WHOLE: 4, Part.FAST: 2}, position=7)
     assert Word.of(word.row) == word
     assert word.due(12) == [Part.WHOLE, Part.FAST]
     assert word.due(10) == [Part.FAST]
@@ -97,26 +97,37 @@ def test_a_place_is_what_torchrun_says() -> None:
     assert ALONE.world == 1
 
 
-def test_a_launch_has_the_name_that_torchrun_was_given() -> None:
+def test_a_launch_has_the_name_that_torchrun_was_given_or_the_folder_that_it_made() -> None:
     told = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
     assert own_place(told) == Place(0, 1, 0, 1)
     assert own_place(told | {"TORCHELASTIC_RUN_ID": "job 7"}) == Place(0, 1, 0, 1, launch="job 7")
+    for attempt in range(2):
+        file = {"TORCHELASTIC_ERROR_FILE": f"/tmp/none_x1/attempt_{attempt}/0/error.json", "GROUP_RANK": "0"}
+        assert own_place(told | file) == Place(0, 1, 0, 1, launch="/tmp/none_x1")
+        # The folder of another host's torchrun: what is written has the name of rank 0's.
+        assert own_place(told | file | {"GROUP_RANK": "1"}) == Place(0, 1, 0, 1)
+    for odd in ("", "error.json", "/tmp/x/0/error.json"):
+        assert own_place(told | {"TORCHELASTIC_ERROR_FILE": odd, "GROUP_RANK": "0"}) == Place(0, 1, 0, 1)
 
 
+@pytest.mark.parametrize("num_restarts", [0, 1])
 def test_a_run_is_that_of_the_same_launch_however_its_ranks_counted_restarts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_restarts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
-    same, other = (Place(0, 2, 0, 1, launch=name) for name in ("job 7", "job 8"))
+    same, other, nameless = (
+        Place(0, 2, 0, 1, num_restarts=num_restarts, launch=name) for name in ("job 7", "job 8", "")
+    )
     assert not is_started_again(tmp_path, same)
     with closing(RunDir.open(tmp_path, resume=False, overwrite=False)) as run_dir:
-        run_dir.write_config(small())
-        assert not is_started_again(tmp_path, same)
-        assert is_started_again(tmp_path, Place(0, 2, 0, 1, num_restarts=1))
         run_dir.write_environment({})
+        assert not is_started_again(tmp_path, same)  # killed before it was a run
+        run_dir.write_config(small())
     assert is_started_again(tmp_path, same)
-    assert not is_started_again(tmp_path, other)
-    assert not is_started_again(tmp_path, ALONE)
+    for stranger in (other, nameless, ALONE):
+        assert not is_started_again(tmp_path, stranger)
+    # It has no way to tell, and writes nothing: rank 0 refuses for both.
+    assert is_started_again(tmp_path, Place(1, 2, 0, 1, num_restarts=num_restarts)) == bool(num_restarts)
 
 
 def test_what_ranks_cannot_do_is_refused() -> None:
@@ -222,6 +233,17 @@ def test_a_pipelined_run_of_two_ranks_trains_every_batch_and_fills_what_is_late(
     assert (summary["status"], summary["trained"]) == ("finished", 30 * 16)
     counts = [sum(event["class_counts"]) for event in events_of(tmp_path / "run", "step")]
     assert counts == [16] * 30
+
+
+@pytest.mark.slow
+def test_a_step_in_which_rank_0_hangs_ends_all_ranks(tmp_path: Path) -> None:
+    config = ranked(
+        selection__policy="full", train__ranks_wait_s=3.0, loss__name="support.losses:stuck_on_rank_0"
+    )
+    # Their gradients' own group would wait for minutes yet.
+    with pytest.raises(AssertionError, match=r"the ranks ended with codes \[6, 6\]"):
+        train_ranks(config, tmp_path / "run")
+    assert events_of(tmp_path / "run", "step")
 
 
 @pytest.mark.slow

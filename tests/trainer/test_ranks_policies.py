@@ -10,6 +10,7 @@ from support.runs import summary_of
 
 from sbpipe.config import Config
 from sbpipe.selection import POLICIES
+from sbpipe.trainer.checkpoint import Checkpoints
 
 MODES = ("inline", "lockstep", "fixed-lag", "fixed-lag again", "pipelined", "data-parallel")
 
@@ -22,15 +23,19 @@ def cases(*modes: str) -> list[tuple[str, str]]:
 def _has(mode: str, policy: str) -> bool:
     if mode == "data-parallel":
         return policy in ("full", "random")
-    if mode not in ("inline", "lockstep"):
-        # One that chooses, one that chooses sets, one that weighs by fresh losses: all took too long.
-        return policy in ("sb", "spread", "steady")
     return mode == "inline" or not POLICIES[policy].traits.needs_trained_losses
 
 
 def config_of(policy: str, mode: str, folder: Path, **changes: Any) -> Config:
     given = {"selection__irreducible": str(folder / "scores.npz")} if policy == "rho" else {}
     return noting(selection__policy=policy, mode=mode.removesuffix(" again"), **given, **changes)
+
+
+def ledger_of(path: Path) -> dict[str, Any]:
+    """Which candidates were considered, trained, and are to be leased yet, as the last checkpoint has it."""
+    state = Checkpoints(path / "checkpoints").load_newest()
+    assert state is not None
+    return dict(state["engine"]["stream"]["ledger"])
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +60,7 @@ def test_two_ranks_train_the_batches_of_one_cut_into_shares(
     summary, whole = note_alone(config_of(policy, "inline", path.parent), tmp_path / "alone")
     assert len(whole) == 6
     assert (first, second) == ([batch[0::2] for batch in whole], [batch[1::2] for batch in whole])
+    assert ledger_of(path) == ledger_of(tmp_path / "alone")
     for key in ("candidates", "kept", "trained"):
         assert summary_of(path).get(key) == summary.get(key)
 
@@ -81,6 +87,7 @@ def test_lockstep_over_the_wire_is_inline_on_two_ranks_for_every_policy(
 ) -> None:
     (wire, notes), (inline, expected) = runs[policy, mode], runs[policy, "inline"]
     assert notes == expected
+    assert ledger_of(wire) == ledger_of(inline)
     assert summary_of(wire)["weights.digest"] == summary_of(inline)["weights.digest"]
     assert summary_of(wire)["staleness.max"] == 0
 
@@ -90,4 +97,5 @@ def test_lockstep_over_the_wire_is_inline_on_two_ranks_for_every_policy(
 def test_fixed_lag_on_two_ranks_repeats_bit_for_bit(policy: str, mode: str, runs: Any) -> None:
     (again, repeated), (path, notes) = runs[policy, mode], runs[policy, "fixed-lag"]
     assert notes == repeated
+    assert ledger_of(path) == ledger_of(again)
     assert summary_of(path)["weights.digest"] == summary_of(again)["weights.digest"]

@@ -328,6 +328,35 @@ def test_an_answer_of_a_version_that_was_never_published_is_refused() -> None:
     assert stream.ledger.num_expired == 1
 
 
+@pytest.mark.parametrize("misfit", ["too long", "nothing considered", "too many kept"])
+def test_an_answer_that_does_not_fit_gives_its_candidates_back(misfit: str) -> None:
+    """One liar beside an honest selector, in a run that waits: each epoch still comes to its end."""
+    stream = Stream(small(train__steps=0, train__epochs=2.0, selection__late="wait"), 600)
+    stream.versions.offer(Part.WHOLE, 0)
+    liar, honest = Peer("liar", "cpu", is_ready=True), Peer("honest", "cpu", is_ready=True)
+    ((_, lease),) = stream.grant([liar])
+    assert stream.accept(_misfit(lease, misfit)) == "does not fit the lease"
+    while not stream.is_finished:
+        stream.is_waiting = not stream.ready
+        granted = stream.grant([honest])
+        for _, lease in granted:
+            assert stream.accept(answer_all(lease)) == ""
+        assert granted or stream.ready, "nothing is out, and nothing is left to train"
+        if stream.ready:
+            stream.ready.popleft()
+            stream.start()
+            stream.finish_step()
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
+    assert (stream.ledger.num_considered, stream.ledger.num_expired) == (1200, 1)
+
+
+def _misfit(lease: Lease, misfit: str) -> Selection:
+    num = {"too long": lease.num_candidates + 1, "nothing considered": 0}.get(misfit, lease.num_candidates)
+    num_kept = lease.most + 1 if misfit == "too many kept" else 0
+    chances = np.ones(num, np.float32)
+    return Selection(lease.lease_id, 0, chances, np.arange(num_kept, dtype=np.int32), chances)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("num_peers", [1, 2, 3, 5])
 def test_a_waiting_loop_with_an_idle_selector_always_leads_to_a_lease(depth: int, num_peers: int) -> None:

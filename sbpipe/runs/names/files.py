@@ -25,7 +25,7 @@ WEIGHTS = "model.safetensors"
 
 FILES: dict[str, str] = {
     CONFIG: "every setting, resolved",
-    ENVIRONMENT: "versions, devices, host, cores, git commit, command",
+    ENVIRONMENT: "versions, devices, host, cores, git commit, command, launch by torchrun",
     CONNECTION: "where a selector reaches the trainer",
     SELECTOR_KEY: "while a trainer listens over TCP: the key by which selectors of this user reach it",
     TRAINER_EVENTS: "the trainer's events",

@@ -5,13 +5,15 @@ numbers each: which examples come next (for the loader's thread), what to do now
 back, and which files of a checkpoint are written (for its thread). They are apart because a group must be
 used from one thread, and because a user's own loop has collectives of its own on the default one.
 
-Every wait has a deadline but that for rank 0's next word: it ends with rank 0, which is what `watch.py` sees.
+Every wait has a deadline but that for rank 0's next word: it ends with rank 0, or when rank 0's loop or
+loader stands still in what the others wait for (`duty.py`). `watch.py` sees both.
 """
 
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sbpipe.errors import DeviceError, RankLost
 from sbpipe.machine.copies import Arrival, Downloads
 from sbpipe.records import Ids
+from sbpipe.trainer.duty import Duty
 from sbpipe.trainer.ranks.meeting import join_ranks
 from sbpipe.trainer.ranks.share import joined, largest_share
 from sbpipe.trainer.ranks.watch import Watch
@@ -47,11 +50,13 @@ class Group:
         self._wait = timedelta(seconds=wait_s)
         self.downloads = Downloads(device)
         self._told: dist.Work | None = None
+        self.loop, self.loader = Duty(wait_s), Duty(wait_s)
+        """What the others wait for of rank 0's two threads."""
         with self.waiting_for("all ranks to start"):
             if not dist.is_initialized():
                 join_ranks(_backend_of(device), rank=rank, world=world, wait_s=wait_s)
-            self._watch = Watch(wait_s)
-            # Rank 0 says nothing for as long as its work takes: that it lives is what the watch knows.
+            self._watch = Watch(wait_s, overdue=lambda: self.loop.overdue or self.loader.overdue)
+            # Rank 0 says nothing for as long as its work takes: that it goes on is what the watch knows.
             self._orders, self._words = (self._side_group(_ENDLESS) for _ in range(2))
             self._losses, self._saves = (self._side_group(self._wait) for _ in range(2))
 
@@ -147,7 +152,7 @@ class Group:
             return word
         table = torch.empty(num_table, dtype=torch.float64)
         self._broadcast(table, self._words, "rank 0 to say how to weigh the step")
-        return Word(word.do, word.step, word.progress, word.by, word.part, word.intervals, table)
+        return replace(word, table=table)
 
     def spread(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         """A tensor of rank 0 to all; the others give one of the same size to take it."""

@@ -44,6 +44,7 @@ class RankedStep(TrainStep):
         super().__init__(config, model, loss, build_optimizer(config.optim, model), spans)
         self.folder = folder
         self._group, self._device = group, group.device
+        self.duty = group.loop
         self.is_sharded = config.train.shard != "none"
         self._is_wrapped = False
         # Dropout must not repeat in every share.
@@ -251,7 +252,8 @@ class SharedSplit:
         """This rank's share of these examples."""
         epoch_of_each = np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape)
         self._group.order(example_ids, epoch_of_each)
-        return load_share(self._split, self._group, example_ids, epoch_of_each)
+        with self._group.loader.during("loading a batch"):
+            return load_share(self._split, self._group, example_ids, epoch_of_each)
 
 
 def load_share(split: Examples, group: Group, example_ids: Ids, epochs: Ids) -> tuple[Any, torch.Tensor]:

@@ -5,13 +5,18 @@ On devices' own backends it does not: NCCL sees no peer's death, and the host st
 deadline. So rank 0 and every other rank hold one more connection on gloo, to which a thread of each listens.
 
 Each end says something every third of the deadline. So a rank may be silent for as long as its work takes (a
-long evaluation, a loop that waits for selectors), and is missed only where its process or its host stands.
+long evaluation, a loop that waits for selectors), and is missed where its process or its host stands. Where a
+process lives and its loop stands, `overdue` tells: then all ranks end.
 """
 
+import atexit
 import contextlib
+import faulthandler
 import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -22,7 +27,8 @@ from sbpipe.errors import RankLost
 
 log = logging.getLogger("sbpipe")
 
-_BYE, _HERE, _LOST = range(3)
+_BYE, _HERE, _LOST, _STANDS = range(4)
+_REASONS = {_LOST: "it has lost another rank", _STANDS: "it stands still"}
 _GRACE_S = 5.0
 """For a loop that noticed it too, to close what it has open."""
 
@@ -35,20 +41,37 @@ def _leave_now() -> None:
 class Watch:
     """One rank's eye on the others: rank 0's on all, theirs on rank 0."""
 
-    def __init__(self, wait_s: float, on_loss: Callable[[], None] = _leave_now) -> None:
-        """All ranks make theirs together. `on_loss` is called a moment after a rank was lost."""
+    def __init__(
+        self,
+        wait_s: float,
+        on_loss: Callable[[], None] = _leave_now,
+        *,
+        overdue: Callable[[], str] = lambda: "",
+    ) -> None:
+        """All ranks make theirs together. `on_loss` is called a moment after a rank was lost.
+
+        `overdue` is what this process does for longer than the others can wait; "" = nothing.
+        """
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=wait_s))
         assert isinstance(group, dist.ProcessGroup)
         # Held here: it serves until the process ends, also after `destroy_process_group`.
         self._group = group
         self._rank, self._wait_s, self._on_loss = dist.get_rank(), wait_s, on_loss
+        self._overdue = overdue
         others = range(1, dist.get_world_size()) if self._rank == 0 else range(1)
         self._others = set(others)
         self._is_over = threading.Event()
+        self._is_standing = False
+        self._is_leave_said = False
         self._turn = threading.Lock()
-        for other in others:
-            threading.Thread(target=self._listen, args=(other,), name="watch", daemon=True).start()
-        threading.Thread(target=self._beat, name="watch", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._listen, args=(other,), name="watch", daemon=True)
+            for other in others
+        ]
+        self._threads.append(threading.Thread(target=self._beat, name="watch", daemon=True))
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self._part)
 
     def leave(self, *, is_fine: bool = True) -> None:
         """Watch no more. Where all is fine the others are told, and miss this rank no more either."""
@@ -57,9 +80,24 @@ class Watch:
         self._is_over.set()
         if is_fine:
             self._say(_BYE)
+            self._is_leave_said = True
+
+    def _part(self) -> None:
+        """The program ends: wait until the others are about to, or have.
+
+        A thread that comes back from gloo while the interpreter shuts down aborts the process ("terminate
+        called without an active exception"), and torchrun would start a run again that is done.
+        """
+        if self._is_leave_said:
+            give_up = time.monotonic() + self._wait_s
+            for thread in self._threads:
+                thread.join(max(0.0, give_up - time.monotonic()))
 
     def _beat(self) -> None:
         while not self._is_over.wait(self._wait_s / 3):
+            if what := self._overdue():
+                self._stand(what)
+                return
             self._say(_HERE)
 
     def _say(self, word: int) -> None:
@@ -78,11 +116,11 @@ class Watch:
             self._others.discard(other)
             self._lost(other, str(error).splitlines()[0][:160])
         self._others.discard(other)
-        if int(word) == _LOST:
-            self._lost(other, "it has lost another rank")
+        if int(word) in _REASONS:
+            self._lost(other, _REASONS[int(word)])
 
     def _lost(self, other: int, reason: str) -> None:
-        if self._is_over.is_set():
+        if self._is_over.is_set() or self._is_standing:
             return
         log.error(
             "rank %d: rank %d has ended, or was silent for train.ranks_wait_s = %g (%s); this rank ends too. "
@@ -94,5 +132,23 @@ class Watch:
         )
         if self._rank == 0:
             self._say(_LOST)
+        self._end()
+
+    def _stand(self, what: str) -> None:
+        """This process lives, and does not get on with what the others wait for."""
+        self._is_standing = True
+        log.error(
+            "rank %d has been %s (train.ranks_wait_s = %g), so all ranks end. Where it stands is told below; "
+            "torchrun --max-restarts N starts all of them again",
+            self._rank,
+            what,
+            self._wait_s,
+        )
+        if sys.__stderr__ is not None:
+            faulthandler.dump_traceback(sys.__stderr__)
+        self._say(_STANDS)
+        self._end()
+
+    def _end(self) -> None:
         if not self._is_over.wait(_GRACE_S):
             self._on_loss()

@@ -33,6 +33,8 @@ class Do(IntEnum):
     """Write this share of a sharded model's state, beside the loop."""
     DIGEST = 8
     """Gather the weights of a sharded model one by one: for its fingerprint."""
+    SKIP = 9
+    """A user's own loop drops a batch."""
 
 
 class By(IntEnum):
@@ -54,11 +56,14 @@ class Word:
 
     do: Do
     step: int = 0
+    """Steps done before it."""
     progress: float = 0.0
     by: By = By.NOTHING
     part: Part = Part.WHOLE
     intervals: Mapping[Part, int] = field(default_factory=dict)
     """How often each part of the weights is published, in steps."""
+    position: int = 0
+    """Where in its pass a user's own loop begins."""
     table: torch.Tensor | None = None
     """What the weights are made from, in float64."""
 
@@ -67,17 +72,20 @@ class Word:
         """The form in which it is sent; the table goes behind it."""
         every = [self.intervals.get(part, 0) for part in Part]
         num_table = 0 if self.table is None else len(self.table)
+        part = list(Part).index(self.part)
         return torch.tensor(
-            [self.do, self.step, self.progress, self.by, list(Part).index(self.part), *every, num_table],
+            [self.do, self.step, self.progress, self.by, part, *every, self.position, num_table],
             dtype=torch.float64,
         )
 
     @classmethod
     def of(cls, row: torch.Tensor) -> "Word":
         """The inverse, without the table."""
-        do, step, progress, by, part, *every, _ = row.tolist()
+        do, step, progress, by, part, *every, position, _ = row.tolist()
         intervals = {known: int(given) for known, given in zip(Part, every, strict=True) if given}
-        return cls(Do(int(do)), int(step), progress, By(int(by)), list(Part)[int(part)], intervals)
+        return cls(
+            Do(int(do)), int(step), progress, By(int(by)), list(Part)[int(part)], intervals, int(position)
+        )
 
     def due(self, step: int) -> list[Part]:
         """The parts that are published after so many steps: by the number alone, whoever is there to read."""

@@ -160,6 +160,8 @@ class Stream:
             return fault
         before = self.ledger.num_considered
         if self.ledger.select(selection.lease_id, considered, num_kept) is None:
+            # Its sender answers a lease once: nothing else would bring these candidates back.
+            self.expire(selection.lease_id)
             return "does not fit the lease"
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
         self.table.record(example_ids, selection)
