@@ -76,8 +76,10 @@ class Engine:
             job.manifest,
             slots,
             spans,
-            punctual_parts(config),
+            list(Part) if config.is_clocked else [],
             _teller(self.stream.versions, port),
+            # Of those that are trained within a bound: until they are there, less is leased.
+            urgent=[Part.WHOLE] if config.sync.max_staleness else [],
         )
         self.roster = _roster_of(config)
         self._is_on_host = all(tensor.device.type == "cpu" for tensor in job.model.state_dict().values())
@@ -98,7 +100,9 @@ class Engine:
         self._late: StepOutcome | None = None
         self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
-        """The next train batch with its inputs, given an event that stops the wait; None at the end."""
+        """The next train batch with its inputs, given an event that stops the wait, and what is called now
+        and then while it lasts; None at the end.
+        """
         self.weigher = self.steering.weigher
         """From a train batch to what weighs its fresh losses, example by example; None = all count alike."""
         self.stream.begin(self.steering.proposal)
@@ -161,11 +165,16 @@ class Engine:
             self.steering.observe(outcome, self.stream.predicted.take(batch.step))
         return outcome
 
-    def settle(self) -> None:
-        """Check the losses that were not looked at yet."""
+    def settle(self, *, waits: bool = True) -> None:
+        """Check the losses that were not looked at yet; unless it `waits`, only if they have come."""
+        if self._late is None or not (waits or self._late.has_come):
+            return
         late, self._late = self._late, None
-        if late is not None:
-            late.check()
+        late.check()
+
+    def catch_up(self) -> None:
+        """Between two steps, while a batch is missing: publish what was due and could not go out."""
+        self.publisher.catch_up()
 
     def finish_step(self, step: int, *, has_moved: bool = True) -> None:
         """`step` train batches are done: publish what is due, and let the next leases be granted.
@@ -255,13 +264,6 @@ class Engine:
     def most_selectors(self) -> int:
         """The most selectors that were ready at one time."""
         return self._dispatcher.most_selectors
-
-
-def punctual_parts(config: Config) -> list[Part]:
-    """Parts of the weights that must be there in their time: under a clock, or a bound on staleness."""
-    if config.is_clocked:
-        return list(Part)
-    return [Part.WHOLE] if config.sync.max_staleness else []
 
 
 def _teller(versions: Versions, port: Port) -> Offered:
