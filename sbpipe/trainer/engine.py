@@ -22,7 +22,7 @@ from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.machine.copies import Downloads
-from sbpipe.records import Part, RunEnd, TrainBatch
+from sbpipe.records import Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
@@ -87,7 +87,7 @@ class Engine:
         self._reception = Reception(
             port=port,
             roster=self.roster,
-            welcome=_welcome(config, slots),
+            welcome=_welcome(config, slots, job.manifest),
             fingerprints=job.fingerprints,
             publisher=self.publisher,
             is_clocked=config.is_clocked,
@@ -286,10 +286,11 @@ def _roster_of(config: Config) -> Roster:
     return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)
 
 
-def _welcome(config: Config, slots: Slots) -> Welcome:
+def _welcome(config: Config, slots: Slots, manifest: Manifest) -> Welcome:
     return Welcome(
         config=to_json(config),
         shared_memory=slots.path.name if slots.path else "",
         heartbeat_s=config.link.heartbeat_s,
         lost_after_s=config.link.lost_after_s,
+        is_channels_last=manifest.is_channels_last,
     )

@@ -16,7 +16,7 @@ from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.gather import Shards
-from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
+from sbpipe.weights.manifest import LiveTensors, copy, fast_part, relaid, row_by_row, tensors_in
 from sbpipe.weights.slots import Slots
 from sbpipe.weights.stage import DEADLINE_S, FlatCopy, stage_of
 
@@ -252,11 +252,11 @@ class PartPublisher:
         self._offered(self._part, version, self._stage is not None)
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
-        """Offer a snapshot kept in a checkpoint."""
+        """Offer a snapshot kept in a checkpoint, row by row."""
         with self._lock:
             index = self._slots.begin()
         assert index is not None, "a publish that must be finds a slot"
-        self._slots.slot(index).copy_(flat)
+        self._slots.slot(index).copy_(relaid(flat, row_by_row(self._manifest), self._manifest))
         self._commit(index, version)
 
     @property
@@ -274,10 +274,13 @@ class PartPublisher:
         return self._slots.slot(index)[offset:end].cpu().numpy().tobytes()
 
     def newest(self) -> dict[str, int | torch.Tensor]:
-        """The version published last and a copy of its flat bytes, for a checkpoint."""
+        """The version published last and a copy of its flat bytes, for a checkpoint, row by row."""
         # A copy: the loop goes on publishing while the checkpoint is being written.
         flat = self._slots.slot(self._slots.newest).to("cpu", copy=True)
-        return {"version": self.newest_version, "flat": flat}
+        return {
+            "version": self.newest_version,
+            "flat": relaid(flat, self._manifest, row_by_row(self._manifest)),
+        }
 
     def hold(self, peer: str, version: int) -> int | None:
         """Keep a slot from being overwritten while a peer pulls it; one slot per peer."""
