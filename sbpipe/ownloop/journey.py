@@ -77,7 +77,10 @@ class Journey:
         self.handed.add(prepared.batch, prepared.inputs)
 
     def _meanwhile(self) -> None:
-        """The next batch is missing: there is time to look at losses that have come."""
+        """The next batch is missing: there is time to look at losses that have come, and to publish.
+
+        A loop that fetches ahead may be within a step: its weights are those of the last one all the same.
+        """
         self.session.engine.settle(waits=False)
         self.session.engine.catch_up()
 

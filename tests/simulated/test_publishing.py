@@ -1,10 +1,9 @@
 """Weights leave a device whole, hundreds of times, while the loop goes on changing them."""
 
 import threading
-import time
 
 import torch
-from support.runs import HANG_S
+from support.runs import HANG_S, wait_for
 from torch import nn
 
 import simulated
@@ -85,58 +84,64 @@ def test_a_snapshot_goes_from_one_device_to_the_other_bit_for_bit() -> None:
     assert simulated.races() == []
 
 
+class Bounded:
+    """A publisher of weights that are trained within a bound; a gate keeps snapshots on their way."""
+
+    def __init__(self) -> None:
+        self.model = net().to("sim:0")
+        self.manifest = build_manifest(self.model, parts_of(self.model))
+        self.slots = Slots.create(self.manifest.num_bytes)
+        self.told, self.gate = list[int](), threading.Event()
+        self.publisher = Publisher(
+            self.model, self.manifest, self.slots, Spans(), [], self._offered, urgent=[Part.WHOLE]
+        )
+
+    def _offered(self, part: Part, version: int, is_late: bool) -> None:
+        self.told.append(version)
+        assert self.gate.wait(HANG_S)
+
+    def step(self, number: int, interval: int) -> None:
+        fill(self.model, number)
+        self.publisher.publish_due(number, {Part.WHOLE: interval})
+
+    def newest(self) -> set[float]:
+        """The values in the newest slot."""
+        flat = self.slots.slot(self.slots.newest)
+        return {float(value) for tensor in tensors_in(flat, self.manifest) for value in tensor.unique()}
+
+
 def test_an_urgent_publish_that_finds_its_way_taken_is_made_up_for_and_nobody_waits() -> None:
-    model, told = net().to("sim:0"), list[int]()
-    has_arrived = threading.Event()
-
-    def offered(part: Part, version: int, is_late: bool) -> None:
-        told.append(version)
-        has_arrived.set()
-
-    manifest = build_manifest(model, parts_of(model))
-    slots = Slots.create(manifest.num_bytes)
-    publisher = Publisher(model, manifest, slots, Spans(), [], offered, urgent=[Part.WHOLE])
-    simulated.set_copies(latency_s=0.5)
+    bounded = Bounded()
     simulated.reset()
     with waits_of_steps() as steps:
-        for step in range(1, 5):
-            fill(model, step)
-            publisher.publish_due(step, {Part.WHOLE: 2})
-        assert steps.for_threads == {}
-    assert told == [], "version 2 is on its way, and 4 is missing"
-    publisher.catch_up()
-    assert has_arrived.wait(HANG_S)
-    simulated.set_copies()
-    fill(model, 5)
-    publisher.publish_due(5, {Part.WHOLE: 2})  # not due, but 4 is missing
-    publisher.close()
-    assert told == [2, 5]
-    flat = slots.slot(slots.newest)
-    assert {float(value) for tensor in tensors_in(flat, manifest) for value in tensor.unique()} == {5.0}
-    assert [wait for wait in simulated.waits() if wait.thread == threading.current_thread().name] == []
+        for number in range(1, 5):
+            bounded.step(number, interval=2)
+        bounded.publisher.catch_up()
+    here = threading.current_thread().name
+    assert [thread for thread, *_ in steps.for_threads if thread == here] == []
+    bounded.gate.set()
+    wait_for("version 2 in its slot", lambda: bounded.publisher[Part.WHOLE].is_free)
+    bounded.step(5, interval=2)  # not due, but version 4 is missing
+    bounded.step(7, interval=2)  # neither due nor missing
+    bounded.publisher.close()
+    assert bounded.told == [2, 5]
+    assert bounded.newest() == {5.0}
+    assert [wait for wait in simulated.waits() if wait.thread == here] == []
 
 
 def test_what_is_missing_goes_out_between_two_steps_as_soon_as_its_way_is_free() -> None:
-    model, told = net().to("sim:0"), list[int]()
-    manifest = build_manifest(model, parts_of(model))
-    publisher = Publisher(
-        model,
-        manifest,
-        Slots.create(manifest.num_bytes),
-        Spans(),
-        [],
-        lambda part, version, is_late: told.append(version),
-        urgent=[Part.WHOLE],
-    )
-    simulated.set_copies(latency_s=0.2)
-    for step in range(1, 3):
-        publisher.publish_due(step, {Part.WHOLE: 1})
-    simulated.set_copies()
-    give_up = time.monotonic() + HANG_S
-    while told != [1, 2] and time.monotonic() < give_up:
-        publisher.catch_up()
-    publisher.close()
-    assert told == [1, 2]
+    bounded = Bounded()
+    for number in range(1, 3):
+        bounded.step(number, interval=1)
+    bounded.gate.set()
+
+    def has_caught_up() -> bool:
+        bounded.publisher.catch_up()
+        return bounded.told == [1, 2]
+
+    wait_for("version 2", has_caught_up)
+    bounded.publisher.close()
+    assert bounded.newest() == {2.0}
 
 
 def test_a_publish_waits_for_nothing_on_the_loop() -> None:
