@@ -207,6 +207,8 @@ class TensorSpec:
     part: str
     also: tuple[str, ...] = ()
     """Its other names, where a model has it in several places."""
+    is_channels_last: bool = False
+    """Whether its numbers lie in this order, and not row by row."""
 
 
 @dataclass(frozen=True)
@@ -220,3 +222,8 @@ class Manifest:
     num_bytes: int
     fast_bytes: int
     digest: str
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether kernels of images lie so, as on the trainer's accelerator."""
+        return any(spec.is_channels_last for spec in self.tensors)

@@ -36,7 +36,7 @@ from sbpipe.link.schema import CODES, DTYPES, REJECT, SHAPES, Array, Shape
 
 MAGIC = b"SBPL"
 # Any change of fields is a new major: a decoder refuses both unknown and missing ones.
-PROTOCOL = (7, 0)
+PROTOCOL = (8, 0)
 PREFIX = struct.Struct("<4sHHH16sQI")
 CRC = struct.Struct("<I")
 PREFIX_BYTES = PREFIX.size + CRC.size

@@ -38,13 +38,15 @@ class Welcome:
     """The trainer lets a selector in; the prefix of this message tells the session.
 
     `config` is JSON; `shared_memory` names the block that the snapshots lie in, "" = fetch them. It names no
-    folder: where a selector writes is its own user's choice.
+    folder: where a selector writes is its own user's choice. `is_channels_last` says how kernels of images
+    lie in snapshots.
     """
 
     config: str
     shared_memory: str
     heartbeat_s: float
     lost_after_s: float
+    is_channels_last: bool = False
 
 
 @dataclass(frozen=True)

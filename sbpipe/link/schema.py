@@ -202,6 +202,7 @@ SHAPES: dict[int, Shape] = {
             "shared_memory": Text(),
             "heartbeat_s": _PERIOD,
             "lost_after_s": _PERIOD,
+            "is_channels_last": Flag(),
         },
         header_limit=MAX_WELCOME_BYTES,
     ),

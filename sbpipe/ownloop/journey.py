@@ -71,13 +71,21 @@ class Journey:
         session = self.session
         with self._or_fails():
             with session.spans.span("wait"):
-                prepared = session.engine.next_batch(session.is_over)
+                prepared = session.engine.next_batch(session.is_over, self._meanwhile)
             if prepared is None:
                 raise session.keeper.failure or LoopError("the run is over: the loader was closed")
         if not self._has_begun:
             self._has_begun = True
             session.telemetry.begin()
         self.handed.add(prepared.batch, prepared.inputs)
+
+    def _meanwhile(self) -> None:
+        """The next batch is missing: there is time to look at losses that have come, and to publish.
+
+        A loop that fetches ahead may be within a step: its weights are those of the last one all the same.
+        """
+        self.session.engine.settle(waits=False)
+        self.session.engine.catch_up()
 
     def _mind_the_clock(self) -> None:
         """Under a clock a batch is scored with the weights after the step before it: refuse to run ahead."""

@@ -7,8 +7,11 @@ from pathlib import Path
 from torch import nn
 
 from sbpipe.config import Config
+from sbpipe.errors import ModelError
 from sbpipe.records import Manifest
 from sbpipe.selector.job import OwnJob
+from sbpipe.weights.gather import Shards
+from sbpipe.weights.manifest import lies_channels_last
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,21 @@ class Plan:
         """The job with a model of its own, whole."""
         whole = self.job.model if self.skeleton is None else self.skeleton
         return OwnJob(self.job.data, copy.deepcopy(whole), self.job.losses)
+
+    def layout(self, twin: OwnJob) -> Manifest:
+        """The layout of snapshots, for models like the twin's, and as the published weights lie."""
+        # Whole weights of a model in shares come together on the host.
+        is_turned = not Shards.are_in(self.published) and lies_channels_last(self.published)
+        published = OwnJob(self.job.data, self.published, self.job.losses)
+        layouts = [
+            job.manifest(self.config.sync.dtype, is_channels_last=is_turned) for job in (twin, published)
+        ]
+        if layouts[0] != layouts[1]:
+            raise ModelError(
+                "select: publish has other parameters than model, and selectors score with its weights. "
+                "Give it a copy of the model, such as an average of its weights"
+            )
+        return layouts[0]
 
     def manifest(self) -> Manifest:
         """The layout of snapshots."""

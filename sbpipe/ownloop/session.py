@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from sbpipe.config import digest, warnings_of
 from sbpipe.data.own_batches import OwnBatches, PartedBatches
-from sbpipe.errors import ModelError
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
@@ -93,12 +92,7 @@ class Session:
         # A copy: the probe tries other weights, and an inline selector takes its model for itself.
         twin = plan.twin()
         twin.model.to(self._device)
-        manifest = twin.manifest(config.sync.dtype)
-        if OwnJob(plan.job.data, plan.published, plan.job.losses).manifest(config.sync.dtype) != manifest:
-            raise ModelError(
-                "select: publish has other parameters than model, and selectors score with its weights. "
-                "Give it a copy of the model, such as an average of its weights"
-            )
+        manifest = plan.layout(twin)
         fingerprints = twin.fingerprints(batches, manifest, self._device)
         self._listener = None if config.is_one_process else self._listen()
         self._run_dir = RunDir.open(plan.path, resume=resume, overwrite=overwrite)
@@ -115,7 +109,7 @@ class Session:
         needs_losses = config.selection.traits.needs_trained_losses
         trained = TrainedLosses(plan.job.data.num_examples) if needs_losses else None
         job = self._job(manifest, fingerprints, self._examples(batches))
-        port = self._listener.port if self._listener else self._inline_port(twin, slots, trained)
+        port = self._listener.port if self._listener else self._inline_port(twin, slots, trained, manifest)
         self.engine = Engine(job, port, slots, self.events, self.spans, trained=trained)
         self._opened.callback(self.engine.close)
         if self._group is not None and Shards.are_in(plan.published):
@@ -188,7 +182,9 @@ class Session:
         self._opened.callback(listener.withdraw)
         return listener
 
-    def _inline_port(self, twin: OwnJob, slots: Slots, trained: TrainedLosses | None) -> InlinePort:
+    def _inline_port(
+        self, twin: OwnJob, slots: Slots, trained: TrainedLosses | None, manifest: Manifest
+    ) -> InlinePort:
         selector, _ = assemble_own(
             self.config,
             twin,
@@ -198,6 +194,7 @@ class Session:
             spans_on(self._device, PASSES)[0],
             self.events,
             trained,
+            is_channels_last=manifest.is_channels_last,
         )
         return port_to(selector, self._device)
 

@@ -190,7 +190,16 @@ def inline_port(
 ) -> InlinePort:
     """A port whose one peer is a selector in this process, which answers in the caller's thread."""
     spans, _ = spans_on(setup.device, PASSES)
-    selector, _ = assemble(setup.config, setup.data, SlotSource(slots), setup.device, spans, events, trained)
+    selector, _ = assemble(
+        setup.config,
+        setup.data,
+        SlotSource(slots),
+        setup.device,
+        spans,
+        events,
+        trained,
+        is_channels_last=setup.manifest.is_channels_last,
+    )
     return port_to(selector, setup.device)
 
 

@@ -188,12 +188,22 @@ class AnyScorer(ABC):
 
     # --- what follows from what was found ---------------------------------------------------------
 
-    def _has_overflowed(self, scores: Floats, again: Again) -> bool:
+    def _was_sound(self, queued: Queued, found: Found) -> bool:
+        """Whether the weights of a pass were finite; remembered for as long as they are those in use."""
+        if "is_sound" not in found:
+            return bool(queued.is_sound)
+        is_sound = bool(found["is_sound"])
+        # Newer ones may have been taken since it was queued, and it knows nothing of them.
+        if self._is_sound is queued.is_sound:
+            self._is_sound = is_sound
+        return is_sound
+
+    def _has_overflowed(self, scores: Floats, again: Again, *, is_sound: bool) -> bool:
         """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
         if self.precision == "fp32" or np.isfinite(scores).any():
             return False
         # Not finite in fp32 either: the model has diverged, which no precision can help.
-        if not self._is_sound or not self._is_finite_in_fp32(again):
+        if not is_sound or not self._is_finite_in_fp32(again):
             return False
         log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
         self.use("fp32")

@@ -183,7 +183,15 @@ class OwnScorer(AnyScorer):
         if is_checked:
             with full_float32(self.device), torch.no_grad():
                 found["exact"] = self._checked(self._exact.evaluate(self._losses, lot.tree), lot)
-        return Queued(found, lot.num_examples, self._way, is_checked, self.statistics.are_estimated, again)
+        return Queued(
+            found,
+            lot.num_examples,
+            self._way,
+            is_checked,
+            self.statistics.are_estimated,
+            again,
+            self._is_sound,
+        )
 
     def _told_by(self, losses: Tensor, gradients: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """Residuals, and what a classifier says; on an accelerator, where only later it is known whether this
@@ -206,11 +214,10 @@ class OwnScorer(AnyScorer):
         return found
 
     def _scored(self, queued: Queued, found: Found) -> Scored:
-        if "is_sound" in found:
-            self._is_sound = bool(found["is_sound"])
-        scores = believable(found["losses"], is_sound=bool(self._is_sound))
+        is_sound = self._was_sound(queued, found)
+        scores = believable(found["losses"], is_sound=is_sound)
         self.num_overflowed += len(scores) - int(np.isfinite(scores).sum())
-        if self._has_overflowed(scores, queued.again):
+        if self._has_overflowed(scores, queued.again, is_sound=is_sound):
             return self._repeated(queued)
         if queued.is_checked:
             self._note_ranks(scores, found["exact"])

@@ -40,6 +40,10 @@ class Queued:
     is_checked: bool
     was_estimated: bool
     again: Again
+    is_sound: bool | Tensor = True
+    """Whether the weights it was scored with are finite, on an accelerator as a tensor, which is among what
+    it found until it was read once.
+    """
     before: tuple[tuple[int, bool], tuple[int, int]] | None = None
     """How far the two kinds of checks had counted to their next one."""
 

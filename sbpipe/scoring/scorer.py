@@ -193,13 +193,12 @@ class Scorer(AnyScorer):
             self.num_outputs = outputs.shape[1]
             found["predictions"] = outputs.argmax(dim=1)
             found["places"], found["are_places"] = places_of(outputs, targets)
-        return Queued(found, len(inputs), self._way, is_checked, was_estimated, again)
+        return Queued(found, len(inputs), self._way, is_checked, was_estimated, again, self._is_sound)
 
     def _scored(self, queued: Queued, found: Found) -> Scored:
-        if "is_sound" in found:
-            self._is_sound = bool(found["is_sound"])
-        losses = self._without_nonsense(found["losses"], found.get("finite"))
-        if self._has_overflowed(losses, queued.again):
+        is_sound = self._was_sound(queued, found)
+        losses = self._without_nonsense(found["losses"], found.get("finite"), is_sound=is_sound)
+        if self._has_overflowed(losses, queued.again, is_sound=is_sound):
             return self._repeated(queued)
         if queued.is_checked:
             exact, full = found.get("exact"), found.get("full")
@@ -214,9 +213,11 @@ class Scorer(AnyScorer):
             found["places"] if has_places else None,
         )
 
-    def _without_nonsense(self, losses: Floats, finite: NDArray[np.bool_] | None) -> Floats:
+    def _without_nonsense(
+        self, losses: Floats, finite: NDArray[np.bool_] | None, *, is_sound: bool
+    ) -> Floats:
         """NaN where the inputs or weights were not finite; counts what is not finite."""
-        losses = believable(losses, is_sound=bool(self._is_sound), finite=finite)
+        losses = believable(losses, is_sound=is_sound, finite=finite)
         count = len(losses) - int(np.isfinite(losses).sum())
         if count and not self.num_overflowed and not self._is_trial:
             found = (

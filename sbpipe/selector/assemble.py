@@ -42,14 +42,17 @@ def assemble(
     spans: Spans,
     events: EventLog,
     trained: TrainedLosses | None = None,
+    *,
+    is_channels_last: bool = False,
 ) -> tuple[Selector, Manifest]:
-    """A selector that scores with what `source` delivers, and the layout of the snapshots it can take.
+    """A selector that scores with what `source` delivers, and the layout of the snapshots it can take, in
+    which the trainer says how kernels of images lie.
 
     It judges by `trained` instead, the losses of last time, where it is given them.
     """
     refuse(config.selector.precision, device)
     model = _model_of(config, data)
-    manifest = build_manifest(model, parts_of(model), config.sync.dtype)
+    manifest = build_manifest(model, parts_of(model), config.sync.dtype, is_channels_last=is_channels_last)
     chosen = config.selection
     irreducible = None
     if chosen.traits.needs_irreducible:
@@ -71,9 +74,11 @@ def assemble_own(
     spans: Spans,
     events: EventLog,
     trained: TrainedLosses | None = None,
+    *,
+    is_channels_last: bool = False,
 ) -> tuple[Selector, Manifest]:
     """The same for the job of a user's own loop; its model becomes the selector's."""
-    manifest = job.manifest(config.sync.dtype)
+    manifest = job.manifest(config.sync.dtype, is_channels_last=is_channels_last)
     scorer = _own_scorer_of(config, job.model, job.losses, device)
     classes = job.data.classes
     judge = _judge_of(

@@ -75,7 +75,9 @@ class Builder:
         slots = self._attach(welcome, config)
         pulled = self._puller_of(welcome, config) if slots is None else None
         source: WeightsSource = SlotSource(slots) if slots is not None else pulled or PulledSource()
-        selector, manifest, fingerprints = self._assemble(config, source)
+        selector, manifest, fingerprints = self._assemble(
+            config, source, is_channels_last=welcome.is_channels_last
+        )
         ready = Ready(fingerprints, pulls_weights=slots is None, precision=selector.precision)
         self.events.write(
             "built",
@@ -103,13 +105,23 @@ class Builder:
         if not is_own and self._job is not None:
             raise PeerRejected("--job is for a user's own loop, and the trainer is `sbpipe`'s. Leave it out")
 
-    def _assemble(self, config: Config, source: WeightsSource) -> tuple[Selector, Manifest, dict[str, str]]:
+    def _assemble(
+        self, config: Config, source: WeightsSource, *, is_channels_last: bool
+    ) -> tuple[Selector, Manifest, dict[str, str]]:
         """The selector, the layout of its snapshots, and what the trainer must have the same."""
         try:
             if self._job is not None:
-                return self._assemble_own(config, self._job, source)
+                return self._assemble_own(config, self._job, source, is_channels_last=is_channels_last)
             data = self._load(config)
-            selector, manifest = assemble(config, data, source, self._device, self._spans, self.events)
+            selector, manifest = assemble(
+                config,
+                data,
+                source,
+                self._device,
+                self._spans,
+                self.events,
+                is_channels_last=is_channels_last,
+            )
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):
                 raise
@@ -124,13 +136,22 @@ class Builder:
         return selector, manifest, fingerprints
 
     def _assemble_own(
-        self, config: Config, job: OwnJob, source: WeightsSource
+        self, config: Config, job: OwnJob, source: WeightsSource, *, is_channels_last: bool
     ) -> tuple[Selector, Manifest, dict[str, str]]:
         if self._batches is None:
             self._batches = OwnBatches(job.data, seed=config.seed, device=self._device)
-        manifest = job.manifest(config.sync.dtype)
+        manifest = job.manifest(config.sync.dtype, is_channels_last=is_channels_last)
         fingerprints = job.fingerprints(self._batches, manifest, self._device)
-        selector, _ = assemble_own(config, job, self._batches, source, self._device, self._spans, self.events)
+        selector, _ = assemble_own(
+            config,
+            job,
+            self._batches,
+            source,
+            self._device,
+            self._spans,
+            self.events,
+            is_channels_last=is_channels_last,
+        )
         return selector, manifest, fingerprints
 
     def _open_events(self) -> None:

@@ -39,9 +39,9 @@ class OwnJob:
     model: nn.Module
     losses: Losses
 
-    def manifest(self, dtype: str) -> Manifest:
-        """The layout of the model's snapshots."""
-        return build_manifest(self.model, parts_of(self.model), dtype)
+    def manifest(self, dtype: str, *, is_channels_last: bool = False) -> Manifest:
+        """The layout of the model's snapshots; the trainer says how kernels of images lie there."""
+        return build_manifest(self.model, parts_of(self.model), dtype, is_channels_last=is_channels_last)
 
     def fingerprints(self, batches: OwnBatches, manifest: Manifest, device: torch.device) -> dict[str, str]:
         """What both sides must agree on."""

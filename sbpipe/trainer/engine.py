@@ -22,7 +22,7 @@ from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.machine.copies import Downloads
-from sbpipe.records import Part, RunEnd, TrainBatch
+from sbpipe.records import Manifest, Part, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
@@ -77,8 +77,10 @@ class Engine:
             job.manifest,
             slots,
             spans,
-            punctual_parts(config),
+            list(Part) if config.is_clocked else [],
             _teller(self.stream.versions, port),
+            # Of those that are trained within a bound: until they are there, less is leased.
+            urgent=[Part.WHOLE] if config.sync.max_staleness else [],
         )
         self.roster = _roster_of(config)
         self._is_on_host = all(tensor.device.type == "cpu" for tensor in job.model.state_dict().values())
@@ -86,7 +88,7 @@ class Engine:
         self._reception = Reception(
             port=port,
             roster=self.roster,
-            welcome=_welcome(config, slots),
+            welcome=_welcome(config, slots, job.manifest),
             fingerprints=job.fingerprints,
             publisher=self.publisher,
             is_clocked=config.is_clocked,
@@ -99,7 +101,9 @@ class Engine:
         self._late: StepOutcome | None = None
         self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
-        """The next train batch with its inputs, given an event that stops the wait; None at the end."""
+        """The next train batch with its inputs, given an event that stops the wait, and what is called now
+        and then while it lasts; None at the end.
+        """
         self.weigher = self.steering.weigher
         """From a train batch to what weighs its fresh losses, example by example; None = all count alike."""
         self.stream.begin(self.steering.proposal)
@@ -162,11 +166,16 @@ class Engine:
             self.steering.observe(outcome, self.stream.predicted.take(batch.step))
         return outcome
 
-    def settle(self) -> None:
-        """Check the losses that were not looked at yet."""
+    def settle(self, *, waits: bool = True) -> None:
+        """Check the losses that were not looked at yet; unless it `waits`, only if they have come."""
+        if self._late is None or not (waits or self._late.has_come):
+            return
         late, self._late = self._late, None
-        if late is not None:
-            late.check()
+        late.check()
+
+    def catch_up(self) -> None:
+        """Between two steps, while a batch is missing: publish what was due and could not go out."""
+        self.publisher.catch_up()
 
     def finish_step(self, step: int, *, has_moved: bool = True) -> None:
         """`step` train batches are done: publish what is due, and let the next leases be granted.
@@ -261,13 +270,6 @@ class Engine:
         return self._dispatcher.most_selectors
 
 
-def punctual_parts(config: Config) -> list[Part]:
-    """Parts of the weights that must be there in their time: under a clock, or a bound on staleness."""
-    if config.is_clocked:
-        return list(Part)
-    return [Part.WHOLE] if config.sync.max_staleness else []
-
-
 def _teller(versions: Versions, port: Port) -> Offered:
     """What a publish tells: the stream which version is out, the dispatcher's thread that it may grant."""
 
@@ -288,10 +290,11 @@ def _roster_of(config: Config) -> Roster:
     return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)
 
 
-def _welcome(config: Config, slots: Slots) -> Welcome:
+def _welcome(config: Config, slots: Slots, manifest: Manifest) -> Welcome:
     return Welcome(
         config=to_json(config),
         shared_memory=slots.path.name if slots.path else "",
         heartbeat_s=config.link.heartbeat_s,
         lost_after_s=config.link.lost_after_s,
+        is_channels_last=manifest.is_channels_last,
     )

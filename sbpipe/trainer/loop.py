@@ -42,9 +42,9 @@ class Loop:
         while not (step and self._is_over_budget()):
             self.doing("training")
             if not self.engine.has_batch:
-                self._look_back()
+                self._look_back(waits=self.config.is_clocked)
             with self.spans.span("wait"):
-                prepared = self.engine.next_batch(self.is_stopped)
+                prepared = self.engine.next_batch(self.is_stopped, self._meanwhile)
             if prepared is None:
                 self._look_back()
                 return RunEnd.STOPPED if self.is_stopped.is_set() else RunEnd.FINISHED
@@ -67,10 +67,19 @@ class Loop:
         self._look_back()
         return RunEnd.FINISHED
 
-    def _look_back(self) -> None:
-        """Look at the last step's losses: there is time for it while the next batch is missing."""
-        self.telemetry.flush()
-        self.engine.settle()
+    def _look_back(self, *, waits: bool = True) -> None:
+        """Look at the last step's losses: there is time for it while the next batch is missing.
+
+        Only at what has come unless it `waits`: on an accelerator that is still at that step, the next one
+        would begin to be queued when it has run dry. Under a clock it is waited for anyway, by selection.
+        """
+        self.telemetry.flush(waits=waits)
+        self.engine.settle(waits=waits)
+
+    def _meanwhile(self) -> None:
+        """The next batch is still missing."""
+        self._look_back(waits=False)
+        self.engine.catch_up()
 
     def _progress(self, batch: TrainBatch) -> float:
         train = self.config.train

@@ -34,7 +34,7 @@ from sbpipe.trainer.step import TrainStep
 from sbpipe.trainer.stream.scores import refuse_forgetting
 from sbpipe.weights import direct
 from sbpipe.weights.leftovers import sweep
-from sbpipe.weights.manifest import build_manifest, fast_part
+from sbpipe.weights.manifest import build_manifest, fast_part, lies_channels_last
 from sbpipe.weights.slots import Slots
 
 log = logging.getLogger("sbpipe.trainer")
@@ -177,10 +177,12 @@ def prepare(
     try:
         model, loaded = _model_of(config, data, is_resumed=is_resumed)
         notes = tuple(filter(None, (repeats, untimed, loaded)))
-        manifest = build_manifest(model, parts_of(model), config.sync.dtype)
         loss, metric = build_loss(config.loss), build_metric(config.eval)
         # One that is cut up moves share by share: the whole may not fit a device.
         model = model if num_ranks > 1 and config.train.shard != "none" else placed(model, device)
+        manifest = build_manifest(
+            model, parts_of(model), config.sync.dtype, is_channels_last=lies_channels_last(model)
+        )
         train_step = make_step(config, model, loss, spans)
         is_entropy = train_step.rehearse(
             *data.train.batch(np.arange(-(-config.train.batch_size // num_ranks)), 0)

@@ -50,6 +50,11 @@ class StepOutcome:
         self._told = told if self.is_here else []
         self._count_classes = count_classes
 
+    @property
+    def has_come(self) -> bool:
+        """Whether to ask it now waits for nothing: a matter of time, on which no number may depend."""
+        return self._arrival is None or self._arrival.is_here
+
     def _arrived(self) -> list[torch.Tensor]:
         if self._arrival is not None:
             self._told, self._arrival = self._arrival.wait(), None

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import nn
@@ -17,10 +17,13 @@ FAST_PARTS = ("norm", "bias", "head")
 _ALIGNMENT = 64
 
 
-def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32") -> Manifest:
+def build_manifest(
+    model: nn.Module, parts: Mapping[str, str], dtype: str = "fp32", *, is_channels_last: bool = False
+) -> Manifest:
     """Lay out every parameter and persistent buffer, the fast part first; one with several names once.
 
-    Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16.
+    Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16. Kernels
+    of images lie channels-last where the trainer says that its own do, so that it turns none around.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     state, ties = model.state_dict(), ties_of(model)
@@ -41,11 +44,43 @@ def build_manifest(model: nn.Module, parts: Mapping[str, str], dtype: str = "fp3
         wire = DTYPES[dtype] if name in parameters and tensor.is_floating_point() else tensor.dtype
         num_bytes = tensor.numel() * wire.itemsize
         kind, shape = str(wire).removeprefix("torch."), tuple(tensor.shape)
-        specs.append(TensorSpec(name, kind, shape, offset, num_bytes, part, tuple(also)))
+        is_turned = is_channels_last and len(shape) == 4
+        specs.append(TensorSpec(name, kind, shape, offset, num_bytes, part, tuple(also), is_turned))
         offset += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
         fast_bytes = offset if part in FAST_PARTS else fast_bytes
     text = json.dumps([asdict(spec) for spec in specs])
     return Manifest(tuple(specs), offset, fast_bytes, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def lies_channels_last(model: nn.Module) -> bool:
+    """Whether the model is on an accelerator and its kernels of images lie channels-last.
+
+    There a list of pairs that lie alike is one kernel. On the CPU a snapshot stays row by row: so do most
+    models that read it.
+    """
+    return any(
+        tensor.dim() == 4
+        and tensor.device.type != "cpu"
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+        for tensor in model.state_dict().values()
+    )
+
+
+def row_by_row(manifest: Manifest) -> Manifest:
+    """The same layout with every tensor row by row: as checkpoints have it, on whatever device they go on."""
+    return replace(
+        manifest, tensors=tuple(replace(spec, is_channels_last=False) for spec in manifest.tensors)
+    )
+
+
+def relaid(flat: torch.Tensor, layout: Manifest, into: Manifest) -> torch.Tensor:
+    """Flat bytes of one layout in the order of another; the very same where there is no difference."""
+    if layout.tensors == into.tensors:
+        return flat
+    other = torch.zeros_like(flat)
+    copy(tensors_in(other, into), tensors_in(flat, layout))
+    return other
 
 
 def ties_of(model: nn.Module) -> dict[str, str]:
@@ -80,8 +115,12 @@ def tensors_in(flat: torch.Tensor, manifest: Manifest) -> list[torch.Tensor]:
     """Views into flat bytes, one per tensor of the layout."""
     views = []
     for spec in manifest.tensors:
-        raw = flat[spec.offset : spec.offset + spec.num_bytes]
-        views.append(raw.view(getattr(torch, spec.dtype)).view(spec.shape))
+        raw = flat[spec.offset : spec.offset + spec.num_bytes].view(getattr(torch, spec.dtype))
+        if spec.is_channels_last:
+            count, channels, height, width = spec.shape
+            views.append(raw.view(count, height, width, channels).permute(0, 3, 1, 2))
+        else:
+            views.append(raw.view(spec.shape))
     return views
 
 

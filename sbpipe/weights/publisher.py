@@ -16,7 +16,7 @@ from sbpipe.machine.copies import overlaps
 from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.gather import Shards
-from sbpipe.weights.manifest import LiveTensors, copy, fast_part, tensors_in
+from sbpipe.weights.manifest import LiveTensors, copy, fast_part, relaid, row_by_row, tensors_in
 from sbpipe.weights.slots import Slots
 from sbpipe.weights.stage import DEADLINE_S, FlatCopy, stage_of
 
@@ -35,9 +35,15 @@ class Publisher:
         spans: Spans,
         must: Collection[Part],
         offered: Offered,
+        *,
+        urgent: Collection[Part] = (),
     ) -> None:
-        """Of parts that `must` be there in their time, a publish takes the slot of a puller."""
-        self._must = must
+        """Parts that `must` be there in their time are waited for. Of these, and of `urgent` ones, a publish
+        takes the slot of a puller; an urgent one that finds its way taken is made up for as soon as it can.
+        """
+        self._must, self._urgent = must, urgent
+        self._overdue: dict[Part, int] = {}
+        """The version that is missing of each urgent part."""
         self.announce: Callable[[Part], None] = lambda part: None
         """Told before a part is published outside of a step: other ranks may have to give their shares."""
         layouts = {Part.WHOLE: (manifest, slots)}
@@ -69,12 +75,29 @@ class Publisher:
             publisher.publish(version, must=True)
 
     def publish_due(self, step: int, intervals: Mapping[Part, int]) -> None:
-        """Offer the parts that are due after this step; one without an interval never is."""
+        """Offer the parts that are due after this step, or were and are missing; one without an interval
+        never is.
+        """
         for part, publisher in self._parts.items():
-            if part in intervals and step % intervals[part] == 0:
-                publisher.publish(step, must=part in self._must)
+            is_due = part in intervals and step % intervals[part] == 0
+            if is_due or part in self._overdue:
+                self._publish(part, step)
             else:
                 publisher.check()
+
+    def catch_up(self) -> None:
+        """Offer what is missing, if its way is free by now. Between two steps: the weights are the last's."""
+        for part, version in list(self._overdue.items()):
+            if self._parts[part].is_free:
+                self._publish(part, version)
+
+    def _publish(self, part: Part, version: int) -> None:
+        is_urgent = part in self._urgent
+        is_out = self._parts[part].publish(version, must=part in self._must, is_urgent=is_urgent)
+        if is_out:
+            self._overdue.pop(part, None)
+        elif is_urgent:
+            self._overdue[part] = version
 
     def release(self, peer: str) -> None:
         """Let go of what a peer held."""
@@ -156,21 +179,23 @@ class PartPublisher:
         self.num_published = 0
         self.num_skipped = 0
 
-    def publish(self, version: int, *, must: bool = False) -> bool:
+    def publish(self, version: int, *, must: bool = False, is_urgent: bool = False) -> bool:
         """Offer the weights as they are now as `version`; whether it was done.
 
-        It is skipped when every slot is held by a puller; if it `must` be, the oldest puller loses its slot
-        and begins again.
+        It is skipped when the last one is still on its way or every slot is held by a puller. If it is
+        urgent, or `must` be, the oldest puller loses its slot and begins again; if it `must` be, the last one
+        is waited for, and its own arrival.
         """
+        held = () if must or is_urgent else self._holds.values()
         if self._shards is not None:
-            return self._publish_shards(self._shards, version, must=must)
+            return self._publish_shards(self._shards, version, held)
         with self._spans.span(self._span):
             # A stage to the host has one buffer: a snapshot still in it would be overwritten half sent.
             if not self._has_arrived(must=must):
                 self.num_skipped += 1
                 return False
             with self._lock:
-                index = self._slots.begin(() if must else self._holds.values())
+                index = self._slots.begin(held)
             if index is None:
                 self.num_skipped += 1
                 return False
@@ -199,16 +224,21 @@ class PartPublisher:
             copy(self._views[index], live)
         self._commit(index, version)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a snapshot could leave now: the last one has arrived."""
+        return self._has_arrived(must=False)
+
     def check(self) -> None:
         """Raise what went wrong with the last snapshot after the loop went on."""
         if self._stage is not None:
             self._stage.wait(0.0)
 
-    def _publish_shards(self, shards: Shards, version: int, *, must: bool) -> bool:
+    def _publish_shards(self, shards: Shards, version: int, held: Collection[int]) -> bool:
         """The same where each rank holds a share: gathered in any case, for the other ranks give theirs."""
         with self._spans.span(self._span):
             with self._lock:
-                index = self._slots.begin(() if must else self._holds.values())
+                index = self._slots.begin(held)
             shards.copy_into(None if index is None else self._views[index])
             if index is None:
                 self.num_skipped += 1
@@ -222,11 +252,11 @@ class PartPublisher:
         self._offered(self._part, version, self._stage is not None)
 
     def publish_flat(self, version: int, flat: torch.Tensor) -> None:
-        """Offer a snapshot kept in a checkpoint."""
+        """Offer a snapshot kept in a checkpoint, row by row."""
         with self._lock:
             index = self._slots.begin()
         assert index is not None, "a publish that must be finds a slot"
-        self._slots.slot(index).copy_(flat)
+        self._slots.slot(index).copy_(relaid(flat, row_by_row(self._manifest), self._manifest))
         self._commit(index, version)
 
     @property
@@ -244,10 +274,13 @@ class PartPublisher:
         return self._slots.slot(index)[offset:end].cpu().numpy().tobytes()
 
     def newest(self) -> dict[str, int | torch.Tensor]:
-        """The version published last and a copy of its flat bytes, for a checkpoint."""
+        """The version published last and a copy of its flat bytes, for a checkpoint, row by row."""
         # A copy: the loop goes on publishing while the checkpoint is being written.
         flat = self._slots.slot(self._slots.newest).to("cpu", copy=True)
-        return {"version": self.newest_version, "flat": flat}
+        return {
+            "version": self.newest_version,
+            "flat": relaid(flat, self._manifest, row_by_row(self._manifest)),
+        }
 
     def hold(self, peer: str, version: int) -> int | None:
         """Keep a slot from being overwritten while a peer pulls it; one slot per peer."""

@@ -45,6 +45,7 @@ def lease(**changes: Any) -> Lease:
 EXAMPLES: list[tuple[messages.Message, int]] = [
     (messages.Hello("gpu-1", "host", 4242, "cuda:1", "fp16", "0.1.0"), 2),
     (messages.Welcome("{}", "psm_1", 0.5, 4.0), 2),
+    (messages.Welcome("{}", "psm_1", 0.5, 4.0, is_channels_last=True), 2),
     (messages.Ready({"model": "abc", "data": "def"}, pulls_weights=True, precision="fp16"), 2),
     (messages.Reject("data differ: 12 here, 13 there"), 2),
     (messages.Fenced(), 2),
@@ -359,7 +360,7 @@ def test_the_forger_of_these_tests_can_also_tell_the_truth() -> None:
 
 
 def test_another_protocol_major_is_refused_with_both_versions() -> None:
-    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 7\.0") as caught:
+    with pytest.raises(ProtocolMismatch, match=r"speaks 9\.0, this side 8\.0") as caught:
         decode(forged(1, {"whatever": "a later version says"}, major=9))
     assert (caught.value.theirs, caught.value.ours) == ((9, 0), PROTOCOL)
 

@@ -190,6 +190,7 @@ def test_a_welcome_chooses_no_folder_to_write_to(tmp_path: Path) -> None:
         "shared_memory",
         "heartbeat_s",
         "lost_after_s",
+        "is_channels_last",
     ]
     assert list(theirs.iterdir()) == []
     assert [path.name for path in ours.iterdir()] == ["events-selector-s-1.jsonl"]

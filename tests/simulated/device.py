@@ -37,6 +37,8 @@ class Wait(NamedTuple):
     count: int
     drains: int
     """So many of them waited for the last thing queued: the device had nothing left to do."""
+    newer: int
+    """So many of them waited for something that was queued after the last marker."""
     blocked_s: float
 
 
@@ -145,8 +147,13 @@ def trace(is_on: bool) -> None:
     _lib.sim_trace(int(is_on))
 
 
+def mark() -> None:
+    """Set the marker, which there is one of: waits for work that is queued from now on count as `newer`."""
+    _lib.sim_mark()
+
+
 def reset() -> None:
-    """Forget waits and races, take all work so far as done, begin to count busy and elapsed time again."""
+    """Forget waits, races and the marker, take all work so far as done, begin to count time again."""
     _lib.sim_reset()
 
 
@@ -156,8 +163,8 @@ def reset() -> None:
 def waits() -> list[Wait]:
     """Waits of the host for a device, by line, thread and kind."""
     return [
-        Wait(*sites.site(int(of)), kind, int(device), int(count), int(drains), int(blocked) * 1e-9)
-        for of, kind, device, count, drains, blocked in _rows(_lib.sim_waits())
+        Wait(*sites.site(int(of)), kind, int(device), *map(int, counts), int(blocked) * 1e-9)
+        for of, kind, device, *counts, blocked in _rows(_lib.sim_waits())
     ]
 
 

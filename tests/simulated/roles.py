@@ -16,9 +16,16 @@ from sbpipe.config import Config, resolve
 from sbpipe.process import roles, selector_settings
 from sbpipe.records import Lease, Selection
 from sbpipe.selector.answer import Selector
+from sbpipe.trainer.step import TrainStep
+from simulated import sites
 
-Waits = Counter[tuple[str, str, bool]]
-"""How often, by thread, line, and whether the device ran dry."""
+Waits = Counter[tuple[str, str, str]]
+"""How often, by thread, line and kind: `DEVICE`, of these `DRY` and `NEWER`, and `THREAD`."""
+
+DEVICE, DRY, NEWER, THREAD = "device", "dry", "newer", "thread"
+"""A wait for a device; one after which it had nothing left to do; one for work of the step that is being
+queued; one for another thread (an event, a queue), which on its part may wait for the device.
+"""
 
 
 class Seen(NamedTuple):
@@ -28,7 +35,7 @@ class Seen(NamedTuple):
     trainer: dict[str, Any]
     selector: dict[str, Any]
     per_step: list[Waits]
-    """The trainer's waits when each step began, so far."""
+    """The trainer's waits when each step began to be queued, so far."""
     per_lease: list[Waits]
     """The selector's waits when each lease was taken, so far."""
     device_s: list[tuple[float, float]]
@@ -44,9 +51,47 @@ def waits_so_far() -> Waits:
     """What was waited for in this process."""
     found: Waits = Counter()
     for wait in simulated.waits():
-        found[wait.thread, wait.where, True] += wait.drains
-        found[wait.thread, wait.where, False] += wait.count - wait.drains
+        found[wait.thread, wait.where, DEVICE] += wait.count
+        found[wait.thread, wait.where, DRY] += wait.drains
+        found[wait.thread, wait.where, NEWER] += wait.newer
     return found
+
+
+class Steps(list[Waits]):
+    """The waits of this process when each train step began to be queued, so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_threads: Waits = Counter()
+
+    def begin(self) -> None:
+        """A step begins: what is queued from here on is newer, until the next one does."""
+        self.append(waits_so_far() + self.for_threads)
+        simulated.mark()
+
+
+@contextmanager
+def waits_of_steps() -> Iterator[Steps]:
+    """What this process waits for meanwhile, step by step; a loop that is not ours says when one begins."""
+    train, wait, steps = TrainStep.__call__, threading.Condition.wait, Steps()
+
+    def begun(self: TrainStep, *args: Any, **kwargs: Any) -> torch.Tensor:
+        steps.begin()
+        return train(self, *args, **kwargs)
+
+    def counted(self: threading.Condition, timeout: float | None = None) -> bool:
+        if timeout is None or timeout > 0.0:
+            site = sites.here()
+            steps.for_threads[site.thread, site.where, THREAD] += 1
+        return wait(self, timeout)
+
+    TrainStep.__call__ = begun  # type: ignore[method-assign]
+    threading.Condition.wait = counted  # type: ignore[method-assign]
+    try:
+        yield steps
+    finally:
+        TrainStep.__call__ = train  # type: ignore[method-assign]
+        threading.Condition.wait = wait  # type: ignore[method-assign]
 
 
 def train(config: Config, path: Path) -> Seen:
@@ -54,26 +99,25 @@ def train(config: Config, path: Path) -> Seen:
     told = path.with_suffix(".selector.json")
     given = selector_settings(config) | {"link.connect": str(path)}
     selector = runs._PROCESSES.Process(target=_select, args=(given, told), daemon=True)
-    per_step: list[Waits] = []
     device_s: list[tuple[float, float]] = []
     index = torch.device(config.train.device).index or 0
 
     def doing(what: str) -> None:
         if what == "training":
-            per_step.append(waits_so_far())
             device_s.append((simulated.busy_s(index), simulated.elapsed_s(index)))
 
     simulated.reset()
     selector.start()
     try:
-        summary = roles.run_trainer(
-            config,
-            path,
-            resume=False,
-            overwrite=False,
-            on_open=lambda run_dir: None,
-            doing=doing,
-        )
+        with waits_of_steps() as per_step:
+            summary = roles.run_trainer(
+                config,
+                path,
+                resume=False,
+                overwrite=False,
+                on_open=lambda run_dir: None,
+                doing=doing,
+            )
     finally:
         selector.join(runs.HANG_S if not told.exists() else 10.0)
         selector.kill()

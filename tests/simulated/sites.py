@@ -27,9 +27,14 @@ _lock = threading.Lock()
 def number() -> int:
     """The number of the place that this thread is at."""
     try:
-        return _number_of(Site(_where(sys._getframe(1)), _thread()))
+        return _number_of(here())
     except Exception:  # noqa: BLE001 - C++ is waiting, and an interpreter that ends may have lost its modules
         return 0
+
+
+def here() -> Site:
+    """The place that this thread is at."""
+    return Site(_where(sys._getframe(1)), _thread())
 
 
 def site(of: int) -> Site:
@@ -53,7 +58,7 @@ def _where(frame: FrameType | None) -> str:
         name = frame.f_code.co_filename
         if name.startswith(package):
             return f"sbpipe/{name.removeprefix(package)}:{frame.f_lineno}"
-        if not nearest and not name.startswith(_TORCH):
+        if not nearest and not name.startswith((_TORCH, __file__)):
             nearest = f"{name.removeprefix(ROOT + '/')}:{frame.f_lineno}"
         frame = frame.f_back
     return nearest or "(no Python: autograd)"

@@ -56,7 +56,12 @@ def test_every_check_gives_facts_or_a_reason() -> None:
     assert value["bandwidth", "sim:0 to sim:1"] > 0
     assert value["publishing", "a selector has applied it after further"] > 0
     assert value["busy", "train step, by the device's events"] > 0
+    assert 0 < value["busy", "as a run tells, busy"] <= 1
+    assert value["waits", "step of the loop, waits"] == 0, "of those that torch names"
     assert value["both", "the second trains"] > 0
+    assert value["both", "ranks of the second's scores are those of the first's"] == 1
+    assert value["direct", "the same bits there"] is True
+    assert "only CUDA has handles" in facts["direct", "from another process"]["note"]
     assert simulated.races() == []
     text = report.page(found)
     assert all(f"{name}: {question}?" in text for name, question in QUESTIONS.items())

@@ -13,15 +13,25 @@ import simulated
 from sbpipe.config import LossConfig
 from sbpipe.data.own_batches import OwnBatches, OwnData
 from sbpipe.machine.copies import Downloads, Uploads, overlaps
+from sbpipe.machine.layout import placed
 from sbpipe.models import parts_of
 from sbpipe.models.losses import build_loss
 from sbpipe.models.residuals import build_residual
-from sbpipe.records import Part
+from sbpipe.records import Manifest, Part
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring import Scorer
 from sbpipe.scoring.programs import FloatProgram
 from sbpipe.trainer.setup import prepare
-from sbpipe.weights.manifest import build_manifest, copy, digest, tensors_in, tensors_of
+from sbpipe.weights.manifest import (
+    build_manifest,
+    copy,
+    digest,
+    lies_channels_last,
+    relaid,
+    row_by_row,
+    tensors_in,
+    tensors_of,
+)
 from sbpipe.weights.publisher import PartPublisher
 from sbpipe.weights.replica import Replica
 from sbpipe.weights.slots import Slots
@@ -154,26 +164,69 @@ def test_a_replica_is_loaded_in_one_upload_and_not_before_the_bytes_are_known_to
     assert (replica.version, digest(model)) == (4, digest(source))
 
 
-def normed(num_layers: int) -> nn.Module:
-    """Normalisation counts its batches in whole numbers; convolutions of one place, in channels-last."""
+def normed(num_layers: int, kernel: int) -> nn.Module:
+    """As a trainer has it there: in channels-last. Normalisation counts its batches in whole numbers."""
     torch.manual_seed(0)
-    layers = [layer for _ in range(num_layers) for layer in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))]
-    return nn.Sequential(*layers).to(SIM).to(memory_format=torch.channels_last)
+    layers = [layer for _ in range(num_layers) for layer in (nn.Conv2d(8, 8, kernel), nn.BatchNorm2d(8))]
+    return placed(nn.Sequential(*layers), SIM)
 
 
+def layout_there(model: nn.Module, dtype: str = "fp32") -> Manifest:
+    return build_manifest(model, parts_of(model), dtype, is_channels_last=lies_channels_last(model))
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize(("dtype", "kinds"), [("fp32", 2), ("fp16", 3)])
 def test_a_snapshot_is_taken_in_one_kernel_for_each_kind_of_number_however_many_tensors_there_are(
-    dtype: str, kinds: int
+    dtype: str, kinds: int, kernel: int
 ) -> None:
     for num_layers in (2, 12):
-        model = normed(num_layers)
-        manifest = build_manifest(model, parts_of(model), dtype)
+        model = normed(num_layers, kernel)
+        manifest = layout_there(model, dtype)
         flat = FlatCopy(manifest, SIM)
         simulated.reset()
         taken = flat.taken(tensors_of(model, manifest))
         assert simulated.num_launches(0) == kinds
         for found, live in zip(tensors_in(taken, manifest), tensors_of(model, manifest), strict=True):
             assert torch.equal(found.cpu(), live.cpu().to(found.dtype))
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), [("fp32", 2), ("fp16", 3)])
+def test_a_snapshot_is_applied_in_one_upload_and_as_few_kernels(dtype: str, kinds: int) -> None:
+    source, model = normed(12, 3), normed(12, 3)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.copy_(parameter.half() + 1.0)
+    manifest = layout_there(source, dtype)
+    replica = Replica(model, manifest)
+    replica.load(FlatCopy(manifest, SIM).taken(tensors_of(source, manifest)).cpu())
+    simulated.reset()
+    replica.became(1)
+    assert simulated.num_launches(0) == 1 + kinds
+    assert digest(model) == digest(source)
+
+
+def test_whose_kernels_lie_row_by_row_takes_the_same_snapshot() -> None:
+    source = normed(3, 3)
+    manifest = layout_there(source)
+    assert manifest.is_channels_last
+    flat = FlatCopy(manifest, SIM).taken(tensors_of(source, manifest)).cpu()
+    model = nn.Sequential(*(type(layer)(*_made_as(layer)) for layer in source))
+    replica = Replica(model, manifest)
+    replica.load(flat)
+    assert digest(model) == digest(source)
+    plain = row_by_row(manifest)
+    assert not plain.is_channels_last
+    # As a checkpoint has it, on whatever device it goes on.
+    kept = relaid(flat, manifest, plain)
+    found = dict(zip([spec.name for spec in plain.tensors], tensors_in(kept, plain), strict=True))
+    assert all(torch.equal(found[name], tensor.cpu()) for name, tensor in source.state_dict().items())
+    back = tensors_in(relaid(kept, plain, manifest), manifest)
+    assert all(torch.equal(*pair) for pair in zip(back, tensors_in(flat, manifest), strict=True))
+
+
+def _made_as(layer: nn.Module) -> tuple[int, ...]:
+    return (8, 8, 3) if isinstance(layer, nn.Conv2d) else (8,)
 
 
 def test_lists_that_do_not_lie_alike_cost_a_kernel_each() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.own_loops import pair_losses, selected, small_net, take_steps, vectors
 from support.runs import _PROCESSES, HANG_S
+from torch import nn
 
 import simulated
 from sbpipe.ownloop.handed import LoopError
@@ -43,6 +44,17 @@ def test_a_loop_and_its_selector_in_one_process_share_a_device_without_a_race(tm
     assert loader.close()["steps"] == 20
     assert simulated.races() == []
     assert simulated.slept_s(1) == 0.0, "the device of a user is not held back for a figure"
+
+
+def test_kernels_of_a_users_own_that_lie_channels_last_are_scored_with_as_they_are(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Unflatten(1, (4, 2, 2)), nn.Conv2d(4, 8, 3, padding=1), nn.Flatten())
+    model.append(nn.Linear(32, 4)).to("sim:0", memory_format=torch.channels_last)
+    loader, optimizer = selected(vectors(), model, tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 20)
+    summary = loader.close()
+    assert summary["staleness.max"] == 0
+    assert summary["fidelity.spearman"] > 0.999, "a score is then the loss itself"
 
 
 @pytest.mark.parametrize("mode", ["inline", "pipelined"])

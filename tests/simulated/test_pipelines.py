@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from support.digests import CUT_AT, config_of, cut, resumed, trained
-from support.runs import events_of, sbpipe, settings, small, summary_of, train_inline, train_over_the_wire
+from support.runs import (
+    HANG_S,
+    events_of,
+    sbpipe,
+    settings,
+    small,
+    started,
+    summary_of,
+    train_inline,
+    train_over_the_wire,
+)
 
 import simulated
 from sbpipe.selection import POLICIES
@@ -48,7 +58,13 @@ def test_lockstep_on_two_devices_equals_one_process_on_one(policy: str, tmp_path
 
 @pytest.mark.parametrize(
     ("mode", "policy"),
-    [("inline", "spread"), ("inline", "infobatch"), ("inline", "steady"), ("fixed-lag", "sb")],
+    [
+        ("inline", "spread"),
+        ("inline", "infobatch"),
+        ("inline", "steady"),
+        ("fixed-lag", "sb"),
+        ("lockstep", "steady"),
+    ],
 )
 def test_a_resumed_run_on_a_device_ends_with_the_weights_of_a_whole_one(
     mode: str, policy: str, tmp_path: Path
@@ -92,3 +108,43 @@ def test_the_command_runs_both_roles_on_devices_of_their_own(tmp_path: Path) -> 
         ["sim:0"],
         ["sim:1"],
     ]
+
+
+def test_the_roles_as_commands_of_their_own_take_the_devices_they_are_given(tmp_path: Path) -> None:
+    environment = os.environ | {simulated.REPORT: str(tmp_path), simulated.TRACE: "1"}
+    run, given = str(tmp_path / "run"), settings(train__steps=10)
+    trainer = started("trainer", "--device", "sim:0", "--run-dir", run, *given, env=environment)
+    selector = started("selector", "--device", "sim:1", "--connect", run, env=environment)
+    with trainer as one, selector as other:
+        said = [process.communicate(timeout=HANG_S)[0] for process in (one, other)]
+        assert (one.returncode, other.returncode) == (0, 0), said
+    assert summary_of(tmp_path / "run")["steps"] == 10
+    told = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    touched = {command_of(one): used(one, "is_touched") for one in told}
+    assert touched == {"trainer": ["sim:0"], "selector": ["sim:1"]}
+    assert [race for one in told for race in one["races"]] == []
+
+
+def command_of(report: dict[str, Any]) -> str:
+    return str(report["arguments"][1])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "selector", "amp"),
+    [("cpu", "cpu", "bf16"), ("sim:0", "sim:1", "fp16")],
+)
+def test_lockstep_equals_one_process_where_the_step_is_in_half_precision(
+    trainer: str, selector: str, amp: str, tmp_path: Path
+) -> None:
+    given = {"train.device": trainer, "selector.device": selector, "train.amp": amp, "train.steps": 8}
+    wire = train_over_the_wire(config_of("lockstep", given, tmp_path), tmp_path / "wire")
+    inline = train_inline(config_of("inline", given, tmp_path), tmp_path / "inline")
+    assert wire["weights.digest"] == inline["weights.digest"]
+
+
+def test_weights_that_are_pulled_score_as_in_one_process(tmp_path: Path) -> None:
+    """Their kernels lie in channels-last on the way, which the selector is told."""
+    given = ON_TWO | {"sync.shared_memory": False}
+    wire = train_over_the_wire(config_of("lockstep", given, tmp_path), tmp_path / "wire")
+    inline = train_inline(config_of("inline", given, tmp_path), tmp_path / "inline")
+    assert wire["weights.digest"] == inline["weights.digest"]

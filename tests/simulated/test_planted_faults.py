@@ -174,6 +174,36 @@ def test_a_hidden_item_is_counted_at_its_line() -> None:
     assert (found.thread, found.drains) == ("MainThread", 5)
 
 
+def test_a_wait_for_this_step_is_told_from_one_for_the_step_before_though_neither_drains() -> None:
+    tensor = torch.zeros(5, device="sim:0")
+    stream = torch.accelerator.current_stream(0)
+
+    def step() -> torch.Event:
+        tensor.add_(1)
+        losses = stream.record_event()
+        tensor.add_(1)  # as a publish
+        return losses
+
+    before = step()
+    simulated.mark()
+    now = step()
+    found = []
+    for event in (before, now):
+        event.synchronize()
+        (wait,) = simulated.waits()
+        found.append((wait.count, wait.drains, wait.newer))
+    assert found == [(1, 0, 0), (2, 0, 1)]
+
+
+def test_what_another_stream_waited_for_counts_as_waited_for() -> None:
+    tensor, side = torch.zeros(5, device="sim:0"), torch.Stream("sim:0")
+    simulated.mark()
+    tensor.add_(1)
+    side.wait_event(torch.accelerator.current_stream(0).record_event())
+    side.record_event().synchronize()
+    assert [wait.newer for wait in simulated.waits()] == [1]
+
+
 @pytest.mark.parametrize(
     ("does", "kind"),
     [

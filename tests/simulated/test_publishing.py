@@ -3,7 +3,7 @@
 import threading
 
 import torch
-from support.runs import HANG_S
+from support.runs import HANG_S, wait_for
 from torch import nn
 
 import simulated
@@ -11,9 +11,10 @@ from sbpipe.models import parts_of
 from sbpipe.records import Part
 from sbpipe.runs.spans import Spans
 from sbpipe.weights.manifest import build_manifest, digest, tensors_in
-from sbpipe.weights.publisher import PartPublisher
+from sbpipe.weights.publisher import PartPublisher, Publisher
 from sbpipe.weights.replica import Replica, SlotSource
 from sbpipe.weights.slots import Slots
+from simulated.roles import waits_of_steps
 
 PUBLISHES = 300
 
@@ -81,6 +82,66 @@ def test_a_snapshot_goes_from_one_device_to_the_other_bit_for_bit() -> None:
         assert digest(other) == digest(model)
     publisher.close()
     assert simulated.races() == []
+
+
+class Bounded:
+    """A publisher of weights that are trained within a bound; a gate keeps snapshots on their way."""
+
+    def __init__(self) -> None:
+        self.model = net().to("sim:0")
+        self.manifest = build_manifest(self.model, parts_of(self.model))
+        self.slots = Slots.create(self.manifest.num_bytes)
+        self.told, self.gate = list[int](), threading.Event()
+        self.publisher = Publisher(
+            self.model, self.manifest, self.slots, Spans(), [], self._offered, urgent=[Part.WHOLE]
+        )
+
+    def _offered(self, part: Part, version: int, is_late: bool) -> None:
+        self.told.append(version)
+        assert self.gate.wait(HANG_S)
+
+    def step(self, number: int, interval: int) -> None:
+        fill(self.model, number)
+        self.publisher.publish_due(number, {Part.WHOLE: interval})
+
+    def newest(self) -> set[float]:
+        """The values in the newest slot."""
+        flat = self.slots.slot(self.slots.newest)
+        return {float(value) for tensor in tensors_in(flat, self.manifest) for value in tensor.unique()}
+
+
+def test_an_urgent_publish_that_finds_its_way_taken_is_made_up_for_and_nobody_waits() -> None:
+    bounded = Bounded()
+    simulated.reset()
+    with waits_of_steps() as steps:
+        for number in range(1, 5):
+            bounded.step(number, interval=2)
+        bounded.publisher.catch_up()
+    here = threading.current_thread().name
+    assert [thread for thread, *_ in steps.for_threads if thread == here] == []
+    bounded.gate.set()
+    wait_for("version 2 in its slot", lambda: bounded.publisher[Part.WHOLE].is_free)
+    bounded.step(5, interval=2)  # not due, but version 4 is missing
+    bounded.step(7, interval=2)  # neither due nor missing
+    bounded.publisher.close()
+    assert bounded.told == [2, 5]
+    assert bounded.newest() == {5.0}
+    assert [wait for wait in simulated.waits() if wait.thread == here] == []
+
+
+def test_what_is_missing_goes_out_between_two_steps_as_soon_as_its_way_is_free() -> None:
+    bounded = Bounded()
+    for number in range(1, 3):
+        bounded.step(number, interval=1)
+    bounded.gate.set()
+
+    def has_caught_up() -> bool:
+        bounded.publisher.catch_up()
+        return bounded.told == [1, 2]
+
+    wait_for("version 2", has_caught_up)
+    bounded.publisher.close()
+    assert bounded.newest() == {2.0}
 
 
 def test_a_publish_waits_for_nothing_on_the_loop() -> None:

@@ -250,13 +250,13 @@ def be_command(
     main()
 
 
-def train_over_the_wire(config: Config, path: Path) -> dict[str, Any]:
+def train_over_the_wire(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
     """A run whose trainer is this process and whose selector is one of its own, behind real sockets."""
     given = selector_settings(config) | {"link.connect": str(path)}
     selector = _PROCESSES.Process(target=select_for, args=(given,), daemon=True)
     selector.start()
     try:
-        return roles.run_trainer(config, path, resume=False, overwrite=False, on_open=lambda run_dir: None)
+        return roles.run_trainer(config, path, resume=resume, overwrite=False, on_open=lambda run_dir: None)
     finally:
         selector.join(10.0)
         selector.kill()

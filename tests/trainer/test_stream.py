@@ -215,10 +215,52 @@ def test_a_selection_that_would_be_trained_too_late_is_refused_and_its_lease_gra
     ((_, lease),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     stream.num_assembled += 3  # other selectors filled three batches meanwhile, and they were trained
     stream.num_started += 3
+    stream.versions.offer(Part.WHOLE, 13)
     assert "the bound is 2" in stream.accept(answer_all(lease))
     ((_, again),) = stream.grant([Peer("a", "cpu", is_ready=True)])
     assert (again.epoch, again.start) == (lease.epoch, lease.start)
     assert again.lease_id != lease.lease_id
+
+
+@pytest.mark.parametrize(("published", "batches"), [(8, 0), (9, 1), (10, 2)])
+def test_while_the_newest_weights_are_late_no_more_is_leased_than_the_bound_lets_them_score(
+    published: int, batches: int
+) -> None:
+    stream, _ = drive(small(train__steps=0, train__epochs=9.0, sync__max_staleness=2), steps=10)
+    stream.start()
+    # The eleventh batch trains, and the weights after ten or nine steps have not left the device yet.
+    stream.versions.offered[Part.WHOLE] = published
+    granted = stream.grant([Peer("a", "cpu", is_ready=True)])
+    assert sum(lease.most for _, lease in granted) <= batches * stream.batch_size
+    assert bool(granted) == bool(batches)
+    stream.versions.offer(Part.WHOLE, 10)
+    assert granted or stream.grant([Peer("a", "cpu", is_ready=True)])
+
+
+@pytest.mark.parametrize("pulls_weights", [False, True])
+@pytest.mark.parametrize("late_by", [1, 2, 3])
+def test_weights_that_are_always_late_never_break_the_bound_and_never_stop_the_loop(
+    late_by: int, pulls_weights: bool
+) -> None:
+    """A waiting loop publishes what is missing: so its last version is out when all batches are trained."""
+    config = small(train__steps=0, train__epochs=9.0, sync__max_staleness=2)
+    stream, trained = Stream(config, 600), list[TrainBatch]()
+    peer = Peer("a", "cpu", is_ready=True, pulls_weights=pulls_weights)
+    stream.versions.offer(Part.WHOLE, 0)
+    while len(trained) < 30:
+        is_waiting = stream.is_waiting = not stream.ready
+        if not is_waiting:
+            trained.append(stream.ready.popleft())
+            stream.start()
+        else:
+            stream.versions.offer(Part.WHOLE, stream.steps_done)
+        for _, lease in stream.grant([peer]):
+            # The oldest weights that it may score with.
+            assert stream.accept(answer_all(lease, version=lease.version)) == ""
+        if not is_waiting:
+            stream.finish_step()
+            stream.versions.offer(Part.WHOLE, max(0, stream.steps_done - late_by))
+    assert max(map(max, staleness(trained))) <= 2
 
 
 def test_under_a_clock_a_selection_of_another_version_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""How much of the wall clock the device computes: by its own events, and by the host's clock."""
+"""How much of the wall clock the device computes: by its own events, the host's clock, and as a run tells."""
 
 import time
 from collections.abc import Sequence
@@ -6,11 +6,30 @@ from collections.abc import Sequence
 import torch
 
 from sbpipe.bench.accelerator.check import Fact, Size
+from sbpipe.bench.accelerator.loop import told_by_a_run
 from sbpipe.bench.accelerator.stage import first, set_stage
+
+_TOLD = {
+    "trainer.busy_ratio": "busy",
+    "trainer.gap_ratio": "gaps between kernels",
+    "trainer.launch_ratio": "stages that end as soon as they are launched",
+    "trainer.idle_ratio": "waiting for a batch",
+}
+"""Of a run's summary, what its spans and gaps say."""
 
 
 def measure(size: Size) -> Sequence[Fact]:
-    """Train steps on one batch that is there already, back to back."""
+    """Bare train steps back to back, and a run whose batches are filled."""
+    told = told_by_a_run(size, first())
+    note = "of the loop's time; the device is held back before a few steps, where it can be"
+    return [
+        *_bare(size),
+        *(Fact(f"as a run tells, {words}", told[name], note=note) for name, words in _TOLD.items()),
+    ]
+
+
+def _bare(size: Size) -> Sequence[Fact]:
+    """Train steps on one batch that is there already."""
     stage = set_stage(size, first())
     inputs, targets = stage.batch(0)
     stage.setup.train_step(0, 0.5, inputs, targets)

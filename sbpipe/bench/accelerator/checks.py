@@ -9,11 +9,12 @@ QUESTIONS = {
     "tf32": "what TF32 changes in scores, and in folded against plain models",
     "precisions": "how fast each precision scores, and whether it ranks like fp32",
     "compiled": "what compiling the scoring pass gains, or recording it as a graph",
-    "waits": "how often the host waits for the device in a train step and in a scoring pass",
+    "waits": "how often the host waits for the device in a step of the loop and in a scoring pass",
     "bandwidth": "how fast bytes move between host and devices, and between devices",
     "publishing": "what publishing and applying weights costs",
     "busy": "how much of the wall clock the device computes",
-    "both": "how the second device compares with the first",
+    "both": "how the second device compares with the first, and whether both rank alike",
+    "direct": "do weights go from one device to the other without the host",
     "collectives": "how fast two devices share gradients",
 }
 """In the order in which they are asked."""

@@ -37,18 +37,21 @@ class Stage:
         """One train step: the loss of each example, on the device."""
         return self.setup.train_step(step, 0.5, *self.batch(step))
 
-    def scorer(self, precision: str = "fp32", *, compiled: bool | str = False) -> Scorer:
-        """A scorer of a copy of the model as it is, tried on some candidates."""
+    def scorer(
+        self, precision: str = "fp32", *, compiled: bool | str = False, device: torch.device | None = None
+    ) -> Scorer:
+        """A scorer of a copy of the model as it is, tried on some candidates; perhaps on another device."""
+        device = device or self.device
         model = copy.deepcopy(self.setup.train_step.model)
         scorer = Scorer(
             model,
             self.setup.loss,
             precision=precision,
-            device=self.device,
+            device=device,
             compiled=compiled,
             statistics="stored",
         )
-        scorer.prepare(self.inputs, self.targets)
+        scorer.prepare(self.inputs.to(device), self.targets.to(device))
         return scorer
 
 

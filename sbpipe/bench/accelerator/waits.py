@@ -13,37 +13,45 @@ from torch.profiler import ProfilerActivity, profile
 
 import sbpipe
 from sbpipe.bench.accelerator.check import Fact, NotHere, Size, attempt
+from sbpipe.bench.accelerator.loop import steps_on
 from sbpipe.bench.accelerator.stage import first, set_stage
 
 _WAITS = re.compile(r"synchronize|^aten::(_local_scalar_dense|nonzero|unique|masked_select)", re.IGNORECASE)
 _PACKAGE = Path(sbpipe.__file__).parent
+_WARM_UPS = 3
 
 
 def measure(size: Size) -> Sequence[Fact]:
-    """Of a train step, and of a scoring pass with what a selector asks of it."""
+    """Of a step of the loop, with its losses, weights and publish, and of a scoring pass with what a selector
+    asks of it.
+    """
     stage = set_stage(size, first())
     scorer = stage.scorer()
-    calls: dict[str, Callable[[int], Any]] = {
-        "train step": stage.train,
-        "scoring pass": lambda _: scorer.examine(stage.inputs, stage.targets),
-    }
-    facts: list[Fact] = []
-    for what, call in calls.items():
-        facts += attempt(what, partial(_by_name, what, call, size.rounds, stage.device))
-        facts += attempt(f"{what}, by line", partial(_by_line, what, call, size.rounds, stage.device))
-    return facts
+    examine = partial(scorer.examine, stage.inputs, stage.targets)
+    with steps_on(size, stage.device) as steps:
+        for _ in range(_WARM_UPS):
+            steps.take()
+        facts = _of("step of the loop", steps.take, size, stage.device)
+    return [*facts, *_of("scoring pass", examine, size, stage.device)]
 
 
-def _by_name(what: str, call: Callable[[int], Any], rounds: int, device: torch.device) -> Iterator[Fact]:
-    """Calls of the device's library, and of torch, that wait."""
+def _of(what: str, call: Callable[[], Any], size: Size, device: torch.device) -> list[Fact]:
+    return [
+        *attempt(what, partial(_by_name, what, call, size.rounds, device)),
+        *attempt(f"{what}, by line", partial(_by_line, what, call, size.rounds, device)),
+    ]
+
+
+def _by_name(what: str, call: Callable[[], Any], rounds: int, device: torch.device) -> Iterator[Fact]:
+    """Calls of the device's library, and of torch, that wait, in every thread: a publish's own waits once."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    call(0)
+    call()
     torch.accelerator.synchronize(device)
     with profile(activities=activities) as profiler:
-        for k in range(rounds):
-            call(k)
+        for _ in range(rounds):
+            call()
     found = {event.key: event.count for event in profiler.key_averages() if _WAITS.search(event.key)}
     yield Fact(f"{what}, waits", sum(found.values()) / rounds, "per call", _seen_by(device))
     for name in sorted(found):
@@ -56,7 +64,7 @@ def _seen_by(device: torch.device) -> str:
     )
 
 
-def _by_line(what: str, call: Callable[[int], Any], rounds: int, device: torch.device) -> Iterator[Fact]:
+def _by_line(what: str, call: Callable[[], Any], rounds: int, device: torch.device) -> Iterator[Fact]:
     """The lines at which torch itself says that the host waits."""
     if device.type != "cuda":
         raise NotHere(f"torch names such lines on CUDA only, this is {device.type}")
@@ -64,8 +72,8 @@ def _by_line(what: str, call: Callable[[int], Any], rounds: int, device: torch.d
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            for k in range(rounds):
-                call(k)
+            for _ in range(rounds):
+                call()
         finally:
             torch.cuda.set_sync_debug_mode("default")
     lines = Counter(_line(item) for item in caught if "synchroniz" in str(item.message))

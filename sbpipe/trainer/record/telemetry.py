@@ -106,9 +106,9 @@ class Telemetry:
         spans = self._spans.take_recent() if turn.needs_spans else {}
         self._last = _Noted(outcome, rate, health, turn, spans)
 
-    def flush(self) -> None:
-        """Write the last step, or add it to its window."""
-        if self._last is None:
+    def flush(self, *, waits: bool = True) -> None:
+        """Write the last step, or add it to its window; unless it `waits`, only if its losses have come."""
+        if self._last is None or not (waits or self._last.outcome.has_come):
             return
         noted, self._last = self._last, None
         numbers = numbers_of(noted.outcome, noted.rate)

@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,6 +14,8 @@ from sbpipe.runs.spans import Spans
 from sbpipe.trainer.serving.dispatch import Dispatcher
 
 _POLL_S = 0.2
+_LOOK_S = 0.05
+"""How often a loop that waits for a batch looks at what else it can do."""
 
 
 class Prepared(NamedTuple):
@@ -59,15 +62,21 @@ class Feed:
         """Whether `next` would wait."""
         return self._queue.empty()
 
-    def next(self, is_stopped: threading.Event) -> Prepared | None:
-        """The next prepared batch; None when there are no more or the run was stopped."""
+    def next(
+        self, is_stopped: threading.Event, meanwhile: Callable[[], None] = lambda: None
+    ) -> Prepared | None:
+        """The next prepared batch; None when there are no more or the run was stopped.
+
+        `meanwhile` is called now and then while it is missing.
+        """
         asked_at, is_waiting = time.perf_counter(), self.is_empty
         if is_waiting:
             self._dispatcher.loop_waits()
         while not is_stopped.is_set():
             try:
-                item = self._queue.get(timeout=_POLL_S)
+                item = self._queue.get(timeout=_LOOK_S)
             except queue.Empty:
+                meanwhile()
                 continue
             if isinstance(item, BaseException):
                 raise item

@@ -72,7 +72,8 @@ class Pipelined:
         )
         if now.ahead:
             kept = min(kept, math.ceil(now.batch_size * credit.PIECE))
-        return kept, self._sync.depth * now.batch_size - now.on_hand - sum(grant.lease.most for grant in out)
+        batches = min(self._sync.depth, self._versions.reach(now.num_started))
+        return kept, int(batches) * now.batch_size - now.on_hand - sum(grant.lease.most for grant in out)
 
     @property
     def _a_pass(self) -> float:

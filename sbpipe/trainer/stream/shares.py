@@ -42,6 +42,7 @@ class Shares:
         depth, bound = self._sync.depth, self._max_staleness
         base = min(depth, max(depth - 1 + now.ahead, 1 if now.is_waiting else 0))
         most_ahead = max(base, bound - self._sync.interval) if bound else math.inf
+        most_ahead = min(most_ahead, self._versions.reach(now.num_started))
         # While the loop waits, idle selectors do not wait for what slower ones have out.
         expected = 0.0 if now.is_waiting else ledger.expected_kept
         coming = now.on_hand + expected

@@ -6,6 +6,8 @@ published more often than the whole: then a lease names a version of theirs too.
 whole, which brings fast parts of its own.
 """
 
+import math
+
 from sbpipe.config import Config
 from sbpipe.records import Lease, Part, Selection
 from sbpipe.trainer.pacing import SyncPace
@@ -64,10 +66,21 @@ class Versions:
         is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
         oldest = max(0, steps_done + self._pace.depth - bound) if bound else 0
+        # Newer ones may still be on their way off the device; then `reach` keeps to the bound.
+        oldest = min(oldest, self.published)
         version = self.published if is_at_hand else oldest
         if not self.fast_interval:
             return version, -1
         return version, max(version, self.fast_published) if is_at_hand else version
+
+    def reach(self, num_started: int) -> float:
+        """How many train batches, after so many, may be leased by the newest weights: none is trained later
+        than the bound on staleness allows.
+
+        Weights that are late thus hold up leases, and not the loop that publishes them.
+        """
+        bound = self._config.sync.max_staleness
+        return self.published + bound - num_started + 1 if bound else math.inf
 
     def fault(
         self, lease: Lease, selection: Selection, *, steps_done: int, last_step: int, is_stale: bool

@@ -77,7 +77,7 @@ struct Late {  // a copy between pinned memory and a device that the host does n
 };
 
 struct WaitCount {
-  uint64_t count = 0, drains = 0;
+  uint64_t count = 0, drains = 0, newer = 0;
   int64_t blocked_ns = 0;
 };
 
@@ -93,6 +93,8 @@ struct State {
   Device devices[kDevices];
   Stream streams[kSlots];
   Clock host{};  // what any thread of the host knows to be done
+  Clock marked{};  // how far each stream had been queued when the last marker was set
+  bool has_marker = false;
   std::unordered_map<const void*, Block*> blocks;                     // by shadow
   std::map<std::pair<int, size_t>, std::vector<Block*>> free_blocks;  // by stream and size
   char* pinned = nullptr;
@@ -261,6 +263,13 @@ void sleep_until(int64_t end_ns) {
   while (now_ns() < end_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
 }
 
+// Whether any of it was queued after the marker, whatever was queued behind it since.
+bool is_newer(const Mark& mark) {
+  bool found = false;
+  for (int k = 0; k < kSlots; ++k) found |= mark.clock[k] > state().marked[k];
+  return found && state().has_marker;
+}
+
 // `is_drain`: nothing was queued behind what is waited for, so the device runs dry.
 void wait_until(const Mark& mark, bool is_drain, const char* kind) {
   uint32_t where = site();
@@ -271,6 +280,7 @@ void wait_until(const Mark& mark, bool is_drain, const char* kind) {
   WaitCount& count = state().waits[{where, kind, device_of(mark.slot)}];
   ++count.count;
   count.drains += is_drain;
+  count.newer += is_newer(mark);
   count.blocked_ns += std::max<int64_t>(0, now_ns() - begin);
 }
 
@@ -636,8 +646,15 @@ void sim_stop() { g_site = nullptr; }
 int sim_is_forked() { return is_forked(); }
 void sim_trace(int is_on) { state().traces = is_on != 0; }
 
+void sim_mark() {
+  std::lock_guard<std::mutex> guard(state().lock);
+  for (int k = 0; k < kSlots; ++k) state().marked[k] = state().streams[k].number;
+  state().has_marker = true;
+}
+
 void sim_reset() {
   std::lock_guard<std::mutex> guard(state().lock);
+  state().has_marker = false;
   for (Stream& stream : state().streams) {
     observe(stream.clock);  // what was before races with nothing after
     stream.end_ns = std::min(stream.end_ns, now_ns());
@@ -687,7 +704,7 @@ double sim_slept_s(int index) {  // how long it was told to do nothing
 uint64_t sim_launches(int index) { return state().devices[index].launches; }
 int sim_is_touched(int index) { return is_touched(index); }
 
-// Lines of: site, kind, device, count, drains, blocked nanoseconds.
+// Lines of: site, kind, device, count, drains, newer, blocked nanoseconds.
 const char* sim_waits() {
   static thread_local std::string text;
   std::lock_guard<std::mutex> guard(state().lock);
@@ -696,7 +713,7 @@ const char* sim_waits() {
     const auto& [where, kind, device] = key;
     text += std::to_string(where) + "\t" + kind + "\t" + std::to_string(device) + "\t" +
             std::to_string(count.count) + "\t" + std::to_string(count.drains) + "\t" +
-            std::to_string(count.blocked_ns) + "\n";
+            std::to_string(count.newer) + "\t" + std::to_string(count.blocked_ns) + "\n";
   }
   return text.c_str();
 }
