@@ -33,8 +33,10 @@ class Seen(NamedTuple):
     """The selector's waits when each lease was taken, so far."""
     device_s: list[tuple[float, float]]
     """How long the trainer's device was busy when each step began, and on its clock, so far."""
-    answering_s: float
-    """How long the selector's device was busy with leases."""
+    answering_s: tuple[float, float]
+    """How long the selector says that it loaded, scored and applied weights for its answers, and how long its
+    device was busy with that.
+    """
 
     @property
     def races(self) -> list[Any]:
@@ -88,7 +90,7 @@ def train(config: Config, path: Path, behave: Callable[[], None] = _traced) -> S
         selector.kill()
     seen = json.loads(told.read_text())
     per_lease = [Counter({tuple(key): count for key, count in waits}) for waits in seen.pop("per_lease")]
-    answering_s = seen.pop("answering_s")
+    answering_s = tuple(seen.pop("answering_s"))
     return Seen(summary, simulated.report(), seen, per_step, per_lease, device_s, answering_s)
 
 
@@ -118,14 +120,14 @@ def _select(given: dict[str, Any], told: Path, behave: Callable[[], None]) -> No
     torch.set_num_threads(1)
     behave()
     per_lease: list[Any] = []
-    answering_s: list[float] = []
+    answering_s = [0.0, 0.0]
     config = resolve(given)
     index = torch.device(config.selector.device).index or 0
     Selector.answer = _counted(Selector.answer, index, per_lease, answering_s)  # type: ignore[method-assign]
     roles.run_selector(config, given)
     torch.accelerator.synchronize(0)  # what is still in flight is looked at too
     torch.accelerator.synchronize(1)
-    seen = {"per_lease": per_lease, "answering_s": sum(answering_s)}
+    seen = {"per_lease": per_lease, "answering_s": answering_s}
     told.write_text(json.dumps({**simulated.report(), **seen}))
 
 
@@ -139,7 +141,9 @@ def _counted(
         per_lease.append(list(waits_so_far().items()))
         before = simulated.busy_s(index)
         selection = answer(self, lease)
-        answering_s.append(simulated.busy_s(index) - before)
+        stats = selection.stats
+        answering_s[0] = stats.view_s + stats.score_s + stats.apply_s
+        answering_s[1] += simulated.busy_s(index) - before
         return selection
 
     return counted

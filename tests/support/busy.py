@@ -104,8 +104,7 @@ def compare(devices: Devices, steps: int, folder: Path, **changes: Any) -> Compa
         said["gap_ratio"],
         seen.summary["trainer.launch_ratio"],
         (steps - 1) / (after - before),
-        seen.summary["selector.view_s"] + seen.summary["selector.score_s"] + seen.summary["selector.apply_s"],
-        seen.answering_s,
+        *seen.answering_s,
     )
 
 
