@@ -319,15 +319,13 @@ def test_busy_is_the_truth_however_much_slower_than_its_host_a_device_is(
     simulated.trace(False)
     row = compare(Devices(slowness), 24, tmp_path, train__batch_size=16)
     assert row.said == pytest.approx(row.truth, rel=0.05)
-    assert row.answering_said_s > 0.99 * row.answering_s, "a selector's stages have their gaps in them"
 
 
-def test_a_selector_is_as_busy_as_its_device_where_that_sets_the_pace(tmp_path: Path) -> None:
+def test_a_selector_leaves_out_nothing_that_its_device_did_for_its_answers(tmp_path: Path) -> None:
     simulated.trace(False)
-    # Of which the host launches several meanwhile, on a busy machine too.
-    devices = Devices(kernel_s=4e-3)
-    row = compare(devices, 8, tmp_path, model__name="small_cnn", train__batch_size=16)
-    assert row.answering_said_s == pytest.approx(row.answering_s, rel=0.05)
+    # Kernels so long that a stage timed by the host, which only launches them, would lack most of its time.
+    row = compare(Devices(kernel_s=4e-3), 8, tmp_path, model__name="small_cnn", train__batch_size=16)
+    assert row.answering_said_s > 0.95 * row.answering_s
 
 
 def test_a_run_too_short_to_look_into_says_that_busy_is_not_known(run_path: Path) -> None:
