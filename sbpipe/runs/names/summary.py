@@ -126,7 +126,12 @@ _TRAINER = (
 )
 _SELECTOR = (
     Number("selectors", "selectors", "selectors", "the most that were ready at the same time"),
-    Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
+    Number(
+        "selector.busy_ratio",
+        "selector busy",
+        "share",
+        "of the selectors' time in the stages below, gaps between an accelerator's kernels included",
+    ),
     Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
     Number("selector.busy_s", "selector busy", "s", "total: view, score, select, apply and measure"),
     Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),
