@@ -323,11 +323,12 @@ def test_busy_is_the_truth_however_much_slower_than_its_host_a_device_is(
     assert row.said == pytest.approx(row.truth, rel=0.05)
 
 
-def test_a_selector_leaves_out_nothing_that_its_device_did_for_its_answers(tmp_path: Path) -> None:
+def test_a_selector_counts_what_its_device_did_for_its_answers_and_not_its_launching(tmp_path: Path) -> None:
     simulated.trace(False)
     # Kernels so long that a stage timed by the host, which only launches them, would lack most of its time.
     row = compare(Devices(kernel_s=4e-3), 8, tmp_path, model__name="small_cnn", train__batch_size=16)
-    assert row.answering_said_s > 0.95 * row.answering_s
+    # The host times `apply`: a copy of each kind of tensor, for each version of the weights.
+    assert row.answering_said_s > 0.9 * row.answering_s
 
 
 def test_a_run_too_short_to_look_into_says_that_busy_is_not_known(run_path: Path) -> None:
