@@ -5,7 +5,7 @@ do. So an event is queued where a stage begins and one where it ends, and what l
 both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time.
 A stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
 kernel to its last: where the host launches slower than the device computes, there are gaps, which are
-estimated for all that lies between two waits (`gaps.py`). It must not know what the stages do.
+estimated (`gaps.py`) for all that lies between two waits (`rounds.py`). It must not know what the stages do.
 """
 
 import threading
@@ -16,11 +16,12 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from sbpipe.machine.gaps import Gaps, Round
+from sbpipe.machine.event_clock import EventClock, Stretch, refusal_to_time
+from sbpipe.machine.gaps import Gaps
+from sbpipe.machine.holding import Holding
+from sbpipe.machine.rounds import Rounds, Stage
+from sbpipe.machine.side_work import SideWork
 from sbpipe.runs.spans import Gathered, Span, Spans, Stages
-
-_MOST_BESIDE = 64
-"""Pieces of side threads' work that nobody has asked about yet."""
 
 
 class Plan(NamedTuple):
@@ -41,23 +42,6 @@ class Plan(NamedTuple):
     """Whether gaps are estimated: before one round in many the device is held back."""
 
 
-def refusal_to_time(device: torch.device) -> str:
-    """Why the events and streams of an accelerator do not tell how long its work takes; "" = they do."""
-    try:
-        begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
-        # This device's own: without one it would be that of the device that is current.
-        stream = torch.accelerator.current_stream(device)
-        begin.record(stream)
-        end.record(stream)
-        end.synchronize()
-        begin.elapsed_time(end)
-        stream.query()
-    # Each backend says in its own way that its events have no time.
-    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ""
-
-
 def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
     """Spans that time these stages on the device, and what a user shall know if they cannot: "" = nothing."""
     if device.type == "cpu":
@@ -73,7 +57,7 @@ def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
 class _Queued(NamedTuple):
     """A stage whose end the device may not have reached."""
 
-    name: str
+    stage: Stage
     begin: torch.Event
     end: torch.Event
     asked_at: float
@@ -82,14 +66,6 @@ class _Queued(NamedTuple):
     """Name, begin and duration of what the host timed meanwhile."""
     into: Spans
     """Where it is added: to all, or to the pieces of a stage that comes in several."""
-    is_drained: bool
-    """Whether the device had done it all when the host had queued its last piece."""
-    queued_at: float
-    """When the host had queued all of it."""
-    begins_dry: bool
-    """Whether the device had nothing left to do when a stage that waits began."""
-    is_aside: bool
-    """Whether it waits in the middle of a round."""
 
 
 class _Begun(NamedTuple):
@@ -109,24 +85,16 @@ class DeviceSpans(Spans):
 
     def __init__(self, device: torch.device, plan: Plan) -> None:
         super().__init__()
-        self._device = device
+        self.clock = EventClock(device)
         self._plan = plan
-        self._beside: deque[tuple[torch.Event, torch.Event]] = deque(maxlen=_MOST_BESIDE)
-        """Where work of side threads begins and ends."""
+        self._beside = SideWork()
         self._queue: deque[_Item] = deque()
         """What is to be read."""
-        self._gaps = Gaps(device)
-        self._round: Round | None = None
-        """The one that is being read."""
-        self._is_cutting = False
-        """Whether something that is left out of it was read last."""
+        self._gaps = Gaps(Holding(device, self.clock.mark))
+        self._rounds = Rounds(plan.waiting, plan.left_out, self._gaps.note)
         self._worked_in_waits_s = 0.0
-        self._free: list[torch.Event] = []
         self._open: _DeviceSpan | None = None
         self._thread = 0
-        # The event that was read last, and when it came on the host's clock.
-        self._last: torch.Event | None = None
-        self._last_at = 0.0
 
     def span(self, name: str) -> Span:
         """Time one stage."""
@@ -153,10 +121,11 @@ class DeviceSpans(Spans):
         """Count from here, when the device has done what it was asked for before."""
         self._queue.clear()
         self._gaps.clear()
-        self._round, self._worked_in_waits_s = None, 0.0
+        self._rounds.clear()
+        self._worked_in_waits_s = 0.0
         super().clear()
         if self._plan.waiting:
-            begin = self.mark()
+            begin = self.clock.mark()
             begin.synchronize()  # once in a run: what was asked for before is no part of what is counted
             self._queue.append(_Begun(begin, time.perf_counter(), is_held=False))
 
@@ -176,9 +145,7 @@ class DeviceSpans(Spans):
         if last is not None:
             last.end.synchronize()
         self.read()
-        if self._round is not None and self._round.stages_s:  # no wait has ended it, and none will
-            self._gaps.note(self._round)
-            self._round = None
+        self._rounds.end()
 
     def read(self) -> None:
         """Add the stages that the device has ended; waits for nothing."""
@@ -201,6 +168,10 @@ class DeviceSpans(Spans):
             return super().worked_s(work)
         return self._gaps.worked_s(work) + self._worked_in_waits_s
 
+    def worked_error_s(self) -> float:
+        """How far off that may be."""
+        return self._gaps.error_s if self._plan.waiting else 0.0
+
     def gap_s(self) -> float:
         """Seconds between two waits in which the device had nothing to do, as an estimate."""
         return self._gaps.gap_s
@@ -212,32 +183,15 @@ class DeviceSpans(Spans):
 
     # --- of its spans -----------------------------------------------------------------------------
 
-    def mark(self) -> torch.Event:
-        """Put an event into the queue."""
-        event = self._free.pop() if self._free else torch.Event(self._device, enable_timing=True)
-        event.record(torch.accelerator.current_stream(self._device))
-        return event
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the device has nothing left to do."""
-        return bool(torch.accelerator.current_stream(self._device).query())
-
-    def mark_beside(self) -> torch.Event:
-        """The same in a side thread."""
-        event = torch.Event(self._device, enable_timing=True)
-        event.record(torch.accelerator.current_stream(self._device))
-        return event
-
     def worked_beside(self, begin: torch.Event, end: torch.Event) -> None:
         """A side thread gave the device work between these."""
-        self._beside.append((begin, end))
+        self._beside.add(begin, end)
 
     def begin_round(self) -> None:
         """A loop has its batch. Seldom the device is held back before what comes now."""
-        is_held = self._plan.is_looked_into and self._gaps.hold(self.mark)
+        is_held = self._plan.is_looked_into and self._gaps.hold()
         if is_held:
-            self._queue.append(_Begun(self.mark(), time.perf_counter(), is_held=True))
+            self._queue.append(_Begun(self.clock.mark(), time.perf_counter(), is_held=True))
 
     def opened(self, span: "_DeviceSpan | None") -> None:
         """A stage has begun in this thread, or ended."""
@@ -246,84 +200,39 @@ class DeviceSpans(Spans):
     def queue(self, item: _Item) -> None:
         """Read it when the device has come so far."""
         self._queue.append(item)
-        if isinstance(item, _Queued) and item.name in self._plan.apart:
+        if isinstance(item, _Queued) and item.stage.name in self._plan.apart:
             item.end.synchronize()
         self.read()
 
     def _read(self, item: _Queued) -> None:
-        duration_s = 1e-3 * item.begin.elapsed_time(item.end)
-        begin, since_s, between_s = item.asked_at, 0.0, 0.0
-        if self._last is not None:
-            # From one event to the next: milliseconds since the start of a long run would be too coarse.
-            since_s = 1e-3 * self._last.elapsed_time(item.begin)
-            between_s = self._beside_s(self._last, since_s)
-            begin = max(begin, self._last_at + since_s)
-            self._free.append(self._last)
-        # The two clocks may run apart, but it cannot end after now.
-        begin = min(begin, time.perf_counter() - duration_s)
-        self._last, self._last_at = item.end, begin + duration_s
-        self._count(item, since_s, begin, duration_s)
-        worked_s = self._beside_s(item.begin, duration_s)
-        if item.name in self._plan.waiting:
-            duration_s -= worked_s
-            self._worked_in_waits_s += worked_s
-            # At its end: the loop waited for this work. Before it began the loop was in no stage.
-            Spans.add(item.into, self._plan.worked, begin + duration_s, worked_s + between_s)
-        elif between_s:
-            Spans.add(self, self._plan.worked, begin - between_s, between_s)
-            if self._round is not None:
-                self._round.stages_s[self._plan.worked] += between_s
-        self._free.append(item.begin)
-        Spans.add(item.into, item.name, begin, duration_s)
-        if item.is_drained:
-            self.drained_s[item.name] += duration_s
+        stage, found = item.stage, self.clock.read(item.begin, item.end, item.asked_at)
+        self._rounds.add(stage, found.since_s, found.lasted_s, found.ended_at)
+        duration_s = self._without_side_work(item, found)
+        Spans.add(item.into, stage.name, found.began_at, duration_s)
+        if stage.is_drained:
+            self.drained_s[stage.name] += duration_s
         for name, at, lasted_s in item.within:
-            start, stop = max(at, begin), min(at + lasted_s, begin + duration_s)
+            start, stop = max(at, found.began_at), min(at + lasted_s, found.began_at + duration_s)
             Spans.add(item.into, name, start, max(0.0, stop - start))
 
-    def _count(self, item: _Queued, since_s: float, begin: float, duration_s: float) -> None:
-        """Add a stage to the round that it is part of; one that waits ends it."""
-        if item.name in self._plan.waiting and not item.is_aside:
-            if self._round is not None and self._round.stages_s:
-                # A device that was held back, and has nothing to do by now, was waited for.
-                is_waited_for = self._round.is_held and item.begins_dry
-                self._round.lasted_s += 0.0 if is_waited_for else since_s
-                self._gaps.note(self._round)
-            self._round, self._is_cutting = Round(item.queued_at), False
-        elif self._round is not None:
-            self._round.lasted_s += since_s
-            if item.is_aside or item.name in self._plan.left_out:
-                self._is_cutting = True
-            else:
-                self._round.is_cut |= self._is_cutting
-                self._round.lasted_s += duration_s
-                self._round.stages_s[item.name] += duration_s
-                self._round.is_dry |= item.is_drained
-                self._round.launching_s = item.queued_at - self._round.begun_at
-                self._round.behind_s = begin + duration_s - item.queued_at
+    def _without_side_work(self, item: _Queued, found: Stretch) -> float:
+        """How long a stage lasted; work of side threads before it, or while it waited, is added apart."""
+        between_s = 0.0 if found.after is None else self._beside.within_s(found.after, found.since_s)
+        worked_s = self._beside.within_s(item.begin, found.lasted_s)
+        if item.stage.name in self._plan.waiting:
+            self._worked_in_waits_s += worked_s
+            duration_s = found.lasted_s - worked_s
+            # At its end: the loop waited for this work. Before it began the loop was in no stage.
+            Spans.add(item.into, self._plan.worked, found.began_at + duration_s, worked_s + between_s)
+            return duration_s
+        if between_s:
+            Spans.add(self, self._plan.worked, found.began_at - between_s, between_s)
+            self._rounds.add_beside(self._plan.worked, between_s)
+        return found.lasted_s
 
     def _begin_round(self, item: _Begun) -> None:
-        """From here on, not from the end of the stage that waited: the device may have slept since then."""
-        now = time.perf_counter()
-        if self._last is not None:
-            self._last_at = min(now, self._last_at + 1e-3 * self._last.elapsed_time(item.end))
-            self._free.append(self._last)
-        else:
-            self._last_at = now
-        self._last = item.end
-        self._round, self._is_cutting = Round(item.at, is_held=item.is_held), False
-
-    def _beside_s(self, begin: torch.Event, lasted_s: float) -> float:
-        """How long the device worked for side threads in so many seconds from an event on."""
-        found_ms, lasted_ms = 0.0, 1e3 * lasted_s
-        while self._beside and self._beside[0][1].query():
-            first, last = self._beside[0]
-            stop_ms = begin.elapsed_time(last)
-            found_ms += max(0.0, min(stop_ms, lasted_ms) - max(0.0, begin.elapsed_time(first)))
-            if stop_ms > lasted_ms:
-                break  # the rest of it may lie in the next such stage
-            self._beside.popleft()
-        return min(lasted_s, 1e-3 * found_ms)
+        self.clock.skip_to(item.end)
+        self._rounds.begin(item.at, is_held=item.is_held)
 
 
 class _DeviceSpan(Span):
@@ -336,28 +245,15 @@ class _DeviceSpan(Span):
 
     def __enter__(self) -> None:
         self._asked_at = time.perf_counter()
-        self._begins_dry = self.name in self._on.waiting and self._on.is_drained
-        self._event = self._on.mark()
+        self._begins_dry = self.name in self._on.waiting and self._on.clock.is_drained
+        self._event = self._on.clock.mark()
         self._on.opened(self)
 
     def __exit__(self, *_: object) -> None:
         self._on.opened(None)
-        is_drained = self._on.is_drained
-        end = self._on.mark()
-        self._on.queue(
-            _Queued(
-                self.name,
-                self._event,
-                end,
-                self._asked_at,
-                self.within,
-                self._into,
-                is_drained,
-                time.perf_counter(),
-                self._begins_dry,
-                self._is_aside,
-            )
-        )
+        is_drained, end = self._on.clock.is_drained, self._on.clock.mark()
+        stage = Stage(self.name, time.perf_counter(), is_drained, self._begins_dry, self._is_aside)
+        self._on.queue(_Queued(stage, self._event, end, self._asked_at, self.within, self._into))
         if self.name in self._on.waiting and not self._is_aside:
             self._on.begin_round()
 
@@ -370,12 +266,12 @@ class _SideSpan(Span):
         self._on = spans
 
     def __enter__(self) -> None:
-        self._event = self._on.mark_beside()
+        self._event = self._on.clock.mark_beside()
         super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._on.worked_beside(self._event, self._on.mark_beside())
+        self._on.worked_beside(self._event, self._on.clock.mark_beside())
 
 
 class _Pieces(Spans):

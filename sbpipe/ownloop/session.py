@@ -219,8 +219,11 @@ class Session:
             log.warning("%s", warning)
             self.events.write("warning", text=warning)
         if self._untimed:
-            log.info("%s", self._untimed)
-            self.events.write("note", text=self._untimed)
+            self._note(self._untimed)
+
+    def _note(self, text: str) -> None:
+        log.info("%s", text)
+        self.events.write("note", text=text)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -251,6 +254,8 @@ class Session:
             **self.engine.steering.health.summary(),
             "selection.passed_over": self.engine.stream.num_passed_over,
         }
+        if doubt := self.telemetry.doubt:
+            self._note(doubt)
         self.engine.stop(end, reason)
         self.keeper.stop()
         summary = self._accounts.summary(end, numbers)

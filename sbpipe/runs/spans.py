@@ -58,6 +58,10 @@ class Spans:
         """Seconds of work: in stages of these names."""
         return sum(self.total_s[name] for name in work)
 
+    def worked_error_s(self) -> float:
+        """How far off that may be: a standard error, or a bound; 0 where it is no estimate."""
+        return 0.0
+
     def gap_s(self) -> float:
         """Seconds without work for a device whose host was slower; 0 where nobody knows."""
         return 0.0

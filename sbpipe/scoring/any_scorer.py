@@ -130,6 +130,11 @@ class AnyScorer(ABC):
         self.agreement.weights_arrived()
         self.statistics.weights_arrived()
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether weights have arrived that `refresh` would take."""
+        return self._is_pending and not self.statistics.are_estimated
+
     def refresh(self, *, anyway: bool = False) -> bool:
         """Take weights that have arrived, if any did or `anyway`; whether it was done."""
         # Statistics that are estimated need candidates: then the next pass does it.

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sbpipe.errors import SbpipeError
-from sbpipe.machine.device_spans import refusal_to_time
 from sbpipe.machine.devices import is_out_of_memory
+from sbpipe.machine.event_clock import refusal_to_time
 from sbpipe.records import Floats
 from sbpipe.scoring.agreement import agreement_of
 from sbpipe.scoring.any_scorer import AnyScorer

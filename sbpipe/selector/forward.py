@@ -22,8 +22,8 @@ from sbpipe.scoring.queued import Queued
 from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
-PASSES = Plan(timed=("view", "score", "tune"))
-"""Stages that an accelerator times; all others end when the host has waited for the device anyway."""
+PASSES = Plan(timed=("refresh", "view", "score", "tune"))
+"""Stages that an accelerator times: those that give it work and do not wait for that."""
 
 
 class Candidates(Protocol):
@@ -115,9 +115,9 @@ class ForwardPass:
         for stage, begin, duration_s in self._replica.take_loads():
             self._spans.add(stage, begin, duration_s)
             self._num_applied += stage == "apply"
-        begin = time.perf_counter()
-        if self._scorer.refresh():
-            self._spans.add("refresh", begin, time.perf_counter() - begin)
+        if self._scorer.is_stale:
+            with self._spans.span("refresh"):
+                self._scorer.refresh()
 
     @property
     def is_far(self) -> bool:

@@ -227,6 +227,8 @@ class TrainerRun:
             **self._engine.steering.health.summary(),
             "selection.passed_over": self._engine.stream.num_passed_over,
         }
+        if doubt := self._telemetry.doubt:
+            self._note(doubt)
         stream = self._engine.stream
         step = stream.steps_done
         if step == 0 and ending is RunEnd.FINISHED:

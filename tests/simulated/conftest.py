@@ -34,4 +34,5 @@ def clean_devices() -> Iterator[None]:
     for index in range(2):
         simulated.set_slowness(index, 1.0)
         simulated.set_kernel_s(index, None)
+        simulated.keep_costs(index, False)
         simulated.set_memory(index)

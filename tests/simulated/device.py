@@ -132,6 +132,14 @@ def set_kernel_s(index: int, seconds: float | None) -> None:
     _lib.sim_set_kernel_ns(index, -1 if seconds is None else round(seconds * 1e9))
 
 
+def keep_costs(index: int, is_on: bool = True) -> None:
+    """From here on every kernel takes what the first of its kind took (operation, shapes, types).
+
+    What a device computes then no longer depends on what else the machine does.
+    """
+    _lib.sim_keep_costs(index, int(is_on))
+
+
 def set_copies(latency_s: float = 10e-6, bytes_per_s: float = 12e9) -> None:
     """What copies between host and devices take."""
     _lib.sim_set_copies(latency_s, bytes_per_s)

@@ -40,6 +40,10 @@ class Seen(NamedTuple):
     """The selector's waits when each lease was taken, so far."""
     device_s: list[tuple[float, float]]
     """How long the trainer's device was busy when each step began, and on its clock, so far."""
+    answering_s: tuple[float, float]
+    """How long the selector says that it loaded, scored and applied weights for its answers, and how long its
+    device was busy with that.
+    """
 
     @property
     def races(self) -> list[Any]:
@@ -94,11 +98,18 @@ def waits_of_steps() -> Iterator[Steps]:
         threading.Condition.wait = wait  # type: ignore[method-assign]
 
 
-def train(config: Config, path: Path) -> Seen:
-    """A run whose trainer is this process and whose selector another one, behind real sockets."""
+def _traced() -> None:
+    simulated.trace(True)
+
+
+def train(config: Config, path: Path, behave: Callable[[], None] = _traced) -> Seen:
+    """A run whose trainer is this process and whose selector another one, behind real sockets.
+
+    `behave` sets how the devices of the selector's process do.
+    """
     told = path.with_suffix(".selector.json")
     given = selector_settings(config) | {"link.connect": str(path)}
-    selector = runs._PROCESSES.Process(target=_select, args=(given, told), daemon=True)
+    selector = runs._PROCESSES.Process(target=_select, args=(given, told, behave), daemon=True)
     device_s: list[tuple[float, float]] = []
     index = torch.device(config.train.device).index or 0
 
@@ -123,7 +134,8 @@ def train(config: Config, path: Path) -> Seen:
         selector.kill()
     seen = json.loads(told.read_text())
     per_lease = [Counter({tuple(key): count for key, count in waits}) for waits in seen.pop("per_lease")]
-    return Seen(summary, simulated.report(), seen, per_step, per_lease, device_s)
+    answering_s = tuple(seen.pop("answering_s"))
+    return Seen(summary, simulated.report(), seen, per_step, per_lease, device_s, answering_s)
 
 
 @contextmanager
@@ -148,22 +160,34 @@ def waits_of_leases() -> Iterator[list[int]]:
         Selector.answer = answer  # type: ignore[method-assign]
 
 
-def _select(given: dict[str, Any], told: Path) -> None:
+def _select(given: dict[str, Any], told: Path, behave: Callable[[], None]) -> None:
     torch.set_num_threads(1)
-    simulated.trace(True)
+    behave()
     per_lease: list[Any] = []
-    Selector.answer = _counted(Selector.answer, per_lease)  # type: ignore[method-assign]
-    roles.run_selector(resolve(given), given)
+    answering_s = [0.0, 0.0]
+    config = resolve(given)
+    index = torch.device(config.selector.device).index or 0
+    Selector.answer = _counted(Selector.answer, index, per_lease, answering_s)  # type: ignore[method-assign]
+    roles.run_selector(config, given)
     torch.accelerator.synchronize(0)  # what is still in flight is looked at too
     torch.accelerator.synchronize(1)
-    told.write_text(json.dumps({**simulated.report(), "per_lease": per_lease}))
+    seen = {"per_lease": per_lease, "answering_s": answering_s}
+    told.write_text(json.dumps({**simulated.report(), **seen}))
 
 
 def _counted(
-    answer: Callable[[Selector, Lease], Selection], per_lease: list[Any]
+    answer: Callable[[Selector, Lease], Selection],
+    index: int,
+    per_lease: list[Any],
+    answering_s: list[float],
 ) -> Callable[[Selector, Lease], Selection]:
     def counted(self: Selector, lease: Lease) -> Selection:
         per_lease.append(list(waits_so_far().items()))
-        return answer(self, lease)
+        before = simulated.busy_s(index)
+        selection = answer(self, lease)
+        stats = selection.stats
+        answering_s[0] = stats.view_s + stats.score_s + stats.apply_s
+        answering_s[1] += simulated.busy_s(index) - before
+        return selection
 
     return counted

@@ -64,6 +64,23 @@ def test_random_numbers_come_from_the_generator_of_the_device() -> None:
     assert torch.equal(torch.rand(4, device="sim:1").cpu(), first.cpu())
 
 
+def test_kernels_of_one_kind_take_the_same_time_once_their_costs_are_kept() -> None:
+    simulated.keep_costs(0)
+    small, large = torch.ones(8, 8, device="sim:0"), torch.ones(400, 400, device="sim:0")
+
+    def cost_s(values: torch.Tensor) -> float:
+        before = simulated.busy_s(0)
+        values.mm(values)
+        return simulated.busy_s(0) - before
+
+    first = [cost_s(large) for _ in range(4)]
+    assert {round(1e9 * cost_s(large)) for _ in range(8)} == {round(1e9 * min(first))}
+    cost_s(small)
+    assert cost_s(small) < min(first), "of another kind"
+    simulated.set_slowness(0, 3.0)
+    assert cost_s(large) == pytest.approx(3.0 * min(first), rel=1e-3)
+
+
 def test_views_share_memory_and_results_do_not() -> None:
     base = torch.zeros(2, 3, device="sim:0")
     base[0].add_(1)

@@ -1,13 +1,13 @@
-"""What a run says of how busy its device was, beside the truth of the simulated one.
+"""What a run says of how busy its devices were, beside the truth of the simulated ones.
 
-    PYTHONPATH=tests:tests/simulated/plugin python -m support.busy
-    PYTHONPATH=tests:tests/simulated/plugin python -m support.busy --slowness 1 12 --steps 60 --kernel-us 300
+    PYTHONPATH=.:tests:tests/simulated/plugin python -m support.busy
+    PYTHONPATH=.:tests:tests/simulated/plugin python -m support.busy --slowness 1 12 --steps 60
 
-With fixed kernels the truth does not depend on what else the machine does; by default it does, for so does
-what the values of a kernel take the CPU.
+A kernel takes a device what the first of its kind took the CPU, times its slowness: so the truth does not
+depend on what else the machine does. With `--changing` it does: each takes what its own values take the CPU.
 
-The trainer is this process, on `sim:0`; its selector another one, on `sim:1`. The exit code is 1 where a
-share is further from the truth than `--within`.
+The trainer is this process, on `sim:0`; its selector another one, on `sim:1`. The exit code is 1 where the
+trainer's share is further from the truth than `--within`.
 """
 
 import argparse
@@ -26,18 +26,50 @@ from simulated.roles import train
 from sbpipe.trainer.record.telemetry import Telemetry
 from support.runs import small
 
-MODEL: dict[str, Any] = {"model__name": "small_resnet", "train__batch_size": 32, "data__examples": 4096}
+MODEL: dict[str, Any] = {
+    "model__name": "small_resnet",
+    "model__options": {},
+    "train__batch_size": 32,
+    "data__examples": 4096,
+    "selection__keep": 0.5,
+    # Not auto: what is measured between leases is no answer to one.
+    "selector__precision": "fp32",
+    "selector__batch_size": 32,
+}
+
+
+class Devices(NamedTuple):
+    """How both devices behave."""
+
+    slowness: float = 1.0
+    """So many times slower than their hosts."""
+    kernel_s: float | None = None
+    """What every kernel takes, times the slowness."""
+    keeps_costs: bool = True
+    """Else: whether kernels of one kind take the same time."""
+
+    def behave(self) -> None:
+        """From here on, in this process."""
+        simulated.load()
+        for index in range(2):
+            simulated.set_slowness(index, self.slowness)
+            simulated.set_kernel_s(index, self.kernel_s)
+            simulated.keep_costs(index, self.keeps_costs)
 
 
 class Compared(NamedTuple):
-    """A run on a device so many times slower than its host: shares of the loop's time."""
+    """A run on such devices: shares of the loop's time; of the selector, seconds of its answers."""
 
     slowness: float
     said: float
     truth: float
+    error: float
+    """How far off it may be, as it says itself."""
     gaps: float
     launch_bound: float
     steps_per_s: float
+    answering_said_s: float
+    answering_s: float
 
 
 @contextmanager
@@ -56,17 +88,24 @@ def first_batch() -> Iterator[list[tuple[float, float]]]:
         Telemetry.begin = begin  # type: ignore[method-assign]
 
 
-def compare(slowness: float, steps: int, folder: Path, **changes: Any) -> Compared:
-    """Train so many steps, and set what the summary says beside what the device knows."""
-    given = MODEL | {"model__options": {}, "selection__keep": 0.5, "selector__precision": "fp32"} | changes
-    config = small(train__device="sim:0", selector__device="sim:1", train__steps=steps, **given)
-    simulated.set_slowness(0, slowness)
+def compare(devices: Devices, steps: int, folder: Path, **changes: Any) -> Compared:
+    """Train so many steps, and set what the summary says beside what the devices know."""
+    config = small(train__device="sim:0", selector__device="sim:1", train__steps=steps, **MODEL | changes)
+    devices.behave()
     with first_batch() as began:
-        seen = train(config, folder / f"at-{slowness:g}")
+        seen = train(config, folder / f"at-{devices.slowness:g}", devices.behave)
     (busy_before, before), (busy_after, after) = began[0], seen.device_s[-1]
-    truth = min(1.0, (busy_after - busy_before) / (after - before))
-    numbers = [seen.summary[f"trainer.{name}_ratio"] for name in ("busy", "gap", "launch")]
-    return Compared(slowness, numbers[0], truth, *numbers[1:], steps_per_s=(steps - 1) / (after - before))
+    said = {name: seen.summary[f"trainer.{name}"] for name in ("busy_ratio", "busy_error", "gap_ratio")}
+    return Compared(
+        devices.slowness,
+        said["busy_ratio"],
+        min(1.0, (busy_after - busy_before) / (after - before)),
+        said["busy_error"],
+        said["gap_ratio"],
+        seen.summary["trainer.launch_ratio"],
+        (steps - 1) / (after - before),
+        *seen.answering_s,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,20 +119,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=float,
         help="what every kernel takes the device, times its slowness (default: what its values take the CPU)",
     )
+    parser.add_argument("--changing", action="store_true", help="kernels of one kind differ, as on the CPU")
     parser.add_argument("--within", type=float, default=0.05, help="of the truth")
     parser.add_argument("--json", type=Path, help="where to leave the rows")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    simulated.load()
-    simulated.set_kernel_s(0, None if args.kernel_us is None else 1e-6 * args.kernel_us)
+    kernel_s = None if args.kernel_us is None else 1e-6 * args.kernel_us
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for slowness in args.slowness:
-            row = compare(slowness, args.steps, Path(folder), train__batch_size=args.batch_size)
+            devices = Devices(slowness, kernel_s, not args.changing)
+            row = compare(devices, args.steps, Path(folder), train__batch_size=args.batch_size)
             rows.append(row._asdict())
             sys.stdout.write(
-                f"{slowness:4g} x slower: busy {row.said:.3f}, truth {row.truth:.3f}; "
-                f"gaps {row.gaps:.3f}, launch-bound {row.launch_bound:.2f}, {row.steps_per_s:.2f} steps/s\n"
+                f"{slowness:4g} x slower: busy {row.said:.3f} +- {row.error:.3f}, truth {row.truth:.3f}; "
+                f"gaps {row.gaps:.3f}, launch-bound {row.launch_bound:.2f}, {row.steps_per_s:.2f} steps/s; "
+                f"selector {row.answering_said_s:.2f} s, truth {row.answering_s:.2f} s\n"
             )
             sys.stdout.flush()
     if args.json:

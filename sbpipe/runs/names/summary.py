@@ -69,20 +69,27 @@ _TRAINER = (
         "the gaps of `trainer.gap_ratio`",
     ),
     Number(
+        "trainer.busy_error",
+        "error of busy",
+        "share",
+        "how far off `trainer.busy_ratio` may be: a standard error, from how much the few steps differ in "
+        "which gaps were measured; with fewer than two of them all the time in which there may have been "
+        "gaps, and with none of them busy is a sum of stages. 0 on a CPU",
+    ),
+    Number(
         "trainer.gap_ratio",
         "gaps",
         "share",
         "of its time without work for an accelerator although the loop had a batch, where the host launches "
         "slower than the device computes; an estimate from a few steps before which the device was held "
-        "back. 0 on a CPU, and on devices that cannot be made to sleep",
+        "back. 0 on a CPU, in a user's own loop, and on devices that cannot be made to sleep",
     ),
     Number(
         "trainer.launch_ratio",
         "launch-bound",
         "share",
         "of its time in stages of work that the device had done when the host had launched them: there the "
-        "host sets the pace, and without `trainer.gap_ratio` the busy share would be an upper bound; 0 on a "
-        "CPU",
+        "host sets the pace; 0 on a CPU",
     ),
     Number(
         "trainer.idle_ratio",
@@ -119,7 +126,12 @@ _TRAINER = (
 )
 _SELECTOR = (
     Number("selectors", "selectors", "selectors", "the most that were ready at the same time"),
-    Number("selector.busy_ratio", "selector busy", "share", "of the selectors' time in the stages below"),
+    Number(
+        "selector.busy_ratio",
+        "selector busy",
+        "share",
+        "of the selectors' time in the stages below, gaps between an accelerator's kernels included",
+    ),
     Number("selector.idle_ratio", "selector idle", "share", "the rest of their time"),
     Number("selector.busy_s", "selector busy", "s", "total: view, score, select, apply and measure"),
     Number("selector.view_s", "selector view", "s", "total: candidates loaded and augmented"),

@@ -269,6 +269,11 @@ class Telemetry:
             **self.evaluation_numbers(),
         }
 
+    @property
+    def doubt(self) -> str:
+        """What is to be said beside the summary of how busy the device was; "" = nothing."""
+        return self._usage.doubt
+
     def evaluation_numbers(self) -> dict[str, float | str | None]:
         """What the last evaluation found."""
         names = ("error", "loss", "metric", "metric_name")

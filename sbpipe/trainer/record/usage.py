@@ -15,6 +15,10 @@ APART = stages_of("trainer", "apart")
 """Stages the loop steps out of training for; ratios are of the rest of its time."""
 
 
+_LARGE = 0.1
+"""Of the time that a device is said to have computed: an error that a user shall know of."""
+
+
 class Usage:
     """Shares of the loop's time since it began, in this process.
 
@@ -50,6 +54,7 @@ class Usage:
         spans, loop_s = self._spans, self.loop_s
         return {
             "trainer.busy_ratio": min(1.0, spans.worked_s(BUSY) / loop_s),
+            "trainer.busy_error": min(1.0, spans.worked_error_s() / loop_s),
             "trainer.gap_ratio": min(1.0, spans.gap_s() / loop_s),
             "trainer.launch_ratio": min(1.0, sum(spans.drained_s[name] for name in BUSY) / loop_s),
             "trainer.idle_ratio": self.ratio("wait"),
@@ -61,6 +66,18 @@ class Usage:
             "trainer.dispatch_ms": 1e3 * spans.total_s["dispatch"] / max(1, spans.count["forward"]),
             "trainer.log_ms": spans.mean_ms("log"),
         }
+
+    @property
+    def doubt(self) -> str:
+        """What is to be said where nobody knows how busy an accelerator was; "" = nothing."""
+        worked_s, error_s = self._spans.worked_s(BUSY), self._spans.worked_error_s()
+        if error_s <= _LARGE * worked_s:
+            return ""
+        return (
+            f"the device was busy for {worked_s / self.loop_s:.0%} of the time, but that may be off by "
+            f"{min(1.0, error_s / self.loop_s):.0%}: its host launches slower than it computes, and gaps "
+            "were measured in too few steps, or in none"
+        )
 
     def of_selectors(self) -> dict[str, float | str | None]:
         """For the summary: how busy selectors were, how they scored and how weights came to them."""

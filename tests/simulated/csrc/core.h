@@ -57,8 +57,8 @@ bool is_pinned(const void* address);
 
 // --- work -------------------------------------------------------------------------------------------
 // A kernel that the host began to compute at `begin_ns` and whose work is done as far as values go.
-// `count`: so many kernels in truth, one behind the other.
-void launch(int slot, const char* op, const std::vector<Range>& ranges, int64_t begin_ns, int64_t cpu_ns,
+// `kind`: kernels of one kind cost the same where costs are kept. `count`: so many kernels in truth, one behind the other.
+void launch(int slot, const char* op, uint64_t kind, const std::vector<Range>& ranges, int64_t begin_ns, int64_t cpu_ns,
             int64_t count = 1);
 void launch_copy(int slot, int other, Engine engine, const std::vector<Range>& ranges, size_t bytes);
 // The same, late: `host` gets `data` when the copy is known to be done; or is read then, and must be unchanged.

@@ -75,6 +75,21 @@ bool lies_like(const std::vector<at::Tensor>& list, const std::vector<at::Tensor
   return true;
 }
 
+// Kernels of one name on tensors of the same shapes and types are of one kind.
+uint64_t kind_of(uint64_t kind, const std::vector<at::Tensor>& tensors) {
+  auto add = [&kind](uint64_t number) { kind = (kind ^ number) * 0x9E3779B97F4A7C15ull ^ (kind >> 29); };
+  for (const at::Tensor& tensor : tensors) {
+    add(uint64_t(tensor.scalar_type()));
+    for (int64_t size : tensor.sizes()) add(uint64_t(size));
+    for (int64_t stride : tensor.strides()) add(uint64_t(stride));
+  }
+  return kind;
+}
+
+uint64_t kind_of(const std::string& name, const std::vector<at::Tensor>& tensors) {
+  return kind_of(uint64_t(std::hash<std::string>{}(name)), tensors);
+}
+
 // One call of an operation: its arguments on both sides, and what it touched.
 class Call {
  public:
@@ -104,7 +119,8 @@ class Call {
       lift((*stack_)[stack_->size() - count + k]);
     }
     if (is_view) return;
-    launch(current_slot(device_), schema_.name().c_str(), ranges_, begin_ns_, cpu_ns_, num_kernels());
+    uint64_t kind = kind_of(kind_of(schema_.name() + "." + schema_.overload_name(), ours_), made_);
+    launch(current_slot(device_), schema_.name().c_str(), kind, ranges_, begin_ns_, cpu_ns_, num_kernels());
   }
 
   int device() const { return device_; }
@@ -216,6 +232,7 @@ class Call {
     if (found == originals_.end()) found = originals_.emplace(storage, adopted(made.storage())).first;
     at::Tensor tensor = tensor_on(found->second, c10::DispatchKey::PrivateUse1, made);
     ranges_.push_back(range_of(tensor, true));
+    made_.push_back(tensor);
     return tensor;
   }
 
@@ -271,7 +288,7 @@ class Call {
   bool has_generator_ = false, has_mask_ = false, has_far_index_ = false;
   int64_t begin_ns_ = 0, cpu_ns_ = 0;
   std::vector<std::vector<at::Tensor>> lists_;
-  std::vector<at::Tensor> ours_, bares_;
+  std::vector<at::Tensor> ours_, bares_, made_;
   std::vector<bool> is_written_;
   std::vector<Range> ranges_;
   std::unordered_map<c10::StorageImpl*, c10::Storage> storages_;   // ours to the CPU's
@@ -366,7 +383,9 @@ void copy_on_devices(const at::Tensor& from, const at::Tensor& to) {
   std::vector<Range> ranges{range_of(from, false), range_of(to, true)};
   int64_t begin_ns = now_ns(), begin = thread_ns();
   copy_values(bare(from), bare(to));
-  if (source == target) launch(current_slot(target), "aten::copy_", ranges, begin_ns, thread_ns() - begin);
+  int64_t cpu_ns = thread_ns() - begin;
+  if (source == target)
+    launch(current_slot(target), "aten::copy_", kind_of("aten::copy_", {from, to}), ranges, begin_ns, cpu_ns);
   else launch_copy(current_slot(source), current_slot(target), Engine::ToDevice, ranges, to.nbytes());
 }
 
@@ -429,7 +448,9 @@ void copy_lists(at::TensorList to, at::TensorList from, bool non_blocking) {
     ranges.push_back(range_of(sources[k], false));
     ranges.push_back(range_of(targets[k], true));
   }
-  launch(current_slot(targets[0].device().index()), "aten::_foreach_copy_", ranges, begin_ns, thread_ns() - begin);
+  int64_t cpu_ns = thread_ns() - begin;
+  uint64_t kind = kind_of("aten::_foreach_copy_", targets);
+  launch(current_slot(targets[0].device().index()), "aten::_foreach_copy_", kind, ranges, begin_ns, cpu_ns);
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
