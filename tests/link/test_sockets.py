@@ -29,7 +29,7 @@ from sbpipe.link.connection import (
     remove_connection,
     write_connection,
 )
-from sbpipe.link.frames import CRC, MAGIC, PREFIX, Buffer, decode, encode
+from sbpipe.link.frames import CRC, MAGIC, PREFIX, PROTOCOL, Buffer, decode, encode
 from sbpipe.link.gate import SelectorGate, TrainerGate
 from sbpipe.link.keyring import Keyring
 from sbpipe.link.keys import new_keys
@@ -440,7 +440,7 @@ def test_an_older_selector_is_told_both_versions(scene: Scene) -> None:
     until(lambda: trainer.dropped["protocol"] == 1, trainer)
     answer = decode(raw.recv_multipart()).message
     assert isinstance(answer, messages.Reject)
-    assert "the peer speaks 0.3, this side 7.0" in answer.reason
+    assert f"the peer speaks 0.3, this side {PROTOCOL[0]}.{PROTOCOL[1]}" in answer.reason
 
 
 @pytest.mark.parametrize(

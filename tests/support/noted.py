@@ -25,6 +25,8 @@ from support.runs import SMALL, select_for, train_inline
 NUM, CLASSES, FEATURES = 128, 4, 4
 _noted: list[list[int]] = []
 """The ids of each batch that this process trained on, in its present run."""
+_REHEARSED = 2
+"""Of these, the first: the rehearsal asks the loss twice, the second time whether it is cross entropy."""
 
 Run = tuple[Config, Path]
 Notes = list[list[int]]
@@ -89,7 +91,7 @@ def note_alone(config: Config, path: Path) -> tuple[dict[str, Any], Notes]:
     """A run of one rank in this process, and what it trained on."""
     _noted.clear()
     summary = train_inline(config, path)
-    return summary, _noted[1:]  # the first is the rehearsal
+    return summary, _noted[_REHEARSED:]
 
 
 def note_ranks(runs: Sequence[Run]) -> list[list[Notes]]:
@@ -121,5 +123,5 @@ def _note_all(place: Place, runs: list[Run]) -> list[Notes]:
     for config, path in runs:
         _noted.clear()
         train_one(place, config, path)
-        found.append(_noted[1:])
+        found.append(_noted[_REHEARSED:])
     return found
