@@ -44,7 +44,7 @@ class Screen(io.StringIO):
 
 
 def drawn(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, rows)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, rows)))
     screen = Screen()
     if lines:
         Display(screen).lines(list(lines))
@@ -134,7 +134,7 @@ def test_the_end_table_breaks_no_word_on_a_narrow_terminal() -> None:
 def test_what_is_said_breaks_between_words_on_a_terminal_and_not_at_all_in_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((60, 24)))
     words = "measured fp32 1,522/s (ranks like fp32 to 1.000), int8 2,397/s; its log: /very/" + "long/" * 20
     screen, log = Screen(), io.StringIO()
     Display(screen).say(words)
