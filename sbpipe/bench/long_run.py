@@ -20,6 +20,7 @@ from sbpipe.runs.events import EventLog, plain
 from sbpipe.runs.names.files import CONFIG, ENVIRONMENT, SELECTOR_EVENTS, SUMMARY, TRAINER_EVENTS
 from sbpipe.runs.spans import Spans
 from sbpipe.selector.answer_log import AnswerLog
+from sbpipe.trainer.after_step import AfterStep
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
 from sbpipe.trainer.record.telemetry import Telemetry
@@ -120,12 +121,10 @@ class LongRun:
         self._stream.steps_done = step + 1
         self._stream.ledger.num_considered = round(BATCH / KEEP) * (step + 1)
         self._stream.yielded.num_kept = BATCH * (step + 1)
-        outcome, health = (
-            self._outcomes(step),
-            Health(1.5, 4.0 + step % 7, 0.93, 0.8, 1.0, float(step % 3 > 0)),
-        )
+        outcome = self._outcomes(step)
+        outcome.health = Health(1.5, 4.0 + step % 7, 0.93, 0.8, 1.0, float(step % 3 > 0))
         begin_s = time.thread_time()
-        self.telemetry.step(outcome, 0.1, health)
+        self.telemetry.step(outcome, 0.1)
         self.telemetry.progress((step + 1) / self._steps)
         self.telemetry_s += time.thread_time() - begin_s
 
@@ -246,4 +245,6 @@ def _engine(config: Config, stream: Any) -> Engine:
         "times_kept": [500, 300, 150, 50],
     }
     census = SimpleNamespace(take=lambda: scores)
-    return cast(Engine, SimpleNamespace(config=config, stream=stream, roster=roster, census=census))
+    after = AfterStep(Spans())
+    parts = SimpleNamespace(config=config, stream=stream, roster=roster, census=census, after=after)
+    return cast(Engine, parts)

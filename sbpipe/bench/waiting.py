@@ -255,8 +255,7 @@ def _contest(config: Config, cores: set[int]) -> Iterator[Contest]:
         os.sched_setaffinity(selector.pid, cores)
         try:
             engine.begin()
-            with spare.for_threads():
-                engine.start()
+            engine.start(spare)
             _await_selector(engine)
             yield Contest(setup, engine, selector)
             engine.stop(RunEnd.FINISHED)

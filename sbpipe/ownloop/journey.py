@@ -186,7 +186,7 @@ class Journey:
         if session.engine.most_selectors:
             session.keeper.was_ready()
         with session.spans.span("log"):
-            session.telemetry.step(outcome, rate, session.engine.steering.health.last)
+            session.telemetry.step(outcome, rate)
             session.telemetry.progress(share)
 
     # --- beyond batches ---------------------------------------------------------------------------

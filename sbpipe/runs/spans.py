@@ -76,7 +76,7 @@ class Spans:
         """Start, duration, start, duration, ... of each stage since the last call, on the monotonic clock."""
         with self._lock:
             recent, self._recent = self._recent, {}
-        return {name: [round(number, 6) for number in numbers] for name, numbers in recent.items()}
+        return recent
 
     def totals(self) -> Stages:
         """Every stage so far."""
@@ -89,6 +89,11 @@ class Spans:
     def mean_ms(self, name: str) -> float | None:
         """Mean duration of a stage, None if it never ran."""
         return 1e3 * self.total_s[name] / self.count[name] if self.count[name] else None
+
+
+def rounded(recent: dict[str, list[float]]) -> dict[str, list[float]]:
+    """To the microsecond, to be written."""
+    return {name: [round(number, 6) for number in numbers] for name, numbers in recent.items()}
 
 
 def stages_since(before: Stages, now: Stages) -> Stages:

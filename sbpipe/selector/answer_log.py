@@ -5,7 +5,7 @@ from typing import Any
 
 from sbpipe.records import Selection
 from sbpipe.runs.events import EventLog
-from sbpipe.runs.spans import Spans, Stages
+from sbpipe.runs.spans import Spans, Stages, rounded
 from sbpipe.runs.thinning import Thinner
 
 
@@ -31,10 +31,10 @@ class AnswerLog:
         self._number += 1
         told = _told(selection)
         if turn.is_single:
-            self._events.write("selection", **told, spans=self._spans.take_recent())
+            self._events.write("selection", **told, spans=rounded(self._spans.take_recent()))
             return
         if turn.is_shown:
-            self._events.write_recent("last_selection", **told, spans=self._spans.take_recent())
+            self._events.write_recent("last_selection", **told, spans=rounded(self._spans.take_recent()))
         self._window.leases += 1
         self._window.candidates += told["candidates"]
         self._window.kept += told["kept"]

@@ -13,7 +13,7 @@ It must not know run directories, checkpoints, evaluation, optimizers or the loo
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ from sbpipe.config import Config, to_json
 from sbpipe.link.messages import Welcome
 from sbpipe.link.ports import Port
 from sbpipe.machine.copies import Downloads
-from sbpipe.records import Manifest, Part, RunEnd, TrainBatch
+from sbpipe.machine.cores import NO_SPARE_CORES, SpareCores
+from sbpipe.records import Manifest, Part, Predicted, RunEnd, TrainBatch
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.selection import TrainedLosses
+from sbpipe.trainer.after_step import AfterStep
 from sbpipe.trainer.job import Job
 from sbpipe.trainer.pacing import Pacer, SyncPace
 from sbpipe.trainer.record.census import Census
@@ -34,6 +36,7 @@ from sbpipe.trainer.serving.feed import Feed
 from sbpipe.trainer.serving.peers import Roster
 from sbpipe.trainer.serving.reception import Reception
 from sbpipe.trainer.steering.steering import Steering
+from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 from sbpipe.trainer.stream.stream import Stream
 from sbpipe.trainer.stream.versions import Versions
@@ -98,15 +101,16 @@ class Engine:
         self._feed = Feed(self._dispatcher, job.examples, spans, job.device)
         self.census = Census(self.stream.table, job.classes, job.num_classes)
         self.steering = Steering(config, job.classes, events, trained, kind=self.stream.kind)
+        self._terms = self.steering.terms
+        self.after = AfterStep(spans)
+        """Who does what a step leaves to be done; `steering` may be asked once it has settled."""
         self._late: StepOutcome | None = None
         self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
         """The next train batch with its inputs, given an event that stops the wait, and what is called now
         and then while it lasts; None at the end.
         """
-        self.weigher = self.steering.weigher
-        """From a train batch to what weighs its fresh losses, example by example; None = all count alike."""
-        self.stream.begin(self.steering.proposal)
+        self.stream.begin(self._terms.strength)
 
     # --- beginning and end ------------------------------------------------------------------------
 
@@ -118,10 +122,14 @@ class Engine:
         """Offer the initial weights; then `start`."""
         self.publisher.publish_all(0)
 
-    def start(self) -> None:
-        """Begin to listen to selectors and to prepare batches."""
-        self._dispatcher.start()
-        self._feed.start()
+    def start(self, spare: SpareCores = NO_SPARE_CORES) -> None:
+        """Begin to listen to selectors and to prepare batches, in threads on the spare cores."""
+        with spare.for_threads():
+            self._dispatcher.start()
+            self._feed.start()
+            # Under a clock the next leases depend on it; beside an accelerator losses are late by themselves.
+            if spare and self._is_on_host and not self.config.is_clocked:
+                self.after.start()
 
     def stop(self, end: RunEnd, reason: str = "") -> None:
         """Say goodbye to every selector; nothing is granted or prepared any more."""
@@ -131,6 +139,7 @@ class Engine:
     def close(self) -> None:
         """Let go of threads, sockets and shared memory; may be called after any failure."""
         self._feed.stop()
+        self.after.stop()
         self.publisher.close()
         self._port.close()
         self._slots.close()
@@ -142,11 +151,19 @@ class Engine:
         """Whether `next_batch` would return at once."""
         return not self._feed.is_empty
 
+    def weigher(self, batch: TrainBatch) -> Weigh | None:
+        """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
+        weigh = self.steering.weigher(batch)
+        if weigh is not None:
+            self.after.settle()
+        return weigh
+
     def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: Any) -> StepOutcome:
         """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.
 
         On an accelerator the losses of the step before are looked at: this step's are still being computed.
         """
+        self.after.settle()
         told = targets if self.census.counts_by(targets) else torch.empty(0)
         if self._downloads is None and losses.device.type != "cpu":
             self._downloads = Downloads(losses.device)
@@ -163,8 +180,13 @@ class Engine:
         if outcome.is_here:
             self.settle()
         with self._spans.span("steer"):
-            self.steering.observe(outcome, self.stream.predicted.take(batch.step))
+            predicted = self.stream.predicted.take(batch.step)
+            self.after.do(lambda: self._steer(outcome, predicted))
         return outcome
+
+    def _steer(self, outcome: StepOutcome, predicted: Sequence[Predicted]) -> None:
+        self.steering.observe(outcome, predicted)
+        self._terms = self.steering.terms
 
     def settle(self, *, waits: bool = True) -> None:
         """Check the losses that were not looked at yet; unless it `waits`, only if they have come."""
@@ -190,10 +212,7 @@ class Engine:
         else:
             self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
         self._pacer.step_done()
-        steering = self.steering
-        self._dispatcher.step_done(
-            steering.proposal, steering.doubt, labels_look_wrong=steering.labels_look_wrong
-        )
+        self._dispatcher.step_done(self._terms)
 
     def _publish(self, step: int) -> None:
         begin = time.thread_time()
@@ -236,6 +255,7 @@ class Engine:
         TimeoutError where a clock waits for a silent selector.
         """
         self.settle()
+        self.after.settle()
         is_kept = self.config.is_clocked and self._needs_weights
         return {
             "stream": self._dispatcher.state(QUIET_DEADLINE_S, is_last=is_last),
@@ -251,6 +271,7 @@ class Engine:
         self._pacer.restore(state.get("sync", {}))
         self.census.count_from_here()
         self.steering.restore(state["steering"])
+        self._terms = self.steering.terms
         self.publisher.restore(state["published"], step)
 
     def totals(self) -> dict[str, float]:

@@ -60,7 +60,7 @@ class Loop:
             self._evaluate_if_due(step, batch.candidates)
             self.engine.finish_step(step)
             with self.spans.span("log"):
-                self.telemetry.step(outcome, self.train_step.rate, self.engine.steering.health.last)
+                self.telemetry.step(outcome, self.train_step.rate)
                 self.telemetry.progress(share)
             self.train_step.duty.end()
             self._checkpoint_if_due(step)

@@ -99,8 +99,7 @@ class TrainerRun:
         self._say_start()
         try:
             first_step = self._resume() if resume else self._begin()
-            with self._spare.for_threads():
-                self._engine.start()
+            self._engine.start(self._spare)
             with _stop_on_signal(self._loop.is_stopped):
                 summary = self._finish(self._loop.run(first_step))
         except BaseException as error:

@@ -13,6 +13,7 @@ import torch
 from sbpipe.errors import UserError
 from sbpipe.machine.copies import Downloads
 from sbpipe.records import Floats, Ids, TrainBatch
+from sbpipe.trainer.steering.health import Health
 
 WAY_OUT = "Lower optim.lr, or look for what is wrong with the data"
 
@@ -49,6 +50,8 @@ class StepOutcome:
         self._arrival = None if self.is_here else (downloads or Downloads(losses.device))(told)
         self._told = told if self.is_here else []
         self._count_classes = count_classes
+        self.health: Health | None = None
+        """What steering made of it; None until it has looked."""
 
     @property
     def has_come(self) -> bool:

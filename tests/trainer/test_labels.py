@@ -202,9 +202,9 @@ def steering_after(wrong: float, **given: object) -> Steering:
 @pytest.mark.parametrize("trust", [True, False])
 def test_labels_look_wrong_also_where_nothing_is_done_about_it(trust: bool) -> None:
     steering = steering_after(0.4, selection__trust=trust)
-    assert steering.labels_look_wrong, "and the keep rate goes no lower for them"
+    assert steering.terms.labels_look_wrong, "and the keep rate goes no lower for them"
     assert (steering.doubt is not None) == trust
-    assert not steering_after(0.0, selection__trust=trust).labels_look_wrong
+    assert not steering_after(0.0, selection__trust=trust).terms.labels_look_wrong
 
 
 def write_pictures(path: Path) -> None:

@@ -69,6 +69,13 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage("view", "trainer", "side", "load and augment", "examples loaded and augmented"),
     Stage("dispatch", "trainer", "processor", "dispatch", "the thread that talks to selectors"),
+    Stage(
+        "after",
+        "trainer",
+        "processor",
+        "after a step",
+        "a thread that steers and writes events beside the next step, where the loop has cores to itself",
+    ),
     Stage("idle", "selector", "wait", "idle", "no lease to answer"),
     # `apply` and `transfer` happen within `await`: they come after it and are drawn over it.
     Stage("await", "selector", "wait", "await weights", "waiting for the weights that a lease asks for"),

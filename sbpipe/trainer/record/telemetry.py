@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sbpipe.config import digest
 from sbpipe.runs.density import EVALUATIONS, interval_s
 from sbpipe.runs.events import EventLog
-from sbpipe.runs.spans import Spans, Stages
+from sbpipe.runs.spans import Spans, Stages, rounded
 from sbpipe.runs.thinning import Thinner, Turn
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.evaluation import Evaluation
@@ -27,7 +27,6 @@ class _Noted(NamedTuple):
 
     outcome: StepOutcome
     rate: float
-    health: Health
     turn: Turn
     spans: dict[str, list[float]]
 
@@ -37,7 +36,10 @@ _EVALUATED = {"error": "error", "test_loss": "loss", "metric": "metric", "metric
 
 
 class Telemetry:
-    """Measures the loop from outside: losses are read one step late, so that logging waits for no device."""
+    """Measures the loop from outside: losses are read one step late, so that logging waits for no device.
+
+    What it writes of a step is written after it, beside the next one where there is a thread for that.
+    """
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Telemetry:
         self._spans = spans
         self._config = engine.config
         self._stream, self._roster, self._census = engine.stream, engine.roster, engine.census
+        self._after = engine.after
         self._process_began = process_began
         self._startup_before_s = 0.0
         self.began = self._clock()
@@ -99,21 +102,28 @@ class Telemetry:
 
     # --- per step ---------------------------------------------------------------------------------
 
-    def step(self, outcome: StepOutcome, rate: float, health: Health) -> None:
+    def step(self, outcome: StepOutcome, rate: float) -> None:
         """Note a step; what is written now is the step before, whose losses have arrived by now."""
-        self.flush()
+        before = self._last
+        if before is not None:
+            self._after.do(lambda: self._tell(before))
         turn = self._thinner.turn(outcome.batch.step, self._clock())
         spans = self._spans.take_recent() if turn.needs_spans else {}
-        self._last = _Noted(outcome, rate, health, turn, spans)
+        self._last = _Noted(outcome, rate, turn, spans)
 
     def flush(self, *, waits: bool = True) -> None:
         """Write the last step, or add it to its window; unless it `waits`, only if its losses have come."""
+        self._after.settle()
         if self._last is None or not (waits or self._last.outcome.has_come):
             return
-        noted, self._last = self._last, None
+        last, self._last = self._last, None
+        self._tell(last)
+
+    def _tell(self, noted: _Noted) -> None:
         numbers = numbers_of(noted.outcome, noted.rate)
         self._tally.add(numbers)
-        self._last_loss, self._health = numbers.loss, noted.health
+        # None where steering is still to look at it: then it is as healthy as before.
+        self._last_loss, self._health = numbers.loss, noted.outcome.health or self._health
         if noted.turn.is_single:
             self._write_single(numbers, noted)
         else:
@@ -137,16 +147,16 @@ class Telemetry:
             spearman=numbers.spearman,
             score_error=numbers.score_error,
             class_counts=noted.outcome.class_counts,
-            **noted.health._asdict(),
-            spans=noted.spans,
+            **self._health._asdict(),
+            spans=rounded(noted.spans),
         )
 
     def _gather(self, numbers: StepNumbers, noted: _Noted) -> None:
         if self._window is None:
             self._window = Window(numbers.step)
-        self._window.add(numbers, noted.health)
+        self._window.add(numbers, self._health)
         if noted.turn.is_shown:
-            self._events.write_recent("last_step", step=numbers.step, spans=noted.spans)
+            self._events.write_recent("last_step", step=numbers.step, spans=rounded(noted.spans))
         if noted.turn.ends_window:
             self._write_window(noted.turn.stages, is_partial=False)
 
@@ -168,6 +178,7 @@ class Telemetry:
 
     def evaluated(self, evaluation: Evaluation, step: int, candidates: int) -> None:
         """Note a test error."""
+        self._after.settle()
         self._evaluation = evaluation
         is_full = EVALUATIONS.ends_window(self._tally.evaluations)
         self._tally.evaluations += 1
@@ -205,15 +216,17 @@ class Telemetry:
         if not now and clock < self._next_progress:
             return
         self._next_progress = clock + PROGRESS_EVERY_S
-        if now:
-            self._tell_scores()
-            self._write_window(self._thinner.stages_so_far(), is_partial=True)
         stays = now or clock >= self._next_lasting_progress
         if stays:
             self._next_lasting_progress = clock + interval_s(self.elapsed_s, PROGRESS_EVERY_S)
-            self._events.write("progress", **self._progress(share))
-        else:
-            self._events.write_recent("progress", **self._progress(share))
+        if now:
+            self._after.settle()
+            self._tell_scores()
+            self._write_window(self._thinner.stages_so_far(), is_partial=True)
+        write = self._events.write if stays else self._events.write_recent
+        self._after.do(lambda: write("progress", **self._progress(share)))
+        if now:
+            self._after.settle()
 
     def _progress(self, share: float) -> dict[str, Any]:
         elapsed = self.elapsed_s
@@ -247,6 +260,7 @@ class Telemetry:
 
     def summary(self) -> dict[str, Any]:
         """The loop's numbers under their stable names; accounts add those of the whole run."""
+        self._after.settle()
         self._spans.settle()
         stream = self._stream
         return {
@@ -281,6 +295,7 @@ class Telemetry:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
+        self._after.settle()
         self._spans.settle()
         return {
             **vars(self._tally),

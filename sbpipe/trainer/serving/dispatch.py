@@ -22,7 +22,7 @@ from sbpipe.trainer.serving.following import SpeedFollower
 from sbpipe.trainer.serving.late import LateBatches
 from sbpipe.trainer.serving.leasing import Leasing
 from sbpipe.trainer.serving.reception import Reception
-from sbpipe.trainer.stream.doubts import Doubt
+from sbpipe.trainer.steering.steering import Terms
 from sbpipe.trainer.stream.fallback import Fallback
 from sbpipe.trainer.stream.pace import Pace
 from sbpipe.trainer.stream.stream import Stream
@@ -111,11 +111,11 @@ class Dispatcher:
             self._changed.notify_all()
         self._port.wake()
 
-    def step_done(self, strength: float, doubt: Doubt | None, *, labels_look_wrong: bool) -> None:
-        """The loop has finished a step; leases granted from now on choose like this."""
+    def step_done(self, terms: Terms) -> None:
+        """The loop has finished a step; leases are granted on these terms from now on."""
         with self._changed:
-            self._stream.finish_step(strength, doubt)
-            self._follower.step_done(labels_look_wrong=labels_look_wrong)
+            self._stream.finish_step(terms.strength, terms.doubt)
+            self._follower.step_done(labels_look_wrong=terms.labels_look_wrong)
             # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
             # thread, begins at once: a turn of it less on the loop's core.
             if self._config.is_clocked:

@@ -115,12 +115,13 @@ class HealthMonitor:
         trust: float | None = None,
         label_trust: float | None = None,
         wrong_labels: float | None = None,
-    ) -> None:
+    ) -> Health:
         """Note what a step told; `swing` is what counting its classes gave."""
         sway = self._prediction_swing.value
         self.last = Health(swing, sway, ess, strength, guard, trust, label_trust, wrong_labels)
         self._means.add(self.last)
         self._warn_if_swinging(step)
+        return self.last
 
     def doubt(self, step: int, subject: str, reason: str) -> None:
         """Note why scores or labels are not trusted; "" = they are. The first time it is a warning, later a

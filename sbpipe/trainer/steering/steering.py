@@ -33,6 +33,17 @@ LONGEST_MEMORY = 4096
 """Fresh losses that weights are taken from, at the most: every step looks through them all."""
 
 
+class Terms(NamedTuple):
+    """What fresh losses ask of the next leases."""
+
+    strength: float
+    """How sharply they choose, by scores that will be old."""
+    doubt: Doubt | None
+    """Whether they pass over candidates with probably wrong labels, and how they then choose."""
+    labels_look_wrong: bool
+    """Whether labels do, also where nothing is done about it."""
+
+
 class _Taken(NamedTuple):
     """A step whose numbers may still be on their way from the device."""
 
@@ -126,9 +137,10 @@ class Steering:
         return Doubt(self._strength(1.0) * (1.0 - selection.soften), above)
 
     @property
-    def labels_look_wrong(self) -> bool:
-        """Whether they do, also where nothing is done about it."""
-        return self._trust is not None and self._trust.labels.look_wrong
+    def terms(self) -> Terms:
+        """What the next leases are granted by."""
+        labels_look_wrong = self._trust is not None and self._trust.labels.look_wrong
+        return Terms(self.proposal, self.doubt, labels_look_wrong)
 
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
@@ -205,7 +217,7 @@ class Steering:
             self.health.doubt(batch.step, "scores", self._trust.reason)
             self.health.doubt(batch.step, "labels", self._trust.labels.reason)
             self.health.passes_over(batch.step, self.doubt, self._trust.labels.wrong)
-        self.health.note(
+        outcome.health = self.health.note(
             batch.step,
             swing=swing,
             ess=ess,
