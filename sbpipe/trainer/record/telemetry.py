@@ -223,10 +223,15 @@ class Telemetry:
             self._after.settle()
             self._tell_scores()
             self._write_window(self._thinner.stages_so_far(), is_partial=True)
-        write = self._events.write if stays else self._events.write_recent
-        self._after.do(lambda: write("progress", **self._progress(share)))
+        self._after.do(lambda: self._tell_progress(share, stays=stays))
         if now:
             self._after.settle()
+
+    def _tell_progress(self, share: float, *, stays: bool) -> None:
+        if stays:
+            self._events.write("progress", **self._progress(share))
+        else:
+            self._events.write_recent("progress", **self._progress(share))
 
     def _progress(self, share: float) -> dict[str, Any]:
         elapsed = self.elapsed_s
