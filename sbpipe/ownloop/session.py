@@ -6,6 +6,7 @@ those are the user's. It must not know how batches are paired with losses.
 """
 
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sbpipe.config import digest, warnings_of
@@ -23,6 +25,7 @@ from sbpipe.data.own_batches import OwnBatches, PartedBatches
 from sbpipe.link.inline import InlinePort
 from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
+from sbpipe.machine.cores import NO_SPARE_CORES, SpareCores
 from sbpipe.machine.device_spans import spans_on
 from sbpipe.machine.place import Place, own_place
 from sbpipe.ownloop.keeper import Keeper
@@ -62,6 +65,7 @@ class Session:
         self._plan, self._group, self._began = plan, group, time.perf_counter()
         self.config, self.accumulate = plan.config, plan.accumulate
         self._device = next(plan.job.model.parameters()).device
+        self._spare = _spare_cores() if self._device.type == "cpu" else NO_SPARE_CORES
         refuse_direct(self.config, self._device)
         # Nothing is held back here: the device is the user's, and what it sleeps for a figure is not ours.
         self.spans, self._untimed = spans_on(self._device, ON_DEVICE._replace(is_looked_into=False))
@@ -121,7 +125,7 @@ class Session:
             self.spans,
             self.engine,
             process_began=self._began,
-            messages_are_beside=self._device.type != "cpu",
+            messages_are_beside=bool(self._spare) or self._device.type != "cpu",
         )
         self._accounts = Accounts(
             config,
@@ -211,7 +215,7 @@ class Session:
             self._accounts.restore(state["totals"])
             self.events.write("resumed", step=state["step"])
         self.keeper.start()
-        self.engine.start()
+        self.engine.start(self._spare)
 
     def _say_start(self) -> None:
         self.telemetry.say_start(is_endless=True)
@@ -276,6 +280,15 @@ class Session:
         self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
         self.keeper.stop()
         self._opened.close()
+
+
+def _spare_cores() -> SpareCores:
+    """Where our threads find room beside the user's loop, if it computes on fewer cores than it may use.
+
+    It is not pinned, so the kernel finds them a core that is free at the moment.
+    """
+    cores = os.sched_getaffinity(0)
+    return SpareCores(cores) if torch.get_num_threads() < len(cores) else NO_SPARE_CORES
 
 
 def _is_replaced(path: Path, place: Place) -> bool:
