@@ -4,6 +4,7 @@ after another; before, how long a message takes.
 It leaves a run's events and says what it computes on. It must not know what they are read for.
 """
 
+import queue
 import statistics
 import threading
 import time
@@ -53,6 +54,7 @@ class SelectorGauge:
         self._config, self._given = config, given
         self._folder = Path(config.link.connect)
         self._serving: _Serving | None = None
+        self._turns: queue.Queue[_Serving | None] = queue.Queue()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -65,10 +67,15 @@ class SelectorGauge:
             "train_ms": self._train_ms() if self._device.type != "cpu" else None,
         }
 
+    def run(self) -> None:
+        """Serve until `stop`; in the main thread, as in a run: memory of other threads goes back sooner."""
+        while (serving := self._turns.get()) is not None:
+            serving.run()
+
     def obey(self, order: str) -> dict[str, Any]:
-        """Measure messages, score in a precision, or rest."""
+        """From another thread: measure messages, score in a precision, or rest."""
         word, _, precision = order.partition(" ")
-        self.stop()
+        self._rest()
         if word == LINK:
             return {"message_ms": self._message_ms()}
         if word == REST:
@@ -81,12 +88,17 @@ class SelectorGauge:
         }
         try:
             self._serving = _Serving(self._config, own, precision, self._device, self._folder)
+            self._turns.put(self._serving)
             return {"precision": self._serving.precision()}
         except DeviceError as error:  # the device has the precision, but not for this model
             return {"precision": "", "reason": str(error)}
 
     def stop(self) -> None:
-        """End what goes on."""
+        """From another thread: end."""
+        self._rest()
+        self._turns.put(None)
+
+    def _rest(self) -> None:
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.stop()
@@ -138,7 +150,7 @@ class SelectorGauge:
 
 
 class _Serving:
-    """A selector as a run has it, in a thread."""
+    """A selector as a run has it: one thread runs it, another one leads it."""
 
     def __init__(
         self, config: Config, given: Mapping[str, Any], precision: str, device: torch.device, folder: Path
@@ -149,23 +161,25 @@ class _Serving:
         hello: Hello = hello_of(name, devices.describe(device), precision)
         port = open_selector_port(config.link, name, read_connection(folder))
         self._service = SelectorService(port, hello, config.link, self._builder, spans)
-        self._is_stopped = threading.Event()
+        self._is_stopped, self._is_over = threading.Event(), threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Answer leases until `stop`."""
         try:
             self._service.run(self._is_stopped)
-        except BaseException as error:  # noqa: BLE001 - the top of a thread: `precision` raises it again
+        except BaseException as error:  # noqa: BLE001 - `precision`, in the other thread, raises it again
             self._failure = error
+        finally:
+            self._builder.close()
+            self._builder.events.close()
+            self._is_over.set()
 
     def precision(self) -> str:
         """What it scores in, once it has answered a lease."""
         give_up = time.monotonic() + _BUILT_S
         while time.monotonic() < give_up:
             if self._failure is not None:
-                self._builder.close()
                 raise self._failure
             stats = self._service.status()
             if stats is not None and stats.scored:
@@ -176,6 +190,4 @@ class _Serving:
     def stop(self) -> None:
         """Say goodbye."""
         self._is_stopped.set()
-        self._thread.join(_BUILT_S)
-        self._builder.close()
-        self._builder.events.close()
+        self._is_over.wait(_BUILT_S)

@@ -18,26 +18,20 @@ Say = Callable[[str], None]
 
 def measure_side(side: str, config: Config, given: Mapping[str, Any], spare: SpareCores, say: Say) -> None:
     """Build, say what it computes on, then do as the lines of the input say until there are no more."""
-    if side == "selector":
-        selector = SelectorGauge(config, given)
-        say(json.dumps(selector.facts))
-        _obey(selector.obey, say)
-        selector.stop()
-        return
-    trainer = TrainerGauge(config, spare)
-    say(json.dumps(trainer.facts))
+    gauge = SelectorGauge(config, given) if side == "selector" else TrainerGauge(config, spare)
+    say(json.dumps(gauge.facts))
+    failures: list[BaseException] = []
 
     def listen() -> None:
         try:
-            _obey(trainer.obey, say)
+            for line in sys.stdin:
+                say(json.dumps(gauge.obey(line.strip())))
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: raised again below
+            failures.append(error)
         finally:
-            trainer.stop()
+            gauge.stop()
 
-    with spare.for_threads():
-        threading.Thread(target=listen, daemon=True).start()
-    trainer.run()
-
-
-def _obey(obey: Callable[[str], dict[str, Any]], say: Say) -> None:
-    for line in sys.stdin:
-        say(json.dumps(obey(line.strip())))
+    threading.Thread(target=listen, daemon=True).start()
+    gauge.run()
+    if failures:
+        raise failures[0]
