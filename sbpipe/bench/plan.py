@@ -83,9 +83,8 @@ def _rows(name: str, settings: tuple[str, ...]) -> list[Row]:
     def planned(of: str, late: str) -> float:
         return statistics.fmean(getattr(getattr(plan, late), of) for plan in plans)
 
-    period_ms = 1e3 * (waited["train_s"] - waited["trainer.evaluate_s"]) / waited["steps"]
     return [
-        *period_rows(name, planned("period_ms", "waiting"), period_ms),
+        *period_rows(name, planned("period_ms", "waiting"), period_ms(waited)),
         *share_rows(name, "idle", planned("idle", "waiting"), waited["trainer.idle_ratio"]),
         *share_rows(name, "filled", planned("fills", "filling"), _late_share(filled)),
         Row("plan", f"{name}: plan takes", max(plan.took_s for plan in plans), "s", at_most=LONGEST_S),
@@ -110,6 +109,11 @@ def share_rows(name: str, what: str, planned: float, ran: float) -> list[Row]:
         Row("plan", f"{name}: {what} that ran", ran, ""),
         Row("plan", f"{name}: {what}, apart, of what ran or of 1/4", apart, "", at_most=WITHIN),
     ]
+
+
+def period_ms(run: dict[str, Any]) -> float:
+    """From step to step: the one evaluation, at the end, comes after the time of training is taken."""
+    return float(1e3 * run["train_s"] / run["steps"])
 
 
 def _late_share(run: dict[str, Any]) -> float:

@@ -16,9 +16,9 @@ from sbpipe.process.forecasting import about_auto, forecasts
 
 HELP = "before you spend: period, idle time, staleness, keep rate and the worth at which it pays"
 DESCRIPTION = """\
-Measures a train step, scoring in each precision, loading, publishing and
-applying, both sides at the same time on the cores or devices that `run` would
-give them, and says what a run will do. Takes less than half a minute.
+Measures a train step, scoring in each precision, loading, publishing, applying,
+leases and messages in a short run of both sides, on the cores or devices that
+`run` would give them, and says what a run will do. Takes less than half a minute.
 Numbers for hardware that is not here replace what would be measured; with
 --step-ms and --score-us nothing is measured at all.
 
@@ -31,6 +31,8 @@ GIVEN = {
     "step_ms": "a train step",
     "load_ms": "loading one train batch, beside the step before",
     "score_us": "loading, scoring and judging one candidate, in microseconds",
+    "lease_ms": "a lease apart from its candidates: read, its answer encoded and sent",
+    "message_ms": "a message from process to process on one host, one way",
     "publish_ms": "what a publish costs the trainer",
     "apply_ms": "what new weights cost a selector",
     "transfer_ms": "the bytes of a snapshot over the line between hosts; or --link-gbps",
@@ -41,7 +43,8 @@ GIVEN = {
     "efficiency": "of data-parallel training (0.9)",
 }
 
-_SCORING = ("score_us", "score_spread", "apply_ms")
+_TRAINING = ("step_ms", "load_ms", "publish_ms", "message_ms", "step_spread")
+_SCORING = ("score_us", "score_spread", "lease_ms", "apply_ms", "transfer_ms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if config is None:
         return 0
     if args.side:
-        return _measure_side(args, config)
+        return _measure_side(args, config, given)
     _check(args, config)
     costs_by_precision, sides = _costs(args, config, given)
     plans = [
@@ -105,13 +108,13 @@ def chosen(costs: Mapping[str, Costs], config: Config) -> str:
     return asked if asked in costs else min(costs, key=lambda name: costs[name].score_us)
 
 
-def _measure_side(args: argparse.Namespace, config: Config) -> int:
+def _measure_side(args: argparse.Namespace, config: Config, given: Mapping[str, Any]) -> int:
     own = config.train if args.side == "trainer" else config.selector
     # Before numpy and torch are imported: their thread pools are made of the cores they find.
-    cores.pin_role(args.side, own.device, own.threads)
+    spare = cores.pin_role(args.side, own.device, own.threads)
     from sbpipe.process.gauging import measure_side
 
-    measure_side(args.side, config, lambda text: print(text, flush=True))
+    measure_side(args.side, config, given, spare, lambda text: print(text, flush=True))
     return 0
 
 
@@ -159,10 +162,10 @@ def _costs(
         return {"given": Costs(**shared, **stated)}, {}
     from sbpipe.process.gauge import measure_both
 
-    sides = measure_both(given, args.seconds)
+    sides = measure_both(given, config, args.seconds)
     trainer, selector = sides["trainer"], sides["selector"]
     stated |= _transfer(args, config, trainer["weights_bytes"])
-    measured = {name: trainer[name] for name in ("step_ms", "load_ms", "publish_ms", "step_spread")}
+    measured = {name: trainer[name] for name in _TRAINING}
     speed = _second_speed(trainer, selector)
     measured |= {} if speed is None else {"second_speed": speed}
     measured |= {

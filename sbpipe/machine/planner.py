@@ -2,25 +2,26 @@
 
 T a train step as the loop takes it, with its share of publishing, and F_S the scoring cost of a candidate,
 both while the other side works too; b the batch, n selectors, A an apply, L the transfer of a snapshot, i the
-sync interval, V loading a batch; t and s what a step and a score take while the other side rests, as a share
-of T and F_S (1 where they share nothing); r the second device's training speed, eta the efficiency of
+sync interval, V loading a batch; O what a lease costs its selector apart from its candidates, l the leases of
+a step, m a message's way; t and s what a step and a score take while the other side rests, as a share of T
+and F_S (1 where they share nothing); r the second device's training speed, eta the efficiency of
 data-parallel training:
 
-    S = b F_S / (keep n) + A / i        what the selectors need for the candidates of one step
-    period P, where a late batch is waited for:
-        S + t (T - S)                   if S < T: for the rest of a step the selectors rest
-        T + s (S - T) + V               else: the loop rests, and what is late is not loaded beside a step
-        and, since every step ends with the later of both, E max(S, T) - max(S, T) if they vary
-    idle = 1 - T / P                    of a loop that rests; T is S + t (T - S) in the first case
-    filled = 1 - T / S                  in the second case, where a late batch is filled: the period is T then
+    S = b F_S / (keep n) + l O / n + A / i      what the selectors need for the candidates of one step
+    T' = S + t (T - S) if S < T, else T         the loop's step: for the rest of it the selectors rest
+    S' = S if S < T, else T + s (S - T)         theirs: for the rest of it the loop rests
+    D = max(0, (W + 2 m + V) / N - S)           what of a lease's way is not covered by others that are out
+    period P = E max(T', S' + D)                where a late batch is waited for: whichever comes later
+    idle = 1 - T' / P                           of a loop that waits
+    filled = 1 - T / S                          where S > T and a late batch is filled: the period is T then
     staleness, and what is filled on account of leases that are long under way: `sbpipe/machine/line.py`
     plain training takes t T; data-parallel training is (1 + r eta) t times as fast
     break-even worth k* = (1 + r eta) t P / (t T)
 
 What is filled counts as chosen at random: where a share f is, k* - 1 is divided by 1 - f.
 
-"auto" chooses keep = b F_S / (n (0.95 T - A / i)) within the policy's bounds. What it makes of the interval
-is `sync_needs.py`, by which runs decide too.
+"auto" chooses keep = b F_S / (n (0.95 T - A / i) - 2 O) within the policy's bounds. What it makes of the
+interval is `sync_needs.py`, by which runs decide too.
 """
 
 import math
@@ -42,6 +43,8 @@ from sbpipe.machine.sync_needs import (
 
 EFFICIENCY = 0.9
 """Data-parallel training on two devices that are alike, where nobody says otherwise."""
+LEASES = 2
+"""Of a batch whose keep rate follows speed: late ones are filled, and what is leased for them are halves."""
 SMALL, LARGE = 1.1, 3.0
 """A break-even worth that almost any policy has, and one that hardly any has."""
 
@@ -60,6 +63,10 @@ class Costs:
     """Forward, backward, optimizer of one train batch."""
     score_us: float
     """One candidate: loaded, scored and judged by one selector."""
+    lease_ms: float = 0.0
+    """A lease apart from its candidates: read, its answer encoded and sent, its event written."""
+    message_ms: float = 0.0
+    """A message's way from process to process, latency apart: both sides' threads have to wake."""
     load_ms: float = 0.0
     """The trainer loads and augments one train batch, beside the step before."""
     publish_ms: float = 0.0
@@ -154,29 +161,33 @@ def forecast(
         interval = interval_reached(costs, keep, bounds)
     if keep is None:
         keep = keep_reached(costs, interval, bounds)
+    alike = Credit(costs.batch_size / (keep * costs.selectors), 1.0)
+    credit = alike if lending is None else lending(costs, keep)
     loop_ms = costs.loop_ms + costs.publish_ms / interval
-    selector_ms = scoring_ms(costs, keep) + costs.apply_ms / interval
+    leases = costs.batch_size / (keep * credit.lease)
+    selector_ms = (
+        scoring_ms(costs, keep) + leases * costs.lease_ms / costs.selectors + costs.apply_ms / interval
+    )
     is_late = selector_ms > loop_ms
-    fill_ms = loop_ms if is_late else selector_ms + costs.step_alone * (loop_ms - selector_ms)
-    late_ms = loop_ms + costs.score_alone * (selector_ms - loop_ms) + costs.load_ms
-    busy_ms = loop_ms if is_late else fill_ms
+    busy_ms = loop_ms if is_late else selector_ms + costs.step_alone * (loop_ms - selector_ms)
     spread_ms = math.hypot(costs.step_spread * loop_ms, costs.score_spread * selector_ms)
-    period_ms = (late_ms if is_late else fill_ms) + wait_for_later_ms(selector_ms - loop_ms, spread_ms)
+    work_ms = credit.lease * costs.score_us / 1e3 + costs.lease_ms + costs.apply_ms / interval
+    way_ms = 2 * (costs.latency_ms + costs.message_ms)
+    # Who waits gets what is out in as long as it is under way, and loaded.
+    exposed_ms = max(0.0, (way_ms + work_ms + costs.load_ms) / credit.batches - selector_ms)
+    alone_ms = costs.score_alone * (selector_ms - loop_ms) if is_late else selector_ms - loop_ms
+    ready_ms = loop_ms + alone_ms + exposed_ms
+    period_ms = max(busy_ms, ready_ms) + wait_for_later_ms(ready_ms - busy_ms, spread_ms)
     found = Passage(1.0 if not is_late else loop_ms / selector_ms, loop_ms, 0.0, 0.0)
-    credit = Credit(costs.batch_size / keep, 1.0)
     if lending is not None:
-        credit = lending(costs, keep)
-        work_ms = credit.lease * costs.score_us / 1e3 + costs.apply_ms / interval
         found = passage(
             step_ms=loop_ms,
             selector_ms=selector_ms,
-            work_ms=work_ms,
+            work_ms=work_ms + 2 * costs.message_ms,
             credit=credit,
             line=costs.line,
             spread_ms=spread_ms,
         )
-        # Who waits gets what is out in as long as it is under way.
-        period_ms = max(period_ms, (2 * costs.latency_ms + work_ms) / credit.batches)
     r = costs.second_speed
     return Forecast(
         keep=keep,
@@ -185,7 +196,7 @@ def forecast(
         selector_ms=selector_ms,
         period_ms=period_ms,
         idle=1.0 - busy_ms / period_ms,
-        fill_ms=fill_ms,
+        fill_ms=busy_ms,
         fills=filled(found, costs.line),
         staleness=staleness(found, step_ms=loop_ms, interval=interval, line=costs.line),
         batches_out=credit.batches,
@@ -202,7 +213,8 @@ def scoring_ms(costs: Costs, keep: float) -> float:
 
 def keep_reached(costs: Costs, interval: int, bounds: Bounds = (0.0, 1.0)) -> float:
     """The keep rate that "auto" settles at: as many candidates as are scored in a step's time."""
-    spare_ms = BUSY * costs.loop_ms - costs.apply_ms / interval
+    leases_ms = LEASES * costs.lease_ms / costs.selectors
+    spare_ms = BUSY * costs.loop_ms - costs.apply_ms / interval - leases_ms
     least, most = bounds
     return min(most, max(least, scoring_ms(costs, 1.0) / spare_ms)) if spare_ms > 0.0 else most
 

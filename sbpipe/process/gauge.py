@@ -1,110 +1,136 @@
-"""Measures both sides of a pipeline at the same time, each in a process pinned as `run` pins it. No torch.
+"""Measures what a plan needs: a short run of both roles, pinned and linked as `run` has them. No torch.
 
-At the same time, because they share memory bandwidth and perhaps a core's execution units: either side alone
-would look faster than it is in a run. Then each alone for a while, because in a run one of them rests for a
-part of every step.
+A run, and no imitation of one: its loader and dispatcher wake on the selector's core, its leases and answers
+are encoded and sent, its steps are steered and told. What it costs is read from its events. Late batches are
+filled in it, so that both sides always work; then each works alone for a while, because in a run one of them
+rests for a part of every step.
 """
 
-import contextlib
 import json
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from typing import IO, Any
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from sbpipe.errors import SbpipeError
-from sbpipe.process import assignments
-from sbpipe.process.child import SAYS, role_command
+from sbpipe.config import Config
+from sbpipe.process.gauge_samples import Window, selector_costs, trainer_costs
+from sbpipe.process.gauge_side import LINK, REST, SCORE, WORK, GaugeFailed, Side
+from sbpipe.runs.directory import SELECTOR_EVENTS, TRAINER_EVENTS
 
 SIDES = ("trainer", "selector")
-READY, MEASURE, AGAIN, REST = "ready", "measure", "again", "rest"
-"""What sides say when they are built, and what they are told."""
 _DEADLINE_S = 180.0
 """Far beyond what measuring takes: only a side that hangs is that late."""
+_LEAST = 3
+"""Steps, and leases, that are waited for."""
+_LOOK_S = 0.05
+_WARM = 0.2
+"""Share of a stretch that goes by before it counts: leases find their length, steps their pace."""
+_BOTH, _ALONE, _OTHER = 0.45, 0.15, 0.1
+"""Shares of the time: both sides at work in fp32, one of them alone, each other precision."""
+_FIRST = "fp32"
+_HOPELESS = 4.0
+"""How many times as slow as fp32 a precision is only imitated, and not worth a row."""
 
 
-class GaugeFailed(SbpipeError):
-    """A side could not be measured; what it said last is the reason."""
-
-
-def measure_both(settings: Mapping[str, Any], seconds: float) -> dict[str, dict[str, Any]]:
+def measure_both(given: Mapping[str, Any], config: Config, seconds: float) -> dict[str, dict[str, Any]]:
     """What each side found, by its name."""
-    with tempfile.TemporaryFile("w+") as log:
-        sides = {side: _start(side, settings, log) for side in SIDES}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        settings = {**given, **_as_a_run(config), "link.connect": folder}
+        sides = {side: Side(side, settings, log) for side in SIDES}
         # A hang must end somewhere, and reading a line has no deadline of its own.
         watchdog = threading.Timer(_DEADLINE_S, _kill, [list(sides.values())])
         watchdog.start()
         try:
-            for process in sides.values():
-                _line_of(process, log)
-            found = _ask(sides, f"{MEASURE} {seconds}", log)
-            for side, other in (SIDES, reversed(SIDES)):
-                _ask({other: sides[other]}, REST, log)
-                found[side]["alone"] = _ask({side: sides[side]}, f"{AGAIN} {seconds / 4}", log)[side]
-            return found
+            return _Gauge(sides["trainer"], sides["selector"], Path(folder), seconds).measure()
         finally:
             watchdog.cancel()
-            for process in sides.values():
-                _stop(process)
+            for side in sides.values():
+                side.stop()
 
 
-def _ask(sides: Mapping[str, "subprocess.Popen[str]"], order: str, log: IO[str]) -> dict[str, Any]:
-    """Tell some sides what to do, all before the first answers; what each answers."""
-    for process in sides.values():
-        assert process.stdin is not None
-        # The answer of one that has ended is missing, and says so.
-        with contextlib.suppress(OSError):
-            process.stdin.write(f"{order}\n")
-            process.stdin.flush()
-    answers = {side: _line_of(process, log).strip() for side, process in sides.items()}
-    return {side: json.loads(text) if text != REST else {} for side, text in answers.items()}
+def _as_a_run(config: Config) -> dict[str, Any]:
+    """The settings of a run without an end, a test or a checkpoint, in which nobody waits."""
+    is_tcp = config.link.bind.startswith("tcp:")
+    return {
+        "mode": "pipelined",
+        "selection.late": "fill",
+        "selection.keep": config.selection.keep_rate,
+        "train.steps": 0,
+        "train.seconds": 1e6,
+        "train.ranks": 1,
+        "eval.every": 0.0,
+        "checkpoint.every": 0,
+        # A port of its own: that of the settings may be in use.
+        "link.bind": "tcp://127.0.0.1:0" if is_tcp else "auto",
+        "link.keys": "",
+    }
 
 
-def _start(side: str, settings: Mapping[str, Any], log: IO[str]) -> "subprocess.Popen[str]":
-    command = role_command("plan", *assignments(settings), "--side", side)
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        bufsize=1,
-        # As the roles of a run: a busy machine shares its cores between sessions first.
-        start_new_session=True,
-    )
+class _Gauge:
+    """Leads both sides through what is to be measured."""
+
+    def __init__(self, trainer: Side, selector: Side, folder: Path, seconds: float) -> None:
+        self._trainer, self._selector = trainer, selector
+        self._folder, self._seconds = folder, seconds
+
+    def measure(self) -> dict[str, dict[str, Any]]:
+        """What each side found, by its name."""
+        trainer, selector = self._trainer.hear(), self._selector.hear()
+        others = [name for name in selector.pop("precisions") if name != _FIRST]
+        trainer |= self._selector.ask(LINK)
+        if reason := self._selector.ask(f"{SCORE} {_FIRST}").get("reason"):
+            raise GaugeFailed(f"cannot be measured: {reason}")
+        both = self._stretch(_BOTH, lambda within: self._has_steps(within) and self._has_leases(within))
+        self._trainer.ask(REST)
+        alone = self._stretch(_ALONE, self._has_leases)
+        first, selector_alone = self._scoring(_FIRST, both), self._scoring(_FIRST, alone)
+        assert first is not None, "waited for"
+        rows = {_FIRST: first}
+        self._selector.ask(REST)
+        self._trainer.ask(WORK)
+        alone = self._stretch(_ALONE, self._has_steps)
+        trainer |= self._training(both) | {"alone": self._training(alone)}
+        for name in others:
+            if self._selector.ask(f"{SCORE} {name}")["precision"] == name:
+                found = self._scoring(name, self._stretch(_OTHER))
+                # One whose lease outlasts the stretch is as slow as that.
+                if found is not None and found["score_us"] < _HOPELESS * first["score_us"]:
+                    rows[name] = found
+        return {"trainer": trainer, "selector": selector | {"precisions": rows, "alone": selector_alone}}
+
+    def _stretch(self, share: float, is_enough: Callable[[Window], bool] = lambda within: True) -> Window:
+        """Wait while the sides do as they were told: for this share of the time, and until it is enough."""
+        time.sleep(_WARM * share * self._seconds)
+        begin = time.perf_counter()
+        time.sleep(share * self._seconds)
+        while not is_enough(within := Window(begin, time.perf_counter())):
+            if within.end - begin > _DEADLINE_S:
+                raise GaugeFailed(f"cannot be measured: too few steps or leases in {_DEADLINE_S:.0f} s")
+            time.sleep(_LOOK_S)
+        return within
+
+    def _has_steps(self, within: Window) -> bool:
+        return bool(self._training(within)["steps"] >= _LEAST)
+
+    def _has_leases(self, within: Window) -> bool:
+        found = self._scoring(_FIRST, within)
+        return found is not None and found["leases"] >= _LEAST
+
+    def _training(self, within: Window) -> dict[str, Any]:
+        return trainer_costs(_events_in(self._folder / TRAINER_EVENTS), within)
+
+    def _scoring(self, precision: str, within: Window) -> dict[str, Any] | None:
+        events = _events_in(self._folder / SELECTOR_EVENTS.format(f"plan-{precision}"))
+        return selector_costs(events, within)
 
 
-def _line_of(process: "subprocess.Popen[str]", log: IO[str]) -> str:
-    """The next line that a side says."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if line:
-        return line
-    process.wait()
-    log.seek(0)
-    said = [text.strip() for text in log.read().splitlines() if text.strip()]
-    named = [text for text in said if text.startswith(SAYS)]
-    reason = (named or said or ["it ended without a message"])[-1].removeprefix(SAYS)
-    error = GaugeFailed(f"cannot be measured: {reason}")
-    # A mistake in the settings is the user's here as it is in a run.
-    error.exit_code = process.returncode if process.returncode in (2, 3) else 1
-    sys.stderr.write("\n".join(said[-12:]) + "\n" if not named else "")
-    raise error
+def _events_in(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that is still being written."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _kill(processes: list["subprocess.Popen[str]"]) -> None:
-    for process in processes:
-        process.kill()
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    # Closed input is the word to stop; a side in the middle of a long step is not waited for.
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    process.terminate()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+def _kill(sides: list[Side]) -> None:
+    for side in sides:
+        side.process.kill()

@@ -1,96 +1,120 @@
-"""The trainer's side of a pipeline, measured: steps, loading and publishing as the loop has them."""
+"""The trainer's side of a short run: its own loop, engine and threads, with a step that can be told to rest.
 
+It leaves a run's events and says what it computes on. It must not know what they are read for.
+"""
+
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sbpipe.config import Config
-from sbpipe.data import Data
+from sbpipe.link.opening import Listener
 from sbpipe.machine import devices
-from sbpipe.process.gauge_samples import LEAST_STEPS, Costs, for_a_while, mean_ms, spread, synchronise
-from sbpipe.runs.spans import Spans
-from sbpipe.trainer.setup import Setup, prepare
-from sbpipe.weights.publisher import PartPublisher
+from sbpipe.machine.cores import SpareCores
+from sbpipe.process.gauge_side import REST, WORK
+from sbpipe.records import RunEnd
+from sbpipe.runs.directory import TRAINER_EVENTS
+from sbpipe.runs.events import EventLog
+from sbpipe.trainer.loop import Loop
+from sbpipe.trainer.ranks.lead import engine_of
+from sbpipe.trainer.record.telemetry import Telemetry
+from sbpipe.trainer.setup import prepare
+from sbpipe.trainer.step import TrainStep
+
+
+class RestingStep(TrainStep):
+    """A train step that, while it rests, only takes as long as one."""
+
+    rests = False
+    """Whether it does; told by another thread."""
+    _began: float | None = None
+    _took_s = 0.0
+    _last: torch.Tensor | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on a batch, or let so much time go by."""
+        now = time.perf_counter()
+        if self.rests and self._last is not None:
+            time.sleep(self._took_s)
+            self._began = None
+            return self._last
+        if self._began is not None:
+            self._took_s = now - self._began
+        self._began = now
+        self._last = super().__call__(*args, **kwargs)
+        return self._last
 
 
 class TrainerGauge:
-    """Trains as the loop does: the next batch is loaded in a thread while one trains, then a publish."""
+    """Trains until it is stopped, and does meanwhile as it is told."""
 
-    def __init__(self, config: Config) -> None:
-        self._setup: Setup = prepare(config)
-        self._slots = self._setup.slots()
-        self._publisher = PartPublisher(
-            self._setup.train_step.model,
-            self._setup.manifest,
-            self._slots,
-            Spans(),
-            lambda part, version, is_late: None,
+    def __init__(self, config: Config, spare: SpareCores) -> None:
+        """Threads beside the loop are on the `spare` cores, as in a run."""
+        folder = Path(config.link.connect)
+        self._spare = spare
+        self._setup = setup = prepare(config, make_step=RestingStep.alone)
+        setup.data.refuse_trees("sbpipe plan")
+        with spare.for_threads():
+            self._listener = Listener(config.link)
+        port = self._listener.port
+        self._events = EventLog(folder / TRAINER_EVENTS, "trainer")
+        self._engine = engine_of(setup, None, port, setup.slots(port.session), self._events)
+        self._loop = Loop(
+            config,
+            self._engine,
+            setup.train_step,
+            Telemetry(
+                self._events,
+                setup.spans,
+                self._engine,
+                process_began=time.perf_counter(),
+                messages_are_beside=bool(spare) or setup.device.type != "cpu",
+            ),
+            setup.spans,
+            evaluate=lambda: None,
+            save=lambda step: None,
+            must_save=lambda: False,
+            doing=lambda what: None,
+            is_stopped=threading.Event(),
         )
-        self._load_s: list[float] = []
-        self._step_s: list[float] = []
-        self._publish_s: list[float] = []
-        self._period_s: list[float] = []
-        self._batches = _batches_of(self._setup.data, config.train.batch_size)
-        self._loader = ThreadPoolExecutor(1)
-        # Last: from here on the loader's thread uses what stands above.
-        self._next = self._loader.submit(self._load)
-        self.work()
+        self._listener.announce(folder)
 
-    def measure(self, seconds: float) -> Costs:
-        """Costs of the trainer's side, in milliseconds."""
-        for times in (self._load_s, self._step_s, self._publish_s, self._period_s):
-            times.clear()
-        for _ in for_a_while(seconds, LEAST_STEPS):
-            self.work()
-        device, period_ms = self._setup.device, mean_ms(self._period_s)
-        publish_ms = mean_ms(self._publish_s)
-        # What else the loop takes is the loading that did not overlap.
-        beside_ms = max(0.0, period_ms - publish_ms - mean_ms(self._step_s))
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a plan says of this side beside its costs."""
+        device = self._setup.device
         return {
             "device": devices.describe(device),
             "kind": device.type,
             "threads": torch.get_num_threads(),
-            "batch_size": self._setup.config.train.batch_size,
-            "step_ms": mean_ms(self._step_s) + beside_ms,
-            "load_ms": mean_ms(self._load_s),
-            "publish_ms": publish_ms,
             "weights_bytes": self._setup.manifest.num_bytes,
-            "step_spread": spread(self._period_s),
-            "steps": len(self._step_s),
         }
 
-    def again(self, seconds: float) -> Costs:
-        """The same, while the other side rests."""
-        return self.measure(seconds)
+    def run(self) -> None:
+        """Train until `stop`; in the main thread, as in a run."""
+        try:
+            self._engine.begin()
+            with self._spare.for_threads():
+                self._engine.start()
+            self._loop.run(0)
+            self._engine.stop(RunEnd.STOPPED)
+        finally:
+            self._listener.withdraw()
+            self._engine.close()
+            self._setup.data.close()
+            self._events.close()
 
-    def work(self) -> None:
-        """One step."""
-        begin = time.perf_counter()
-        inputs, targets = self._next.result()
-        self._next = self._loader.submit(self._load)
-        loaded = time.perf_counter()
-        self._setup.train_step(len(self._step_s), 0.5, inputs, targets)
-        synchronise(self._setup.device)
-        stepped = time.perf_counter()
-        self._publisher.publish(len(self._publish_s) + 1)
-        end = time.perf_counter()
-        self._step_s.append(stepped - loaded)
-        self._publish_s.append(end - stepped)
-        self._period_s.append(end - begin)
+    def obey(self, order: str) -> dict[str, Any]:
+        """From another thread: train, or let the time of each step go by."""
+        step = self._setup.train_step
+        assert isinstance(step, RestingStep), "made by this gauge"
+        assert order in (WORK, REST), order
+        step.rests = order == REST
+        return {}
 
-    def _load(self) -> tuple[torch.Tensor, torch.Tensor]:
-        begin = time.perf_counter()
-        batch = self._setup.data.train.batch(next(self._batches), 0)
-        self._load_s.append(time.perf_counter() - begin)
-        return batch
-
-
-def _batches_of(data: Data, batch_size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Ids of batches from all over the data set, without end: neighbours would be cached."""
-    rng = np.random.default_rng(0)
-    while True:
-        yield rng.integers(0, data.train.num_examples, batch_size)
+    def stop(self) -> None:
+        """From another thread: end after this step."""
+        self._loop.is_stopped.set()

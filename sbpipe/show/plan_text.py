@@ -31,14 +31,26 @@ def _cost_table(costs: Costs, sides: Mapping[str, Any]) -> Table:
         ["load a train batch", f"{costs.load_ms:.3g} ms", "beside the step before"],
         ["publish", f"{costs.publish_ms:.3g} ms", "what a snapshot costs the trainer"],
         ["score", f"{costs.score_us:.0f} µs", f"one candidate: loaded, scored, judged{score_alone}"],
+        ["lease", f"{costs.lease_ms:.3g} ms", "read, answered and written down, apart from its candidates"],
+        ["message", f"{costs.message_ms:.3g} ms", "from one process to the other on this host, one way"],
         ["apply", f"{costs.apply_ms:.3g} ms", "new weights, by a selector"],
-        ["transfer", f"{costs.transfer_ms:.3g} ms", "of a snapshot; 0 in shared memory"],
-        ["latency", f"{costs.latency_ms:.3g} ms", "of a message between hosts, one way; 0 on one host"],
+        ["transfer", f"{costs.transfer_ms:.3g} ms", f"of a snapshot over the wire{_rate(costs, sides)}"],
+        [
+            "latency",
+            f"{costs.latency_ms:.3g} ms",
+            "of the line between hosts, one way, on top of that; 0 on one host",
+        ],
         ["second device", number(costs.second_speed), "train steps per train step of the first"],
     ]
     where = [f"{side}: {found['device']}" for side, found in sides.items()]
     title = f"costs, measured at the same time ({', '.join(where)})" if sides else "costs, as given"
     return Table(title, ["what", "costs", ""], rows)
+
+
+def _rate(costs: Costs, sides: Mapping[str, Any]) -> str:
+    if not costs.transfer_ms:
+        return "; 0 in shared memory"
+    return f", {sides['trainer']['weights_bytes'] / costs.transfer_ms / 1e3:.3g} MB/s" if sides else ""
 
 
 def _plan_table(plans: Plans, chosen: str, about_auto: str) -> Table:

@@ -6,6 +6,7 @@ import pytest
 
 from sbpipe.cli import build_parser
 from sbpipe.commands import plan
+from sbpipe.config import resolve
 from sbpipe.errors import ConfigError, SbpipeError
 from sbpipe.process.gauge import measure_both
 
@@ -73,11 +74,22 @@ def test_a_policy_that_scores_nothing_has_no_pipeline() -> None:
         plan.run(build_parser().parse_args(["plan", "--policy", "random"]))
 
 
-def test_both_sides_are_measured_at_once() -> None:
-    sides = measure_both(TINY, 0.3)
+def test_both_sides_are_measured_at_once_over_the_runs_own_link() -> None:
+    sides = measure_both(TINY, resolve(TINY), 0.3)
     assert sides["trainer"]["steps"] >= 3
     assert sides["trainer"]["step_ms"] > 0
-    assert sides["selector"]["precisions"]["fp32"]["score_us"] > 0
+    assert sides["trainer"]["message_ms"] > 0
+    assert sides["trainer"]["alone"]["steps"] > 0
+    scoring = sides["selector"]["precisions"]["fp32"]
+    assert scoring["score_us"] > 0
+    assert scoring["lease_ms"] > 0, "a lease is read, answered over the link and written down"
+    assert scoring["transfer_ms"] == 0.0, "weights come through shared memory"
+
+
+def test_weights_that_are_pulled_say_how_long_that_takes() -> None:
+    pulled = TINY | {"sync.shared_memory": False, "link.bind": "tcp://127.0.0.1:0"}
+    sides = measure_both(pulled, resolve(pulled), 0.3)
+    assert sides["selector"]["precisions"]["fp32"]["transfer_ms"] > 0
 
 
 def test_what_is_not_given_is_measured_here_and_forecast(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,5 +100,7 @@ def test_what_is_not_given_is_measured_here_and_forecast(capsys: pytest.CaptureF
 
 
 def test_a_side_that_cannot_be_built_says_why() -> None:
+    nowhere = TINY | {"data.name": "nowhere"}
+    config = resolve(nowhere)
     with pytest.raises(SbpipeError, match="there is no such data set"):
-        measure_both(TINY | {"data.name": "nowhere"}, 0.3)
+        measure_both(nowhere, config, 0.3)

@@ -54,6 +54,10 @@ def test_keep_auto_is_what_is_scored_in_a_step() -> None:
     assert forecast(FAST, keep=None, interval=1).idle == 0.0
 
 
+def test_keep_auto_leaves_time_for_what_leases_cost() -> None:
+    assert keep_reached(replace(FAST, lease_ms=5.0), 1) == pytest.approx(20 / 85), "two for each batch"
+
+
 @given(score_us=st.floats(1.0, 800.0), apply_ms=st.floats(0.0, 20.0), interval=st.integers(1, 16))
 def test_with_keep_auto_nobody_waits_unless_nothing_is_left_to_choose(
     score_us: float, apply_ms: float, interval: int
@@ -100,7 +104,9 @@ def test_staleness_grows_with_the_interval_and_the_transfer() -> None:
 
 
 def test_loading_that_takes_longer_than_a_step_is_the_period() -> None:
-    assert forecast(replace(FAST, load_ms=300.0), keep=0.25, interval=1).period_ms == 300.0
+    plan = forecast(replace(FAST, load_ms=300.0), keep=0.25, interval=1)
+    assert plan.fill_ms == 300.0
+    assert plan.period_ms == pytest.approx(380.0), "who waits loads what was selected since the step began"
 
 
 def test_a_side_is_faster_while_the_other_rests() -> None:
@@ -121,6 +127,24 @@ def test_where_both_sides_vary_every_step_waits_for_the_later_one() -> None:
     assert varied.idle == pytest.approx(1 - 100 / varied.period_ms)
     far = forecast(replace(FAST, score_us=25.0, step_spread=0.1), keep=0.25, interval=1)
     assert far.idle == pytest.approx(0.0, abs=1e-6), "a selector that is ten times as fast is never late"
+
+
+def test_a_lease_costs_more_than_its_candidates() -> None:
+    costs = replace(SLOW, lease_ms=6.0)
+    whole = forecast(costs, keep=0.25, interval=1, lending=lambda costs, keep: Credit(400, 1.0))
+    assert whole.selector_ms == pytest.approx(406.0)
+    assert whole.period_ms == pytest.approx(406.0)
+    halves = forecast(costs, keep=0.25, interval=1, lending=lambda costs, keep: Credit(200, 1.5))
+    assert halves.selector_ms == pytest.approx(412.0), "two leases for a batch"
+    assert halves.fills > forecast(SLOW, keep=0.25, interval=1).fills
+
+
+def test_who_waits_waits_for_messages_too_unless_more_is_out() -> None:
+    costs = replace(SLOW, message_ms=5.0)
+    assert forecast(costs, keep=0.25, interval=1).period_ms == pytest.approx(410.0)
+    two = forecast(costs, keep=0.25, interval=1, lending=lambda costs, keep: Credit(400, 2.0))
+    assert two.period_ms == pytest.approx(400.0)
+    assert forecast(replace(FAST, message_ms=5.0), keep=0.25, interval=1).period_ms == 100.0
 
 
 def test_a_batch_that_is_late_is_not_loaded_beside_a_step() -> None:
