@@ -97,8 +97,7 @@ class TrainerGauge:
         """Train until `stop`; in the main thread, as in a run."""
         try:
             self._engine.begin()
-            with self._spare.for_threads():
-                self._engine.start()
+            self._engine.start(self._spare)
             self._loop.run(0)
             self._engine.stop(RunEnd.STOPPED)
         finally:
