@@ -498,7 +498,7 @@ def test_a_run_that_swings_says_so_in_the_terminal_and_names_the_knob(run_path: 
         "data__examples": 4000,
     }
     done = sbpipe(
-        "run", "--run-dir", str(run_path), *settings(**changes, train__steps=200, train__batch_size=128)
+        "run", "--run-dir", str(run_path), *settings(**changes, train__steps=180, train__batch_size=64)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = [line for line in done.stdout.splitlines() if "the loop swings" in line]
