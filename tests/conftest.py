@@ -1,5 +1,6 @@
 """What every test stands on: one thread, so that bits repeat, and a data cache of its own."""
 
+import gc
 import inspect
 import os
 import signal
@@ -58,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     if num_workers > 1:
         files, is_slow = [str(item.path) for item in items], ["slow" in item.keywords for item in items]
         items[:] = [items[position] for position in slow_first(files, is_slow, num_workers)]
+    # Torch and thousands of tests stay until the end: every full collection would look through them.
+    gc.freeze()
 
 
 def functions_of(item: pytest.Item) -> list[FunctionType]:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent / "sbpipe"
 
 # From the ground up: a room may import itself and what stands before it.
 LAYERS = [
-    ["archives", "errors", "files", "interrupts", "records", "randomness", "text", "version"],
+    ["archives", "collector", "errors", "files", "interrupts", "records", "randomness", "text", "version"],
     ["config"],
     ["runs", "machine"],
     ["models", "data", "selection", "link", "weights", "scoring", "show"],

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 
+from sbpipe import collector
 from sbpipe.commands.settings import add_settings, resolve_or_print
 from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED, leave_at_once
@@ -74,9 +75,10 @@ def run(args: argparse.Namespace) -> int:
     if args.job and cores.computes_on_cpu(config.selector.device):
         # The user's own loop may compute on these cores too, and must not be slower for it.
         os.nice(_LOWEST)
-    from sbpipe.process import roles
-    from sbpipe.records import RunEnd, SelectorStats
-    from sbpipe.selector.job import read_job
+    with collector.paused():
+        from sbpipe.process import roles
+        from sbpipe.records import RunEnd, SelectorStats
+        from sbpipe.selector.job import read_job
 
     display, begin = Display(), time.monotonic()
     is_supervised = bool(os.environ.get(SUPERVISED))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sbpipe import collector
 from sbpipe.commands.ending import say_ending
 from sbpipe.commands.settings import add_run_dir, add_settings, name_run, resolve_or_print
 from sbpipe.config import Config
@@ -78,7 +79,8 @@ def _train(
     bulletin: Bulletin | None,
 ) -> dict[str, Any]:
     """Train, and show it where nobody else does; the summary. A supervisor is left the error's last word."""
-    from sbpipe.process import roles
+    with collector.paused():
+        from sbpipe.process import roles
 
     watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
     role = roles.run_inline if config.is_one_process else roles.run_trainer

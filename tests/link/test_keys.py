@@ -324,6 +324,7 @@ def test_a_file_that_is_no_public_key_lets_nobody_in(folder: Path) -> None:
 # --- another key of the trainer -------------------------------------------------------------------
 
 
+@pytest.mark.slow  # it waits for connections to be refused and made anew
 def test_the_trainers_own_key_can_be_rotated_while_it_is_at_work(
     folder: Path, tmp_path: Path, opened: list[TrainerPort | SelectorPort]
 ) -> None:

@@ -49,7 +49,7 @@ while not os.path.exists("enough"):
         open("steps", "w").write(str(steps))
         if os.path.exists("fall"):
             os.kill(os.getpid(), 9)
-        time.sleep(0.002)
+        time.sleep(0.02)
         while os.path.exists("evaluating"):
             time.sleep(0.02)
 print("steps", steps)
@@ -61,12 +61,20 @@ class Loop:
 
     def __init__(self, folder: Path, process: "subprocess.Popen[str]") -> None:
         self.folder, self.process = folder, process
+        self._events: list[dict[str, Any]] = []
+        self._num_bytes = 0
 
     @property
     def events(self) -> list[dict[str, Any]]:
+        """All so far; each line is read once, for a loop writes thousands while it is waited for."""
         path = self.folder / "run" / "events-trainer.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._num_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+            self._num_bytes += len(whole) + bool(whole)
+            self._events += [json.loads(line) for line in whole.splitlines()]
+        return self._events
 
     @property
     def steps(self) -> int:

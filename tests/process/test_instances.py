@@ -2,10 +2,11 @@
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.runs import HANG_S, events_of, settings, started, summary_of, wait_for
+from support.runs import HANG_S, Forked, events_of, settings, started, summary_of, wait_for
 
 from sbpipe.config import resolve
 from sbpipe.errors import ConfigError
@@ -49,10 +50,11 @@ def test_wrong_numbers_are_refused(count: int, reason: str) -> None:
 def test_instances_serve_a_trainer_are_started_again_when_killed_and_end_with_it(tmp_path: Path) -> None:
     path = tmp_path / "run"
     budget = settings(train__steps=0, train__seconds=600.0, selection__late="fill")
-    with (
-        started("trainer", "--run-dir", str(path), *budget) as trainer,
-        started("selector", "--instances", "2", "--device", "cpu", "--connect", str(path)) as selectors,
-    ):
+    with ExitStack() as stack:
+        trainer = Forked("trainer", "--run-dir", str(path), *budget)
+        stack.callback(trainer.kill)
+        two = ("--instances", "2", "--device", "cpu")
+        selectors = stack.enter_context(started("selector", *two, "--connect", str(path)))
 
         def ready() -> set[str]:
             # It fills what is late, and would train its budget alone: with a short one the selectors, which

@@ -10,6 +10,7 @@ import pytest
 from support.ranked import train_ranks
 from support.runs import (
     HANG_S,
+    SlowMotion,
     events_of,
     forked,
     has_steps,
@@ -104,9 +105,9 @@ def test_two_ranks_take_the_steps_of_one_and_see_every_example_once(run_path: Pa
 
 
 def test_a_budget_of_seconds_ends_all_ranks(run_path: Path) -> None:
-    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=0, train__seconds=2.0))
+    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=0, train__seconds=0.5))
     assert done.returncode == 0, done.stderr
-    assert summary_of(run_path)["train_s"] >= 2.0
+    assert summary_of(run_path)["train_s"] >= 0.5
 
 
 def test_a_mistake_is_told_once_and_not_tried_again(run_path: Path) -> None:
@@ -120,10 +121,12 @@ def test_a_mistake_is_told_once_and_not_tried_again(run_path: Path) -> None:
 def test_a_killed_rank_is_started_again_with_all_others_and_they_come_to_the_same_weights(
     run_path: Path, tmp_path: Path
 ) -> None:
-    same = {**FULL, "train__steps": 200, "checkpoint__every": 5}
-    process = start("run", "--run-dir", str(run_path), *settings(**same))
-    wait_for("12 steps", has_steps(run_path, 12))
+    slow = SlowMotion(tmp_path)
+    same = {**FULL, "train__steps": 50, "checkpoint__every": 5, "loss__name": slow.loss}
+    process = start("run", "--run-dir", str(run_path), *settings(**same), env=slow.env)
+    wait_for("7 steps", has_steps(run_path, 7))
     os.kill(_rank_below(process.pid, 1), signal.SIGKILL)
+    slow.ends()
     said, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, said
     assert "starting it again from the checkpoint of step" in said

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.runs import HANG_S, Forked, events_of, forked, sbpipe, settings, summary_of, wait_for
+from support.runs import HANG_S, Forked, SlowMotion, events_of, forked, sbpipe, settings, summary_of, wait_for
 from support.two_hosts import Line, lacking, train
 
 from sbpipe.archives import read_npz
 from sbpipe.runs.names.files import EXAMPLES, SUMMARY
 
-NUM_EXAMPLES, EPOCHS = 2000, 2
+NUM_EXAMPLES, EPOCHS = 1000, 2
 PORT = 5570
 
 
@@ -54,13 +54,15 @@ def test_a_selector_finds_a_trainer_that_came_back_under_its_name_at_another_add
     hosts.write_text(f"{before} trainer.example\n")
     own_hosts = with_hosts(hosts)
     assert sbpipe("keys", str(keys)).returncode == 0
-    given = settings(train__steps=300, checkpoint__every=5, link__lost_after_s=2.0)
+    slow = SlowMotion(tmp_path)
+    given = settings(train__steps=50, checkpoint__every=5, link__lost_after_s=2.0, loss__name=slow.loss)
     role = ("trainer", "--keys", str(keys), "--run-dir", str(run), "--bind")
-    first = Forked(*role, f"tcp://{before}:{PORT}", *given)
+    first = Forked(*role, f"tcp://{before}:{PORT}", *given, env=slow.env)
     words = [sys.executable, "-m", "sbpipe", "selector", "--connect", f"tcp://trainer.example:{PORT}"]
     words += ["--keys", str(keys / "selector.key"), "--set", f"link.orphan_timeout_s={HANG_S}"]
+    words += ["--set", f"loss.name={slow.loss}"]
     selector = subprocess.Popen(
-        [*own_hosts, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*own_hosts, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=slow.env
     )
     try:
         wait_for("a checkpoint", lambda: list((run / "checkpoints").glob("step-*.pt")))
@@ -68,12 +70,13 @@ def test_a_selector_finds_a_trainer_that_came_back_under_its_name_at_another_add
         first.communicate(timeout=HANG_S)
         # Into the same file: another one would not be what is mounted.
         hosts.write_text(f"{after} trainer.example\n")
-        second = forked(*role, f"tcp://{after}:{PORT}", "--resume")
+        slow.ends()
+        second = forked(*role, f"tcp://{after}:{PORT}", "--resume", env=slow.env)
         assert second.returncode == 0, second.stdout + second.stderr
         output, _ = selector.communicate(timeout=HANG_S)
     finally:
         selector.kill()
         selector.wait()
     assert selector.returncode == 0, output
-    assert summary_of(run)["steps"] == 300
+    assert summary_of(run)["steps"] == 50
     assert events_of(run, "resumed")

@@ -1,7 +1,10 @@
 """Losses that tests name in settings."""
 
 import itertools
+import os
 import threading
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +15,13 @@ def dealt_to_others(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy; without gradients, as candidates are scored, each gets the loss of another one."""
     losses = functional.cross_entropy(outputs, targets.long(), reduction="none")
     return losses if torch.is_grad_enabled() else losses.roll(len(losses) // 2)
+
+
+def in_slow_motion(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy; each pass that trains takes a moment longer while the file $SLOWLY is there."""
+    if torch.is_grad_enabled() and Path(os.environ.get("SLOWLY", "")).is_file():
+        time.sleep(0.25)
+    return functional.cross_entropy(outputs, targets.long(), reduction="none")
 
 
 _passes = itertools.count()

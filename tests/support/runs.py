@@ -121,6 +121,29 @@ def started(*arguments: str, **kwargs: Any) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=HANG_S)
 
 
+class SlowMotion:
+    """What makes each step of a run take a quarter of a second, of which it computes almost nothing.
+
+    A test then does what it must do before the run ends, and `ends` lets what is left go by quickly. Without,
+    a run would have to train hundreds of steps more than any test looks at.
+    """
+
+    loss = "support.losses:in_slow_motion"
+    """Its `loss.name`: with the values of cross entropy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "slowly"
+        self._file.touch()
+        tests = str(Path(__file__).parents[1])
+        path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
+        self.env = {**os.environ, "SLOWLY": str(self._file), "PYTHONPATH": path}
+        """The environment of its processes."""
+
+    def ends(self) -> None:
+        """At once, and in all of them."""
+        self._file.unlink()
+
+
 def summary_of(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / "summary.json").read_text()))
 

@@ -11,11 +11,11 @@ from hypothesis import settings as testing
 from hypothesis import strategies as st
 from support.runs import (
     HANG_S,
+    Forked,
     answer_all,
     events_of,
     settings,
     small,
-    start,
     summary_of,
     train_over,
 )
@@ -300,7 +300,7 @@ def test_a_selector_in_time_leaves_nothing_to_fill_and_a_filled_run_resumes(run_
 @pytest.mark.parametrize("late", ["fill", "wait"])
 def test_a_run_that_nobody_joins_begins_at_once_or_waits_as_told(run_path: Path, late: str) -> None:
     given = settings(selection__late=late, train__steps=30, link__wait_s=2.0)
-    process = start("trainer", "--bind", f"ipc://{run_path}.link", "--run-dir", str(run_path), *given)
+    process = Forked("trainer", "--bind", f"ipc://{run_path}.link", "--run-dir", str(run_path), *given)
     output, _ = process.communicate(timeout=HANG_S)
     if late == "wait":
         assert process.returncode == 3, output
@@ -316,6 +316,6 @@ def test_fallback_wait_waits_for_the_first_selector_even_where_late_batches_are_
     run_path: Path,
 ) -> None:
     given = settings(selection__late="fill", selection__fallback="wait", link__wait_s=2.0)
-    process = start("trainer", "--bind", f"ipc://{run_path}.link", "--run-dir", str(run_path), *given)
+    process = Forked("trainer", "--bind", f"ipc://{run_path}.link", "--run-dir", str(run_path), *given)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == PeerLost.exit_code, output
