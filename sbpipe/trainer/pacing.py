@@ -179,7 +179,9 @@ class Pacer:
         return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
 
     def _costs(self) -> SyncCosts:
-        """The costs of the last steps. Medians: a step that waited for a core says nothing about the others."""
+        """The costs of the last steps. Medians: a step that waited for a core says nothing about
+        the others.
+        """
         before, self._scored_s = self._scored_s, self._total_score_s()
         ready, mean = self._roster.ready(), self._roster.mean
         trips = [trip for peer in ready for trip in peer.round_trips]

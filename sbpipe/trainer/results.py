@@ -50,7 +50,9 @@ class Results:
             self._leave_elsewhere(f"the checkpoint of step {step}", error, write)
 
     def leave_weights(self, step: int, state: dict[str, Any], reason: str) -> str:
-        """Write the trained weights where no checkpoint can be made; returns what is lost and what is where."""
+        """Write the trained weights where no checkpoint can be made; returns what is lost and
+        what is where.
+        """
 
         def write(folder: Path) -> str:
             try:

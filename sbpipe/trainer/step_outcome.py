@@ -29,7 +29,9 @@ class DivergedError(UserError):
 
 
 class StepOutcome:
-    """The result of one step. Its copy to the host is started at once; reading a value waits for that copy."""
+    """The result of one step. Its copy to the host is started at once; reading a value waits
+    for that copy.
+    """
 
     def __init__(
         self,

@@ -60,7 +60,9 @@ class Summed:
 
 
 def check_room(folder: Path, num_bytes: int) -> None:
-    """Raise before anything is written: half a file on a full disk would take the space of events and logs."""
+    """Raise before anything is written: half a file on a full disk would take the space of
+    events and logs.
+    """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < num_bytes:
