@@ -4,7 +4,7 @@ zmq.
     trainer.key         the trainer's own pair and the first selector's public key
     selector.key        the first selector's own pair and the trainer's public key
     NAME.key            the same for a further selector: the only file that its host needs
-    allowed/NAME.pub    public keys of the selectors that are let in (see `keyring`)
+    allowed/NAME.pub    public keys of the accepted selectors (see `keyring`)
 
 A .key file is JSON: {"role", "public", "secret", "peer"}, keys in Z85. It has mode 0600 from the start, and
 is overwritten only to rotate the trainer's own pair.

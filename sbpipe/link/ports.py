@@ -77,4 +77,4 @@ class OnePeerPort(Protocol):
         """From any thread: let the present or next `receive` return."""
 
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""

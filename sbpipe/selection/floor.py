@@ -1,4 +1,4 @@
-"""Every example is kept at least once in so many epochs. A pure function of seed, epoch and example."""
+"""Every example is kept at least once in `every` epochs. A pure function of seed, epoch and example."""
 
 import numpy as np
 from numpy.typing import NDArray

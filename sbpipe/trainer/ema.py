@@ -22,7 +22,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after so many steps."""
+        """Take in the weights after `step` steps."""
         # At first about the mean over the steps so far, so that the initial weights do not linger.
         decay = min(self._decay, (1 + step) / (10 + step))
         # A tensor with two names is averaged once: twice would change the decay.

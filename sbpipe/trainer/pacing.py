@@ -87,7 +87,7 @@ _APART = (*stages_of("trainer", "wait", "apart"), "publish", "publish_fast")
 
 
 class Pacer:
-    """Revises the pace of a pipelined run every so many steps, where it is left to "auto"."""
+    """Revises the pace of a pipelined run every WINDOW steps, where it is left to "auto"."""
 
     def __init__(
         self, config: Config, pace: SyncPace, spans: Spans, roster: Roster, events: EventLog

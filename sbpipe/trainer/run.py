@@ -154,7 +154,7 @@ class TrainerRun:
 
         def goes_on() -> bool:
             self._doing("measuring the test error")
-            # Ranks that hold a share each must all go to the end of it.
+            # With a sharded model all ranks must go through the whole test split.
             return setup.train_step.is_sharded or not self._loop.is_stopped.is_set()
 
         return setup.evaluate(goes_on)
@@ -200,7 +200,7 @@ class TrainerRun:
         self._checkpoints.save(step, state, beside)
 
     def _resume(self) -> int:
-        # Ranks that hold a share each read no more than theirs.
+        # With a sharded model each rank reads only its own share.
         state = self._checkpoints.load_newest(is_whole=not self._setup.train_step.is_sharded)
         config = self._setup.config
         note = "" if state is None else check_lineage(state, config, self._run_dir.path)

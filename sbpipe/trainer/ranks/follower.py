@@ -1,4 +1,4 @@
-"""What ranks other than 0 do in our own loop: load their shares and do what they are told, until the end."""
+"""The loop of ranks other than 0: load shares and follow rank 0's words, until the end."""
 
 import contextlib
 import queue

@@ -58,13 +58,13 @@ def kept_to_lease(
 
 
 def candidates_for(kept: int, keep_rate: float, chunk: int, most: float = math.inf) -> int:
-    """The length of a lease that should yield `kept`, in whole scoring batches, about `most` at the most."""
+    """The length of a lease that should yield `kept`, in whole scoring batches, at most about `most`."""
     candidates = min(most, GENEROSITY * kept / max(keep_rate, 1e-3) if keep_rate < 1.0 else kept)
     return min(LONGEST, max(1, math.ceil(candidates / chunk)) * chunk)
 
 
 def set_for(kept: int, keep_rate: float, chunk: int, most: float = math.inf) -> int:
-    """The length of a lease that is chosen from as a set: it yields exactly `kept`; about `most` at the most.
+    """The length of a lease that is chosen from as a set: it yields exactly `kept`; at most about `most`.
 
     `most` never cuts it below a scoring batch: fewer candidates would not be scored any sooner.
     """

@@ -85,7 +85,7 @@ class Leases:
         return self._with_history(peer, lease)
 
     def of_length(self, now: Moment, peer: Peer, candidates: int, versions: tuple[int, int]) -> Lease | None:
-        """A lease of so many candidates, all of which are considered."""
+        """A lease of up to `candidates` candidates, all of which are considered."""
         keep_all, change_at = self._stretches.at(self._ledger.next_place, now.num_assembled)
         places = self._ledger.reach(min(candidates, credit.LONGEST), change_at)
         if places is None:

@@ -10,7 +10,7 @@ STARVED_AFTER = 100
 LONG_ENOUGH = 2**24
 """Candidates that count as a whole epoch of a larger data set."""
 _MOST_WEIGHT, _MEMORY = 0.5, 2000.0
-"""A lease moves the rate by its share of the last 2,000 candidates, by half at the most."""
+"""A lease counts for the rate by its share of the last 2,000 candidates, at most by half."""
 
 
 class StarvedError(UserError):
