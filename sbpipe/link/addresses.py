@@ -11,13 +11,15 @@ _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+|\*):(
 _BARE = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+):\d{1,5}", re.ASCII)
 _FORMS = "Write tcp://127.0.0.1:5570, tcp://[::1]:5570, tcp://host:5570, ipc:///path or auto"
 AUTO = "auto"
-"""In place of an address: a socket of this user's own, and for a selector the trainer that has one."""
+"""Instead of an address: for a trainer a private socket of this user, for a selector the trainer that has
+one.
+"""
 # The kernel's limit for a path of a local socket, its final zero left out.
 _MAX_IPC_BYTES = 107
 
 
 class Endpoints(NamedTuple):
-    """Where the two pairs are."""
+    """The addresses of the two socket pairs."""
 
     control: str
     bulk: str
@@ -25,7 +27,7 @@ class Endpoints(NamedTuple):
 
 @dataclass(frozen=True)
 class Address:
-    """One address; of `ipc` the host is the path and the port is 0."""
+    """One address; for `ipc` the host is the path and the port is 0."""
 
     scheme: str
     host: str
@@ -48,7 +50,7 @@ class Address:
 
     @property
     def is_free_choice(self) -> bool:
-        """Whether the port is left to the machine."""
+        """Whether the system chooses the port."""
         return self.scheme == "tcp" and self.port == 0
 
     @property

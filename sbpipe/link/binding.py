@@ -1,4 +1,4 @@
-"""What opening an address needs, and what can go wrong with it, with the way out. It must not know zmq."""
+"""What opening an address requires, and how it can fail, each with a way out. It must not know zmq."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ _FAULTS = {
 
 
 def require_keys(key: str, given: str, address: Address, *, has_keys: bool) -> None:
-    """Refuse a TCP address unless only holders of a key get in: on one host too, others may be logged in."""
+    """Refuse a TCP address without keys, on one host too: other users may be logged in there."""
     if address.scheme == "tcp" and not has_keys:
         reason = "others can reach this address, and without a key they could steer the training"
         raise ConfigError(
@@ -65,7 +65,7 @@ def require_name(selector_id: str) -> None:
 
 
 def refuse_ipc_in_use(given: str, address: Address) -> None:
-    """Look first: listening at a path silently replaces another trainer's socket, or a file."""
+    """Refuse a path in use: listening there would silently replace another trainer's socket, or a file."""
     if address.scheme != "ipc":
         return
     for endpoint in address.endpoints():

@@ -1,6 +1,6 @@
 """Where a run's trainer is: `connection.json` in the run directory, written by it, read by selectors.
 
-It must not know sockets; whether someone still listens there shows when one connects.
+It must not know sockets; whether the trainer still listens there shows when a selector connects.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class NotThereYet(ConfigError):
 
 @dataclass(frozen=True)
 class Connection:
-    """One trainer; of a plain address only the endpoints are known."""
+    """One trainer; from a plain address only the endpoints are known."""
 
     control: str
     bulk: str
@@ -42,14 +42,14 @@ class Connection:
 
 
 def connection_of(endpoints: Endpoints, session: bytes, keys: str = "") -> Connection:
-    """What this process, listening at these endpoints, has to tell; `keys` is a selector's key file."""
+    """The connection of this process, which listens at these endpoints; `keys` is a selector's key file."""
     return Connection(
         endpoints.control, endpoints.bulk, session.hex(), os.getpid(), socket.gethostname(), keys
     )
 
 
 def write_connection(run_dir: Path, connection: Connection) -> Path:
-    """Write it at once and whole, for this user only."""
+    """Write the file atomically, readable for this user only."""
     path = run_dir / CONNECTION
     try:
         write_atomically(path, json.dumps(asdict(connection), indent=2) + "\n", mode=0o600)
@@ -61,20 +61,20 @@ def write_connection(run_dir: Path, connection: Connection) -> Path:
 
 
 def remove_connection(run_dir: Path, connection: Connection) -> None:
-    """Take it away at the end, unless another trainer has written its own meanwhile."""
-    # The run is over: a file that is gone or damaged is no error any more.
+    """Remove the file at the end, unless another trainer has written its own meanwhile."""
+    # The run is over: a missing or damaged file is no error any more.
     with contextlib.suppress(ConfigError, OSError):
         if read_connection(run_dir) == connection:
             (run_dir / CONNECTION).unlink(missing_ok=True)
 
 
 def read_connection(run_dir: Path) -> Connection:
-    """What the file says, checked."""
+    """Read and check the file."""
     path = run_dir / CONNECTION
     try:
         with path.open("rb") as file:
             owner = os.fstat(file.fileno()).st_uid
-            # What is longer is cut off here, and then refused as malformed.
+            # A longer file is cut off here, and then refused as malformed.
             content = file.read(_MAX_FILE_BYTES)
     except FileNotFoundError:
         reason = f"{path} is not there (yet)"
@@ -107,14 +107,14 @@ def read_connection(run_dir: Path) -> Connection:
     except (ValueError, TypeError, RecursionError):
         raise malformed from None
     blank = asdict(Connection("", ""))
-    # The very type: True would pass for the pid 1.
+    # The exact type: True would pass for the pid 1.
     if any(type(value) is not type(blank[name]) for name, value in asdict(connection).items()):
         raise malformed
     return connection
 
 
 def run_dir_of(connect: str) -> Path | None:
-    """The run directory that it names; None if it is an address."""
+    """The run directory that `link.connect` names; None if it is an address."""
     is_address = connect.startswith(("tcp://", "ipc://")) or (is_bare(connect) and not Path(connect).exists())
     return None if is_address else Path(connect)
 

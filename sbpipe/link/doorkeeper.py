@@ -1,10 +1,11 @@
-"""Who holds a TCP connection to us, and how much it may send before a message of it is complete.
+"""Limits the TCP connections to us, and how much each may send before its message is complete.
 
-zmq keeps an unfinished message in memory and bounds neither its frames nor the number of connections; the
-kernel tells what each connection has received. It knows file descriptors and bytes, neither zmq nor messages.
+zmq keeps an unfinished message in memory, and limits neither its frames nor the number of connections; the
+kernel counts the bytes that each connection has received. It knows file descriptors and bytes, neither zmq
+nor messages.
 
-A connection is a *stranger* until a message has come over it. Its socket belongs to zmq: it is looked at and
-shut down through a duplicate, and zmq sees a peer that has gone.
+A connection is a *stranger* until a message has arrived over it. Its socket belongs to zmq: it is inspected
+and shut down through a duplicate, and to zmq the peer has disconnected.
 """
 
 import contextlib
@@ -27,45 +28,45 @@ _RECEIVED_AT = 128
 
 @dataclass
 class _Connection:
-    """One accepted connection; `inode` tells it from the next one under the same descriptor."""
+    """One accepted connection; `inode` distinguishes it from the next one with the same descriptor."""
 
     inode: int
     peer: str
     since: float
     received: int = 0
     settled: int = 0
-    """Bytes received when a message was last known to have come whole."""
+    """Bytes received when a message was last known to be complete."""
     allowance: int = MAX_UNFINISHED_BYTES
     is_stranger: bool = True
 
 
 class Doorkeeper:
-    """Looks at the connections of some ports, and shuts down those that ask for too much."""
+    """Inspects the connections of some ports, and shuts down those that exceed a limit."""
 
     def __init__(self, ports: set[int]) -> None:
         _make_room()
         self._ports = ports
         self._connections: dict[int, _Connection] = {}
         self._foreign: set[int] = set()
-        # Noted per message, so these are cheap; the next look makes something of them.
+        # Noted per message, so these are cheap; the next `look` evaluates them.
         self._delivered: set[int] = set()
         self._allowances: dict[int, int] = {}
         self._unwanted: set[int] = set()
 
     def delivered(self, descriptor: int) -> None:
-        """A message has come whole over this connection."""
+        """A complete message has arrived over this connection."""
         self._delivered.add(descriptor)
 
     def allow(self, descriptor: int, num_bytes: int) -> None:
-        """A message of this connection may be so large."""
+        """A message of this connection may have up to `num_bytes`."""
         self._allowances[descriptor] = max(num_bytes, self._allowances.get(descriptor, 0))
 
     def dismiss(self, descriptor: int) -> None:
-        """Shut this connection down at the next look."""
+        """Shut this connection down at the next `look`."""
         self._unwanted.add(descriptor)
 
     def look(self, now: float) -> dict[int, str]:
-        """Shut down what goes too far; by descriptor, why."""
+        """Shut down connections that exceed a limit; returns the reasons by descriptor."""
         cut: dict[int, str] = {}
         with contextlib.ExitStack() as duplicates:
             ours = {
@@ -76,7 +77,7 @@ class Doorkeeper:
             for descriptor, copy in ours.items():
                 self._measure(descriptor, copy)
             for descriptor, reason in self._complaints(now).items():
-                # Its peer may have closed it at this very moment.
+                # Its peer may have just closed it.
                 with contextlib.suppress(OSError):
                     ours[descriptor].shutdown(socket.SHUT_RDWR)
                 cut[descriptor] = f"{reason}, from {self._connections.pop(descriptor).peer}"
@@ -89,7 +90,8 @@ class Doorkeeper:
         found: dict[int, str] = {}
         strangers = [item for item in self._connections.items() if item[1].is_stranger]
         guests = [item for item in self._connections.items() if not item[1].is_stranger]
-        # Of strangers the oldest go: who has a key is through the handshake at once, and a stranger no more.
+        # Of strangers the oldest are cut: a peer with a key completes the handshake at once, and is no
+        # stranger then.
         strangers.sort(key=lambda item: -item[1].since)
         guests.sort(key=lambda item: item[1].since)
         for descriptor, _ in [*strangers[MAX_STRANGERS:], *guests[MAX_CONNECTIONS:]]:
@@ -105,11 +107,11 @@ class Doorkeeper:
         return found
 
     def _accepted(self, names: list[str], now: float) -> Iterator[tuple[int, socket.socket]]:
-        """Our connections by descriptor, each as a duplicate that cannot be closed under our hands."""
+        """Our connections by descriptor, each as a duplicate that zmq cannot close meanwhile."""
         foreign, ours = set[int](), set[int]()
         for descriptor in map(int, names):
             inode = _inode(descriptor)
-            # A duplicate made here may have got the number under which the list itself was read.
+            # A duplicate made here may have got the descriptor with which the list itself was read.
             if inode is None or inode in ours:
                 continue
             if inode in self._foreign:
@@ -130,10 +132,10 @@ class Doorkeeper:
         self._foreign = foreign
 
     def _peer_of(self, copy: socket.socket) -> str:
-        """The other end of a connection that was accepted at one of our ports, or ""."""
+        """The peer of a connection that was accepted at one of our ports, or ""."""
         if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] not in self._ports:
             return ""
-        # A listening socket has no other end.
+        # A listening socket has no peer.
         with contextlib.suppress(OSError):
             host, port = copy.getpeername()[:2]
             return f"{host}:{port}"
@@ -142,7 +144,7 @@ class Doorkeeper:
     def _measure(self, descriptor: int, copy: socket.socket) -> None:
         connection = self._connections[descriptor]
         info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        # A kernel older than 4.1 does not tell.
+        # A kernel older than 4.1 does not report it.
         if len(info) >= _RECEIVED_AT + _RECEIVED.size:
             connection.received = _RECEIVED.unpack_from(info, _RECEIVED_AT)[0]
         if descriptor in self._delivered:
@@ -151,7 +153,7 @@ class Doorkeeper:
 
 
 class FarEnd(Doorkeeper):
-    """The same of connections that this process has dialled: only how much comes unfinished counts there.
+    """The same for connections that this process has opened: only unfinished bytes are limited there.
 
     `allowances` is by port of the other side.
     """
@@ -181,7 +183,9 @@ def _port_of(peer: str) -> int:
 
 
 def _make_room() -> None:
-    """Raise this process's limit of open files: strangers between two looks must not use up the run's own."""
+    """Raise this process's limit of open files: strangers between two looks must not use up the
+    run's share.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -189,7 +193,7 @@ def _make_room() -> None:
 
 
 def _inode(descriptor: int) -> int | None:
-    """The inode of an open socket; None of anything else."""
+    """The inode of an open socket; None for anything else."""
     try:
         status = os.fstat(descriptor)
     except OSError:

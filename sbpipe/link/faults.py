@@ -25,7 +25,7 @@ class Faults:
 
 @dataclass
 class _Lane(Generic[Item]):
-    """One direction: what goes in comes out now, later, twice, behind the next one, or never."""
+    """One direction: an item comes out now, later, twice, after the next one, or never."""
 
     faults: Faults
     chance: random.Random
@@ -35,7 +35,7 @@ class _Lane(Generic[Item]):
     overtaken: list[tuple[int, Item]] = field(default_factory=list)
 
     def next_turn(self) -> list[Item]:
-        """What was held back and is due now."""
+        """The items that were held back and are due now."""
         self.turn += 1
         due = [item for turn, item in self.delayed + self.overtaken if turn <= self.turn]
         self.delayed = [(turn, item) for turn, item in self.delayed if turn > self.turn]
@@ -43,7 +43,7 @@ class _Lane(Generic[Item]):
         return due
 
     def through(self, item: Item) -> list[Item]:
-        """What comes out when this goes in."""
+        """The items that come out when this one goes in."""
         if self._strikes("drop", self.faults.drop):
             return []
         copies = 2 if self._strikes("duplicate", self.faults.duplicate) else 1
@@ -52,7 +52,7 @@ class _Lane(Generic[Item]):
             if self._strikes("delay", self.faults.delay):
                 self.delayed.append((self.turn + self.chance.randint(1, MAX_DELAY), item))
             elif self._strikes("reorder", self.faults.reorder):
-                # Waits for the next one to pass it, but not for ever.
+                # Waits for the next item to overtake it, but not forever.
                 self.overtaken.append((self.turn + 2, item))
             else:
                 out.append(item)
@@ -62,14 +62,14 @@ class _Lane(Generic[Item]):
         return out
 
     def _strikes(self, name: str, probability: float) -> bool:
-        # Always drawn, so that switching one fault on does not move the others.
+        # Always drawn, so that enabling one fault does not change the draws of the others.
         is_hit = self.chance.random() < probability
         self.seen[name] += is_hit
         return is_hit
 
 
 class FaultyPort:
-    """Spoils what is sent and received, the same way for the same seed and calls; `seen` counts faults."""
+    """Adds faults to what is sent and received, the same for the same seed and calls; `seen` counts them."""
 
     def __init__(self, port: Port, seed: int, **chances: float) -> None:
         """`chances` are those of `Faults`."""
@@ -90,7 +90,7 @@ class FaultyPort:
         return self._port.dropped
 
     def send(self, peer: str, message: Message) -> bool:
-        """True also for what is lost or late, as on a real wire."""
+        """True also for messages that are lost or late, as on a real wire."""
         sent = [self._port.send(*item) for item in self._outgoing.through((peer, message))]
         return all(sent)
 
@@ -100,7 +100,7 @@ class FaultyPort:
         return all(posted)
 
     def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
-        """What is due from before, then what comes in now."""
+        """Messages that were held back and are due, then those that arrive now."""
         for peer, message in self._outgoing.next_turn():
             self._port.send(peer, message)
         came = self._incoming.next_turn()
@@ -121,5 +121,5 @@ class FaultyPort:
         self._port.release(peer)
 
     def close(self) -> None:
-        """Passed on; what is held back is lost."""
+        """Passed on; held-back messages are lost."""
         self._port.close()

@@ -12,12 +12,12 @@
                   an array stands there as [dtype, length, crc32], or nil
     frame 2…  the arrays that are not nil, in the order of schema.py: raw, little-endian, as announced
 
-The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), are frozen for ever,
+The layout of the prefix, and the whole of Reject (type 4, {"reason": str}, two frames), never change,
 whatever the major: so two versions that share nothing else can still tell each other why they do not talk.
 
-Nothing is made of a frame before its size was checked, arrays are views of the frames (read-only, not
-copied), and whatever is wrong raises FrameError and nothing else. It must not know sockets, nor what the
-receiver does with a message.
+The size of a frame is checked before the frame is used. Arrays are views of the frames (read-only, not
+copied). Any fault raises FrameError and nothing else. It must not know sockets, nor what the receiver does
+with a message.
 """
 
 import struct
@@ -59,7 +59,7 @@ class ProtocolMismatch(BadFrame):
 
 
 class Envelope(NamedTuple):
-    """A message and what its prefix says."""
+    """A message and the fields of its prefix."""
 
     session: bytes
     sequence: int
@@ -133,7 +133,7 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
     magic, major, minor, code, session, sequence, header_bytes = PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise BadFrame("prefix", "is not of sbpipe")
-    # Before anything that a later protocol may have changed; the prefix and Reject never change.
+    # Checked before anything that a later protocol may change; the prefix and Reject never change.
     if major != PROTOCOL[0] and code != REJECT:
         raise ProtocolMismatch((major, minor))
     shape = SHAPES.get(code)
@@ -149,7 +149,7 @@ def decode(frames: Sequence[Buffer]) -> Envelope:
 
 
 def _size(frame: Buffer) -> int:
-    """Its bytes; a view may have items of several."""
+    """The size of a frame in bytes; a view may have larger items."""
     return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
@@ -160,7 +160,7 @@ def _plain_fields(shape: Shape, message: Message) -> dict[str, Any]:
         try:
             plain = kind.plain(value)
         except (TypeError, ValueError, OverflowError, AttributeError):
-            # Refused below, by an error that names the field.
+            # Refused below, with an error that names the field.
             plain = value
         if not kind.is_legal(plain):
             raise _illegal(shape, name, plain)
@@ -186,7 +186,7 @@ def _array_view(name: str, value: Any, array: Array) -> memoryview | None:
         )
     except (TypeError, ValueError, BufferError) as error:
         raise BadFrame("arrays", f"{name} is not an array ({error})") from None
-    # An empty array has the dtype it was made with, which says nothing.
+    # The dtype of an empty array means nothing.
     is_wrong = flat.ndim != 1 or (flat.size > 0 and flat.dtype != np.dtype(array.dtype))
     if is_wrong or len(flat) > array.limit:
         raise BadFrame(

@@ -1,9 +1,10 @@
-"""Who gets in: of each list of frames, what is handed on, what is answered, and what is counted.
+"""Admission: for each list of frames, what is passed on, what is answered, and what is counted.
 
-The trainer's gate distrusts (strikes, refusal, fencing of other sessions), the selector's learns the session
-from Welcome. Pure bookkeeping over frames, so every rule is testable without a socket; it must not know zmq.
+The trainer's gate distrusts peers (strikes, refusal, fencing of other sessions); the selector's learns the
+session from Welcome. Pure bookkeeping over frames, so every rule is testable without a socket; it must not
+know zmq.
 
-Reasons that are counted: prefix, protocol, type, header, fields, arrays, meaning (what `frames` finds);
+Counted reasons: prefix, protocol, type, header, fields, arrays, meaning (found by `frames`);
 misplaced (a message of the other pair or direction, or a second name for one connection); taken (a Hello in
 the name of another connection); crowded (no room for another connection); refused; fenced; duplicate; foreign
 (at the selector: of another session).
@@ -31,9 +32,9 @@ from sbpipe.link.messages import (
 
 
 class Verdict(NamedTuple):
-    """What to hand on, from whom, and what to answer.
+    """What to pass on, from which peer, and what to answer.
 
-    `holder` is the connection that holds the name which a Hello asked for: is it still alive?
+    `holder` is the connection that already holds the name of a Hello: the caller checks whether it is alive.
     """
 
     peer: str = ""
@@ -44,7 +45,7 @@ class Verdict(NamedTuple):
 
 @dataclass
 class _Caller:
-    """One connection, by its route: what it is called, its bad messages, the last number of each socket."""
+    """One connection, by its route: its name, its bad messages, the last sequence number of each socket."""
 
     name: str = ""
     strikes: int = 0
@@ -54,7 +55,7 @@ class _Caller:
 class TrainerGate:
     """Judges what selectors send.
 
-    All it remembers is of a connection, never of a name that one claims: a liar can harm only itself.
+    It remembers facts about connections, never about claimed names: a liar can harm only itself.
     """
 
     def __init__(self, session: bytes, dropped: Counter[str]) -> None:
@@ -95,7 +96,7 @@ class TrainerGate:
         return caller is not None and caller.strikes >= MAX_STRIKES
 
     def judge(self, route: bytes, frames: Sequence[Buffer], *, is_bulk: bool) -> Verdict:
-        """What becomes of one list of frames."""
+        """Judge one list of frames."""
         caller = self._caller(route)
         if caller is None:
             return self._drop("crowded")
@@ -110,9 +111,9 @@ class TrainerGate:
         if isinstance(message, Hello):
             holder = self._routes.setdefault(message.selector_id, route)
             if holder != route:
-                # Whoever was here first keeps the name until it is silent or gone.
+                # The first connection keeps the name until it is silent or gone.
                 return self._drop("taken")._replace(holder=holder)
-            # A selector that says hello counts from the beginning.
+            # A selector that says hello restarts its sequence numbers.
             caller.name, caller.last = message.selector_id, {}
         elif session != self._session or not caller.name:
             # Only control is answered: an answer to bulk could overtake the Welcome, and undo it.
@@ -123,7 +124,7 @@ class TrainerGate:
         return Verdict(caller.name, message)
 
     def _caller(self, route: bytes) -> _Caller | None:
-        """What is remembered of a connection; None if there is no room for another one."""
+        """The entry of a connection; None if there is no room for another one."""
         caller = self._callers.get(route)
         if caller is None:
             if len(self._callers) >= MAX_PEERS:
@@ -163,7 +164,7 @@ class SelectorGate:
 
     @session.setter
     def session(self, session: bytes) -> None:
-        # Another trainer counts its messages from 0; the same one, welcoming twice, counts on.
+        # Another trainer numbers its messages from 0; the same one, if it welcomes twice, continues.
         if session != self._session:
             self._session = session
             self._last = {False: -1, True: -1}
@@ -174,7 +175,7 @@ class SelectorGate:
             session, sequence, message = _opened(frames, TO_SELECTOR, is_bulk)
         except BadFrame as error:
             return self._drop(error.reason)
-        # Taken whatever its session: a trainer may reject whom it never welcomed.
+        # Accepted from any session: a trainer may reject a selector that it never welcomed.
         if isinstance(message, Reject):
             return message
         if isinstance(message, Fenced):

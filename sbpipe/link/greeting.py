@@ -1,6 +1,6 @@
-"""Whether anything that speaks zmq's protocol answers at an address: asked when handshakes fail.
+"""Whether anything that speaks zmq's protocol answers at an address: checked when handshakes fail.
 
-A forwarded port (a container's, a tunnel's, a load balancer's) takes connections also while nobody is behind
+A forwarded port (of a container, a tunnel, a load balancer) accepts connections even if no trainer is behind
 it, and to zmq that looks like a trainer with another key. This knows neither keys nor messages.
 """
 
@@ -14,7 +14,9 @@ _FIRST, _LAST = 0xFF, 0x7F
 
 
 def is_greeted(address: Address) -> bool:
-    """Whether it sends ZMTP's signature to who connects; a Unix socket, never forwarded, is not asked."""
+    """Whether the peer sends ZMTP's signature on connect; True for a Unix socket, which is
+    never forwarded.
+    """
     if address.scheme == "ipc":
         return True
     try:

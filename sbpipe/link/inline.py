@@ -1,4 +1,4 @@
-"""The port of one process: a function answers instead of a peer. No socket, no thread.
+"""The in-process port: a function answers instead of a peer. No socket, no thread.
 
 `mode = inline` and tests of the trainer's loop run on it. It must not know what the handler does.
 """
@@ -14,7 +14,7 @@ from sbpipe.link.messages import Message
 class InlinePort:
     """`send` queues; `receive` hands one queued message to the handler and returns its replies.
 
-    `greeting` is what the peer says before it is spoken to (its Hello). Messages are not packed.
+    `greeting` are the messages that the peer sends first (its Hello). Messages are not packed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class InlinePort:
         """The one peer keeps its name."""
 
     def close(self) -> None:
-        """Forget what is queued."""
+        """Drop what is queued."""
         self._is_closed = True
         self._greeting.clear()
         self._queue.clear()

@@ -1,10 +1,10 @@
-"""Which selectors' keys a trainer lets in while it runs: a folder of public keys, read again when it changes.
+"""Which selectors' keys a trainer accepts while it runs: a folder of public keys, read again when it changes.
 
     FOLDER/trainer.key          the trainer's own pair
     FOLDER/allowed/NAME.pub     a public key each; to remove one is to revoke it
 
-It must not know zmq, nor what is done with a connection whose key is gone. A folder without `allowed`, as
-older versions made them, lets in the one key that trainer.key names.
+It must not know zmq, nor what is done with a connection whose key was revoked. A folder without `allowed`, as
+made by older versions, accepts the one key that trainer.key names.
 """
 
 import logging
@@ -26,16 +26,16 @@ SUFFIX = ".pub"
 FIRST = "selector"
 """The name of the key that is made together with the trainer's."""
 OWN = "(run directory)"
-"""What the key is called that a run makes for selectors which are given its directory."""
+"""The name of the key that a run makes for selectors which are given its directory."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _KEY = "link.keys"
 _MAX_FILE_BYTES = 256
-# A clock of the file system may be this coarse: what was read so soon after a change is read once more.
+# File system timestamps may be this coarse: a folder read so soon after a change is read once more.
 _COARSE_NS = 2_000_000_000
 
 
 class Keyring:
-    """The trainer's own pair, and by public key the names of the selectors that are let in."""
+    """The trainer's own pair, and the names of accepted selectors by public key."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Keyring:
         own: str = "",
         renewed: Callable[[], Keys | None] = lambda: None,
     ) -> None:
-        """Without a folder, the peer of `keys` is let in for good; the public key `own` is so in any case.
+        """Without a folder, the peer of `keys` is always accepted; so is, in any case, the public key `own`.
 
-        `renewed` gives the trainer's own pair where that has changed.
+        `renewed` returns the trainer's own pair if that has changed.
         """
         self.keys = keys
         self._renewed = renewed
@@ -59,14 +59,14 @@ class Keyring:
             self.allowed = read_allowed(self._folder) | self._own
 
     def rotate(self) -> bool:
-        """Take over the trainer's own pair if it has changed; whether it has."""
+        """Take over the trainer's own pair if it has changed; returns whether it has."""
         keys = self._renewed()
         if keys is not None:
             self.keys = keys
         return keys is not None
 
     def refresh(self) -> bool:
-        """Read the folder again if it has changed; whether somebody has lost or got his right."""
+        """Read the folder again if it has changed; returns whether the accepted keys have changed."""
         if self._folder is None or (self._seen is None and not self._folder.exists()):
             return False
         before = self.allowed
@@ -76,7 +76,7 @@ class Keyring:
                 return False
             self._seen, self.allowed = state, read_allowed(self._folder) | self._own
         except (OSError, ConfigError) as error:
-            # Rather nobody than somebody who should not.
+            # Safer to accept no selector than a revoked one.
             self._seen, self.allowed = (0, False), dict(self._own)
             if before != self.allowed:
                 log.warning("no selector is let in any more: %s", error)
@@ -89,7 +89,7 @@ class Keyring:
 
 
 def read_allowed(folder: Path) -> dict[str, str]:
-    """The names of the selectors that are let in, by public key."""
+    """The names of the accepted selectors, by public key."""
     status = folder.stat()
     if status.st_uid not in (0, os.geteuid()) or stat.S_IMODE(status.st_mode) & 0o022:
         raise ConfigError(

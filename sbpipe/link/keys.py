@@ -1,12 +1,13 @@
-"""The CURVE keys of a trainer and its selectors, in files; who has none cannot connect. Knows no zmq.
+"""The CURVE keys of a trainer and its selectors, in files; without one a selector cannot connect. Knows no
+zmq.
 
     trainer.key         the trainer's own pair and the first selector's public key
     selector.key        the first selector's own pair and the trainer's public key
-    NAME.key            the same of a further selector: the only file that its host needs
-    allowed/NAME.pub    public keys of the selectors that are let in (see `keyring`)
+    NAME.key            the same for a further selector: the only file that its host needs
+    allowed/NAME.pub    public keys of the accepted selectors (see `keyring`)
 
-A .key file is JSON: {"role", "public", "secret", "peer"}, keys in Z85; mode 0600 from the start, never
-overwritten but to rotate the trainer's own pair.
+A .key file is JSON: {"role", "public", "secret", "peer"}, keys in Z85. It has mode 0600 from the start, and
+is overwritten only to rotate the trainer's own pair.
 """
 
 import json
@@ -32,7 +33,7 @@ _MAX_FILE_BYTES = 4096
 
 
 def make_keys(folder: Path) -> tuple[Path, Path]:
-    """Write trainer.key, selector.key and the permission of the latter; refuses to write over anything."""
+    """Write trainer.key, selector.key and the permission of the latter; refuses to overwrite anything."""
     paths = (folder / f"{_TRAINER}.key", folder / f"{FIRST}.key")
     taken = [path.name for path in paths if path.exists()]
     if taken:
@@ -52,24 +53,24 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
 
 
 def new_keys() -> tuple[Keys, Keys]:
-    """Fresh keys of a trainer and of one selector."""
+    """New keys of a trainer and of one selector."""
     (trainer, trainer_secret), (selector, selector_secret) = new_key_pair(), new_key_pair()
     return Keys(trainer, trainer_secret, selector), Keys(selector, selector_secret, trainer)
 
 
 def selector_of(trainer: Keys) -> Keys:
-    """Fresh keys of a further selector of this trainer."""
+    """New keys of a further selector of this trainer."""
     public, secret = new_key_pair()
     return Keys(public, secret, trainer.public)
 
 
 def write_selector_keys(path: Path, keys: Keys) -> None:
-    """Leave a selector's keys in a file that only this user can read."""
+    """Write a selector's keys to a file that only this user can read."""
     write_atomically(path, _to_json(_SELECTOR, keys), mode=0o600)
 
 
 def add_selector(folder: Path, name: str) -> Path:
-    """Make the key of a further selector and let it in; trainers at work notice."""
+    """Make and accept the key of a further selector; running trainers notice."""
     trainer = load_keys(folder, _TRAINER)
     path = folder / f"{name}.key"
     if not NAME.fullmatch(name) or name == _TRAINER:
@@ -84,20 +85,22 @@ def add_selector(folder: Path, name: str) -> Path:
 
 
 def revoke_selector(folder: Path, name: str) -> None:
-    """Let a key in no more; trainers at work cut its connections. The key file here goes too."""
+    """Revoke a key; running trainers cut its connections. Its key file here is removed too."""
     kept = _permissions(folder, load_keys(folder, _TRAINER))
     if name not in kept:
         raise ConfigError(
             "NAME", name, f"is not let in by {folder}", f"Known: {', '.join(sorted(kept)) or 'none'}"
         )
-    # Written first where there was none: without it trainer.key would let the first selector in.
+    # Written first if there was none: without the folder trainer.key would let the first selector in.
     _write(folder, {}, kept)
     (folder / ALLOWED / f"{name}{SUFFIX}").unlink()
     (folder / f"{name}.key").unlink(missing_ok=True)
 
 
 def rotate_trainer(folder: Path) -> list[Path]:
-    """Give the trainer a new pair, which trainers at work take over; the selectors' files that name it."""
+    """Give the trainer a new pair, which running trainers take over; returns the selectors' files that name
+    it.
+    """
     before = load_keys(folder, _TRAINER)
     public, secret = new_key_pair()
     renewed: dict[Path, str] = {}
@@ -105,7 +108,7 @@ def rotate_trainer(folder: Path) -> list[Path]:
         if path.stem != _TRAINER and (keys := load_keys(path, _SELECTOR)).peer == before.public:
             renewed[path] = _to_json(_SELECTOR, replace(keys, peer=public))
     try:
-        # The trainer's last: who sees that it changed finds the others changed.
+        # The trainer's file last: whoever sees it changed finds the others changed.
         trainer = _to_json(_TRAINER, Keys(public, secret, before.peer))
         for path, text in [*renewed.items(), (folder / f"{_TRAINER}.key", trainer)]:
             write_atomically(path, text, mode=0o600)
@@ -129,7 +132,7 @@ class TrainerKey:
         self.keys = load_keys(place, _TRAINER)
 
     def refresh(self) -> Keys | None:
-        """The new pair, if it is another one than last time."""
+        """The new pair, if it has changed since the last call."""
         state = self._state()
         if state == self._seen:
             return None
@@ -149,12 +152,12 @@ class TrainerKey:
             status = self._path.stat()
         except OSError:
             return None
-        # It is replaced as a whole, so another file has another inode.
+        # The file is replaced as a whole, so a new one has another inode.
         return status.st_ino, status.st_mtime_ns
 
 
 def allowed_names(folder: Path) -> list[str]:
-    """The names of the keys that are let in."""
+    """The names of the accepted keys."""
     return sorted(_permissions(folder, load_keys(folder, _TRAINER)))
 
 
@@ -164,12 +167,12 @@ def _permissions(folder: Path, trainer: Keys) -> dict[str, str]:
 
 
 def _write(folder: Path, texts: dict[Path, str], permissions: dict[str, str]) -> None:
-    """Write key files that must be new, then the permissions that are not there yet; all or no key files."""
+    """Write key files that must be new, then missing permissions; either all key files or none."""
     written: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path, text in texts.items():
-            # Private from the first byte: a chmod afterwards would leave a moment to read it in.
+            # Private from the first byte: with a later chmod others could read it in between.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             written.append(path)
             with open(descriptor, "w", encoding="ascii") as file:
@@ -191,7 +194,9 @@ def _write(folder: Path, texts: dict[Path, str], permissions: dict[str, str]) ->
 
 
 def load_keys(place: Path, role: str) -> Keys:
-    """The keys of one side, in a folder or a file; refuses one that others may read, or of another form."""
+    """The keys of one side, from a folder or a file; refuses a file that others may read, or a
+    malformed one.
+    """
     path = place if place.suffix == ".key" else place / f"{role}.key"
     try:
         with path.open("rb") as file:
@@ -237,7 +242,7 @@ def _from_json(path: Path, role: str, content: bytes) -> Keys:
         raise malformed
     if not all(isinstance(value, str) and Z85.fullmatch(value) for value in table.values()):
         raise malformed
-    # Keys mixed up by hand would only fail later, in a handshake that gives no reason.
+    # Keys mixed up by hand would fail only later, in a handshake that gives no reason.
     try:
         is_pair = public_key_of(table["secret"]) == table["public"]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Kinds of header fields: which plain values may travel in each, checked the same on both sides.
+"""Kinds of header fields: which plain values each may hold, checked the same on both sides.
 
 Pure rules over plain values. It must not know which messages there are, nor msgpack, frames or sockets.
 """
@@ -20,7 +20,7 @@ Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", re.ASCII)
 
 
 class BadFrame(FrameError):
-    """A message that is refused; `reason` is the one word it is counted under."""
+    """A message is refused; `reason` is the word under which it is counted."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -31,7 +31,7 @@ class Kind:
     """One kind of header field."""
 
     def plain(self, value: Any) -> Any:
-        """Our value as the plain Python value that travels (NumPy scalars become Python's)."""
+        """Our value as the plain Python value to send (NumPy scalars become Python's)."""
         raise NotImplementedError
 
     def is_legal(self, value: Any) -> bool:
@@ -45,7 +45,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """An integer of a range."""
+    """An integer in a range."""
 
     low: int = 0
     high: int = MAX_COUNT
@@ -62,7 +62,7 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Flag(Kind):
-    """Yes or no."""
+    """A bool."""
 
     def plain(self, value: Any) -> Any:
         """As bool."""
@@ -75,7 +75,7 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Real(Kind):
-    """A number of a range, never NaN; `is_clipped` moves what we send into the range."""
+    """A number in a range, never NaN; `is_clipped` clips what we send to the range."""
 
     low: float
     high: float
@@ -135,7 +135,7 @@ class Texts(Kind):
 
 @dataclass(frozen=True)
 class Member(Kind):
-    """One of an enum, which travels as its value."""
+    """A member of an enum, sent as its value."""
 
     of: type[enum.Enum]
 
@@ -144,7 +144,7 @@ class Member(Kind):
         return self.of(value).value
 
     def is_legal(self, value: Any) -> bool:
-        """The value of a member, and of its type: 1 is not True."""
+        """The value of a member, with its exact type: 1 is not True."""
         return any(type(value) is type(member.value) and value == member.value for member in self.of)
 
     def restored(self, value: Any) -> Any:
@@ -172,7 +172,7 @@ class Record(Kind):
             return self.is_optional
         if type(value) is not dict or value.keys() != self.fields.keys():
             return False
-        # A loop, and not `all` over a generator: this is done for each answer of each selector.
+        # A loop, not `all` over a generator, for speed: this runs for each answer of each selector.
         for name, is_legal in self._rules:  # noqa: SIM110
             if not is_legal(value[name]):
                 return False
@@ -190,7 +190,7 @@ class Record(Kind):
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether every field arrives as the value that it is."""
+        """Whether every field arrives as its final value."""
         return all(type(kind).restored is Kind.restored for kind in self.fields.values())
 
     def _restored(self, value: Any) -> dict[str, Any]:
@@ -198,7 +198,9 @@ class Record(Kind):
 
 
 def made(of: type[Any], fields: Mapping[str, Any]) -> Any:
-    """A frozen record of exactly these fields; made as usual, each is set by a call, which takes longer."""
+    """A frozen record of exactly these fields. Its constructor would set each field by a call, which is
+    slower.
+    """
     record = object.__new__(of)
     record.__dict__.update(fields)
     return record

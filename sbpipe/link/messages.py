@@ -1,4 +1,4 @@
-"""What trainer and selectors say to each other. It must not know how a message is packed, nor who carries it.
+"""The messages between trainer and selectors. It must not know how they are packed, nor what carries them.
 
 selector                                trainer
    │ ── Hello ───────────────────────────▶ │   who I am
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from sbpipe.records import Lease, Part, RunEnd, Selection, SelectorStats
 
-# The session of one who has none yet: only a Hello may carry it.
+# The session of a selector that has none yet: only a Hello may carry it.
 NO_SESSION = bytes(16)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A selector introduces itself; `selector_id` is also its routing id, new for every process."""
+    """A selector introduces itself; `selector_id` is new for every process."""
 
     selector_id: str
     host: str
@@ -35,11 +35,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The trainer lets a selector in; the prefix of this message tells the session.
+    """The trainer admits a selector; the prefix of this message has the session.
 
-    `config` is JSON; `shared_memory` names the block that the snapshots lie in, "" = fetch them. It names no
-    folder: where a selector writes is its own user's choice. `is_channels_last` says how kernels of images
-    lie in snapshots.
+    `config` is JSON; `shared_memory` names the block of the snapshots, "" = fetch them. It names no folder:
+    where a selector writes is its own user's choice. `is_channels_last` is the layout of convolution kernels
+    in snapshots.
     """
 
     config: str
@@ -53,8 +53,8 @@ class Welcome:
 class Ready:
     """The selector has built everything.
 
-    `fingerprints` are of the things that both sides must have the same; `pulls_weights` = it shares no memory
-    with the trainer; `precision` is what it scores in, where Hello told what was asked for.
+    `fingerprints` are of what both sides must share; `pulls_weights` = it shares no memory with the trainer;
+    `precision` is the one in use, where Hello had the one asked for.
     """
 
     fingerprints: dict[str, str]
@@ -64,19 +64,19 @@ class Ready:
 
 @dataclass(frozen=True)
 class Reject:
-    """The trainer will not work with this selector. Frozen for ever: every protocol version can read it."""
+    """The trainer will not work with this selector. Never changes: every protocol version can read it."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fenced:
-    """You speak of another session: say hello again."""
+    """The session is another one: the selector must say hello again."""
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Alive; `progress` grows while work is done, so that a hung process is told from a busy one.
+    """Alive; `progress` grows during work, which distinguishes a busy process from a hung one.
 
     A trainer, or a selector that has built nothing yet, has no `stats`.
     """
@@ -87,7 +87,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Announce:
-    """A newer snapshot of a part of the weights can be had."""
+    """A newer snapshot of a part of the weights is available."""
 
     version: int
     num_bytes: int
@@ -96,7 +96,7 @@ class Announce:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The selector asks for one piece of a snapshot: one credit."""
+    """The selector requests one piece of a snapshot: one credit."""
 
     version: int
     offset: int
@@ -133,14 +133,14 @@ class Goodbye:
 
 @dataclass(frozen=True)
 class NewKey:
-    """The trainer takes another key of its own and closes every connection: connect again, to this key."""
+    """The trainer changes its own key and closes every connection: connect again, to this key."""
 
     public: str
 
 
 @dataclass(frozen=True)
 class Departed:
-    """Never on the wire: what the trainer's port itself says of a peer whose connection is over."""
+    """Never on the wire: the trainer's own port reports that a peer's connection has ended."""
 
     reason: str
 

@@ -1,6 +1,6 @@
-"""Which trainers of this user are at work on this host: a notice each in the private folder. Knows no zmq.
+"""Which trainers of this user run on this host: each has a notice in the private folder. Knows no zmq.
 
-FOLDER/TOKEN.run      the run directory; locked by the trainer as long as it lives
+FOLDER/TOKEN.run      the run directory; locked by the trainer while it lives
 FOLDER/TOKEN          a trainer's Unix socket, TOKEN.bulk beside it
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from sbpipe.link.private import candidates, fault_of, make_folder
 
 _SUFFIX = ".run"
-# A socket that refuses is one of a killed trainer, or of one that is about to listen.
+# A socket that refuses connections is of a killed trainer, or of one that is about to listen.
 _ABANDONED_S = 60.0
 _MAX_BYTES = 4096
 
@@ -28,12 +28,12 @@ def new_socket() -> Path:
 
 
 class Notice:
-    """Says where a run is, until it is taken down or its process ends."""
+    """Names a run directory, until it is removed or its process ends."""
 
     def __init__(self, run_dir: Path) -> None:
         folder = make_folder()
         self._path = folder / f"{secrets.token_hex(6)}{_SUFFIX}"
-        # Locked before it has its name: an unlocked notice is one of a dead trainer, and is removed.
+        # Locked before it gets its name: an unlocked notice is of a dead trainer, and is removed.
         hidden = self._path.with_suffix(".new")
         self._descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,27 +41,27 @@ class Notice:
         hidden.rename(self._path)
 
     def remove(self) -> None:
-        """Take it down."""
+        """Remove the notice."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def live_runs() -> list[Path]:
-    """The run directories of this user's trainers that are at work."""
+    """The run directories of this user's running trainers."""
     folders = [folder for folder in candidates() if not fault_of(folder)]
     notices = [path for folder in folders for path in sorted(folder.glob(f"*{_SUFFIX}"))]
     return [run for run in map(_run_of, notices) if run is not None]
 
 
 def remove_socket(control: str) -> None:
-    """Take away the files of a Unix socket that was made by `new_socket`."""
+    """Remove the files of a Unix socket that was made by `new_socket`."""
     path = control.removeprefix("ipc://")
     for name in (path, f"{path}.bulk"):
         Path(name).unlink(missing_ok=True)
 
 
 def _run_of(notice: Path) -> Path | None:
-    """What a notice says, if its trainer lives; else it is removed."""
+    """The run directory in a notice, if its trainer lives; else the notice is removed."""
     try:
         descriptor = os.open(notice, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

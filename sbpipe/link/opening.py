@@ -1,4 +1,6 @@
-"""Ports from settings, and what leads selectors to a trainer: key, connection file, notice. Knows no loop."""
+"""Opens ports from settings, and leads selectors to a trainer: key, connection file, notice.
+Knows no loop.
+"""
 
 import contextlib
 import logging
@@ -21,11 +23,10 @@ log = logging.getLogger("sbpipe.link")
 
 
 class Listener:
-    """A trainer's port at `link.bind`, closed to all but this user and the holders of keys.
+    """A trainer's port at `link.bind`, open only to this user and to holders of keys.
 
-    `auto` is a Unix socket in a private folder. TCP is always encrypted, with the key of `link.keys`
-    or with one that is made here and never written down. Selectors of this user find theirs in the run
-    directory.
+    `auto` is a Unix socket in a private folder. TCP is always encrypted, with the key of `link.keys` or with
+    one that is made here and never stored. Selectors of this user find their key in the run directory.
     """
 
     def __init__(self, link: LinkConfig) -> None:
@@ -51,7 +52,7 @@ class Listener:
         self._run_dir = Path()
 
     def announce(self, run_dir: Path) -> None:
-        """Lead selectors here: by the run directory, and those that are given none by a notice."""
+        """Lead selectors here: by the run directory, or by a notice if they are given none."""
         self._run_dir, key = run_dir, run_dir / SELECTOR_KEY
         try:
             if self._selector_keys is not None:
@@ -63,12 +64,12 @@ class Listener:
         keys = str(key) if self._selector_keys is not None else ""
         self._connection = connection_of(self.port.endpoints, self.port.session, keys)
         write_connection(run_dir, self._connection)
-        # Over TCP a run can do without: only selectors that are told nothing at all need it.
+        # Not needed over TCP: only selectors without any address or run directory use it.
         with contextlib.suppress(ConfigError):
             self._notice = Notice(run_dir)
 
     def _rotated(self, keys: Keys) -> None:
-        """The trainer has another key: selectors of this user find that out in the run directory."""
+        """The trainer has a new key: write it to the run directory for selectors of this user."""
         if self._selector_keys is None or self._connection is None:
             return
         self._selector_keys = replace(self._selector_keys, peer=keys.public)
@@ -78,7 +79,7 @@ class Listener:
             log.warning("the new key is not in %s (%s)", self._run_dir, error.strerror)
 
     def withdraw(self) -> None:
-        """Take away what `announce` left; the port is closed by who uses it."""
+        """Remove what `announce` wrote; the port is closed by its user."""
         if self._notice is not None:
             self._notice.remove()
         if self._connection is not None:

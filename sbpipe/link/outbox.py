@@ -1,4 +1,4 @@
-"""Messages that any thread may leave for the one thread that owns the sockets, and the bell that wakes it.
+"""Messages from any thread to the one thread that owns the sockets, and the bell that wakes it.
 
 It must not know what the messages are, nor what polls the bell.
 """
@@ -13,14 +13,14 @@ Item = TypeVar("Item")
 
 
 class Bell:
-    """Wakes a thread that polls; rung many times before it looks, it wakes once. A ring is never lost."""
+    """Wakes a thread that polls. Several rings before it polls wake it once; a ring is never lost."""
 
     def __init__(self) -> None:
         # Not a zmq socket: those belong to one thread, and any thread may ring.
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # Without it, a ring during close could write into a descriptor that belongs to someone else by then.
+        # Without the lock, a ring during close could write to a descriptor that has been reused.
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -31,18 +31,18 @@ class Bell:
         """From any thread; does nothing after close."""
         with self._lock:
             if self._writer.fileno() >= 0:
-                # A full pipe means that it rings already.
+                # A full pipe means that it is ringing already.
                 with contextlib.suppress(BlockingIOError):
                     self._writer.send(b"!")
 
     def clear(self) -> None:
-        """By the owning thread, before it looks for what it was called for."""
+        """Called by the owning thread before it checks what it was woken for."""
         with contextlib.suppress(BlockingIOError):
             while len(self._reader.recv(4096)) == 4096:
                 pass
 
     def close(self) -> None:
-        """Take it down; may be called twice."""
+        """Close it; may be called twice."""
         with self._lock:
             self._writer.close()
             self._reader.close()
@@ -69,18 +69,18 @@ class Outbox(Generic[Item]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits; who puts something in a moment later rings the bell."""
+        """Whether nothing waits; an item that is put a moment later rings the bell."""
         return not self._items
 
     def take(self) -> list[Item]:
-        """Everything that waits, in order."""
+        """Remove and return all items, in order."""
         with self._lock:
             items = list(self._items)
             self._items.clear()
         return items
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accept no more items."""
         with self._lock:
             self._is_closed = True
             self._items.clear()

@@ -1,8 +1,8 @@
-"""What the loops may ask of their channel, be it sockets, one process, or a test that loses messages.
+"""The interface of a channel: sockets, one process, or a test that loses messages.
 
-A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any. That a
-message was sent means that it was handed over, not that it arrived: it can still be lost with the connection,
-and only an answer proves the contrary.
+A port belongs to one thread, which sends and receives; `post` and `wake` may be called from any thread. A
+message that was sent was handed over, but may still be lost with the connection: only an answer proves that
+it arrived.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from sbpipe.link.messages import Message
 
 
 class Port(Protocol):
-    """The trainer's end: many peers, each by its selector_id. One that is gone is told by Departed."""
+    """The trainer's end: many peers, each by its selector_id. A peer that is gone is reported by Departed."""
 
     @property
     def session(self) -> bytes:
@@ -26,10 +26,12 @@ class Port(Protocol):
         """Send now, never block; False if the peer is gone or its queue is full (counted)."""
 
     def post(self, peer: str, message: Message) -> bool:
-        """From any thread: send at the next or the present `receive`; False if closed or too much waits."""
+        """From any thread: send at the present or next `receive`; False if closed or if too many messages
+        wait.
+        """
 
     def receive(self, timeout_s: float) -> list[tuple[str, Message]]:
-        """What came, in order per peer, control before bulk; [] when the time is up or the port was woken."""
+        """The messages that arrived, in order per peer, control before bulk; [] on timeout or wake."""
 
     def wake(self) -> None:
         """From any thread: let the present or next `receive` return."""
@@ -41,7 +43,7 @@ class Port(Protocol):
         """Forget this peer: it must say hello again, and another connection may take its name."""
 
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""
 
 
 class OnePeerPort(Protocol):
@@ -49,7 +51,7 @@ class OnePeerPort(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why there is no use in trying on: the trainer does not take this key, or has another; else ""."""
+        """Why retrying is useless: the trainer refuses this key, or has another; else ""."""
 
     @property
     def session(self) -> bytes:
@@ -66,13 +68,13 @@ class OnePeerPort(Protocol):
         """Send now, never block; False (and counted) if the queue is full, or no session and no Hello."""
 
     def post(self, message: Message) -> bool:
-        """From any thread: send at the next or the present `receive`."""
+        """From any thread: send at the present or next `receive`."""
 
     def receive(self, timeout_s: float) -> list[Message]:
-        """What came, in order, control before bulk; [] when the time is up or the port was woken."""
+        """The messages that arrived, in order, control before bulk; [] on timeout or wake."""
 
     def wake(self) -> None:
         """From any thread: let the present or next `receive` return."""
 
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""

@@ -1,7 +1,7 @@
 """Folders that only this user can reach: where Unix sockets need no keys. It must not know sockets or roles.
 
-The kernel lets nobody through a folder of mode 0700 but its owner and root, so who reaches a socket in it is
-this very account, which could as well attach a debugger to us.
+The kernel lets only the owner and root through a folder of mode 0700. So a process that reaches a socket in
+it runs under this account, and could as well attach a debugger to us.
 """
 
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 from sbpipe.errors import ConfigError
 
 VARIABLE = "SBPIPE_RUNTIME_DIR"
-"""Names the folder, where neither /tmp nor XDG_RUNTIME_DIR will do."""
+"""Names the folder, where neither /tmp nor XDG_RUNTIME_DIR is suitable."""
 
 
 def candidates() -> list[Path]:
-    """Where the folder may be, best first: all are searched for trainers, the first private one is used.
+    """Possible folders, best first: all are searched for trainers, the first private one is used.
 
     XDG_RUNTIME_DIR comes second because it is emptied at logout, while a run in tmux goes on.
     """
@@ -40,7 +40,7 @@ def fault_of(folder: Path) -> str:
 
 
 def make_folder() -> Path:
-    """The folder of this user's sockets, made if it is not there."""
+    """The folder of this user's sockets, created if needed."""
     faults = []
     for folder in candidates():
         try:
@@ -63,8 +63,8 @@ def make_folder() -> Path:
 
 
 def require_private(key: str, given: str, path: str) -> None:
-    """Refuse a Unix socket that others could reach or put in its place."""
-    # Linux's abstract names have no file, so nothing says who may connect.
+    """Refuse a Unix socket that other users could reach or replace."""
+    # Linux's abstract names have no file, so no permissions limit who may connect.
     fault = "an abstract name has no owner" if path.startswith("@") else fault_of(Path(path).parent)
     if fault:
         raise ConfigError(

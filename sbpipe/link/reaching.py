@@ -1,7 +1,7 @@
-"""Why nobody answers at a trainer's address, and what to check. It must not know zmq, keys or roles.
+"""Why no trainer answers at an address, and what to check. It must not know zmq, keys or roles.
 
-zmq dials again and again and says nothing: a name that does not resolve, a closed port and a firewall all
-look like a trainer that has not started yet. Who waits asks here.
+zmq retries silently: a name that does not resolve, a closed port and a firewall all look like a trainer that
+has not started yet. A process that waits for a trainer asks here.
 """
 
 import socket
@@ -14,7 +14,7 @@ _CONNECT_S = 2.0
 
 
 def why_silent(connect: str) -> str:
-    """What stands between this machine and the trainer at `link.connect`; "" where that cannot be said."""
+    """Why the trainer at `link.connect` cannot be reached from here; "" if unknown."""
     if connect == AUTO:
         return ""
     try:

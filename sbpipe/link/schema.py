@@ -1,6 +1,6 @@
-"""What a well-formed message is: its fields, their kinds and limits, and what must hold between them.
+"""What a well-formed message is: its fields, their kinds and limits, and the relations between them.
 
-Pure rules over plain values, the same for what we send and what we receive. It must not know msgpack, frames
+Pure rules over plain values, the same for sending and receiving. It must not know msgpack, frames
 or sockets.
 """
 
@@ -38,7 +38,7 @@ DTYPES = {"<f4": 4, "<i4": 4, "|u1": 1}
 
 @dataclass(frozen=True)
 class Array:
-    """A frame of its own behind the header: its one dtype and its greatest length."""
+    """An array in a frame of its own after the header: its dtype and its greatest length."""
 
     dtype: str
     limit: int
@@ -47,7 +47,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything there is to know of one type of message."""
+    """All rules of one type of message."""
 
     kind: type[Message]
     fields: Mapping[str, Kind] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Shape:
 
     @cached_property
     def rules(self) -> list[tuple[str, Callable[[Any], bool], Callable[[Any], Any] | None]]:
-        """Of each field: what is legal in it, and what is made of that; None = it stays as it is."""
+        """For each field: its legality check, and its conversion on receipt; None = unchanged."""
         return [
             (name, kind.is_legal, None if type(kind).restored is Kind.restored else kind.restored)
             for name, kind in self.fields.items()
@@ -65,7 +65,7 @@ class Shape:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of all fields and arrays."""
+        """The names of all fields and arrays."""
         return frozenset((*self.fields, *self.arrays))
 
 
@@ -109,13 +109,13 @@ def _selection_fault(selection: Selection) -> str:
     return _fast_fault(selection)
 
 
-# A train step leaves none of NumPy's code in the caches of its core: of so few numbers as a lease has, Python
-# takes half as long then, and NumPy a third of that where it is warm and they are many.
+# After a train step NumPy's code is not in the caches of the core. Then, for as few numbers as a lease has,
+# plain Python takes half the time of NumPy; NumPy is faster only when warm or for many numbers.
 _FEW = 512
 
 
 def _range_of(values: NDArray[np.float32]) -> tuple[float, float]:
-    """The least and the greatest; NaN if one of them is."""
+    """Minimum and maximum; both NaN if a value is NaN."""
     if len(values) > _FEW:
         return float(values.min()), float(values.max())
     numbers = values.tolist()
@@ -124,7 +124,7 @@ def _range_of(values: NDArray[np.float32]) -> tuple[float, float]:
 
 
 def _adds_up(counts: NDArray[np.int32], total: int) -> bool:
-    """Whether these are numbers of some things, and as many in all."""
+    """Whether these counts are not negative and sum to `total`."""
     if not 0 < len(counts) <= _FEW:
         return not (counts < 0).any() and int(counts.sum()) == total
     numbers = counts.tolist()

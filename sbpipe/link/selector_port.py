@@ -1,4 +1,6 @@
-"""The selector's end of the wire: one trainer, dialled anew whenever the connection breaks. Knows no loop."""
+"""The selector's end of the wire: one trainer, dialled again whenever the connection breaks.
+Knows no loop.
+"""
 
 import math
 import secrets
@@ -29,9 +31,9 @@ _EVENTS = (
 class SelectorPort(SocketPair[Message]):
     """The selector's end; see `ports.OnePeerPort`. It sends nothing but Hello while it has no session.
 
-    Each time it dials, it does so under a fresh route: to the trainer the one before may still seem alive.
-    The bulk connection is opened by the first message for it: a selector that shares memory has none.
-    What a trainer can make it hold is bounded: unread messages, a frame, and a message that never ends.
+    It dials with a new route each time, because to the trainer the old one may still seem alive. The bulk
+    connection is opened by the first message for it: a selector that shares memory has none. What a trainer
+    can make it hold is limited: unread messages, a frame, and a message that never ends.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class SelectorPort(SocketPair[Message]):
         super().__init__(link)
         self.refusal = ""
         self._excess = ""
-        """What it was cut off for: another handshake does not make up for that."""
+        """Why the trainer was cut off: a later handshake does not clear it."""
         self._dial_at = math.inf
         self._endpoints = endpoints
         self._gate = SelectorGate(self.dropped)
@@ -100,7 +102,8 @@ class SelectorPort(SocketPair[Message]):
         first = socket.recv(zmq.NOBLOCK, copy=False)
         frames: list[Buffer] = [first.bytes]
         if first.more and is_bulk:
-            # Chunks stay where zmq received them; control is small, and copying costs less than sharing.
+            # Chunks are not copied out of zmq's memory; control messages are small, and copying costs less
+            # than sharing.
             frames += [part.buffer for part in socket.recv_multipart(copy=False)]
         elif first.more:
             frames += socket.recv_multipart()
@@ -108,7 +111,7 @@ class SelectorPort(SocketPair[Message]):
             self._far_end.delivered(int(first.get(zmq.SRCFD)))
         message = self._gate.judge(frames, is_bulk=is_bulk)
         if isinstance(message, NewKey):
-            # For the next dialling; this connection lives on until the trainer closes it.
+            # For the next dial; this connection lives until the trainer closes it.
             for one in (self._control, self._bulk):
                 one.setsockopt(zmq.CURVE_SERVERKEY, message.public.encode())
             return None
@@ -129,10 +132,11 @@ class SelectorPort(SocketPair[Message]):
     def _dial(self) -> None:
         for socket, endpoint in self._dialled.items():
             socket.disconnect(endpoint)
-        # The trainer knows nobody by the new route: this side says hello again.
+        # The trainer does not know the new route: this side must say hello again.
         self.session = NO_SESSION
         self._dialled, self._is_up = {}, False
-        # Both connections have one route, which nobody can guess: by it the trainer knows whose bulk it is.
+        # Both connections share one unguessable route, by which the trainer knows whose bulk connection it
+        # is.
         self._route = secrets.token_hex(16).encode()
         self._connect(self._control, self._endpoints.control)
 
@@ -148,12 +152,12 @@ class SelectorPort(SocketPair[Message]):
         self._dialled[socket] = endpoint
 
     def _note(self, event: int) -> None:
-        """Something happened to a connection."""
+        """Handle an event of a connection."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._is_up, self.refusal = True, self._excess
             self._failures = dict.fromkeys(self._failures, 0)
         elif event == zmq.EVENT_DISCONNECTED and self._is_up:
-            # Not at once: what the trainer said last, a goodbye perhaps, has yet to be read.
+            # Not at once: the last messages of the trainer, perhaps a goodbye, are still to be read.
             self._dial_at = self._look_at = time.monotonic() + limits.LAST_WORDS_S
         elif event != zmq.EVENT_DISCONNECTED:
             self.dropped["handshake"] += 1
@@ -161,7 +165,7 @@ class SelectorPort(SocketPair[Message]):
             self._failures["refused" if is_refused else "closed"] += 1
             self._judge_failures()
             if is_refused:
-                # zmq would leave it at that, and a key may be let in a moment later.
+                # zmq would not retry, and the key may be accepted a moment later.
                 self._dial_at = self._look_at = time.monotonic() + limits.REFUSED_S
 
     def _judge_failures(self) -> None:
@@ -172,7 +176,7 @@ class SelectorPort(SocketPair[Message]):
                 "trainer's host, make one with `sbpipe keys DIR add NAME`, and give the file to --keys"
             )
         elif self._failures["closed"] and not is_greeted(parse("link.connect", where)):
-            # A forwarded port whose trainer is away says nothing about keys: it is waited for.
+            # A forwarded port without a trainer behind it says nothing about keys: keep waiting.
             self._failures["closed"] = 0
         elif self._failures["closed"] >= limits.MAX_CLOSED:
             self.refusal = (

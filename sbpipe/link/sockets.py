@@ -1,12 +1,12 @@
-"""What both ends of the wire over ZeroMQ share. It knows no meaning of messages.
+"""The common part of both ends of the wire over ZeroMQ. It does not know the meaning of messages.
 
     trainer    ROUTER control, ROUTER bulk   (bind; trainer_port.py)
     selector   DEALER control, DEALER bulk   (connect; selector_port.py)
 
-Two pairs, because a heartbeat behind a snapshot waits for the whole snapshot. Flow control: the trainer never
-waits for a peer. A selector is sent leases by credit and pulls snapshot chunks by credit, so a queue that is
-full means a peer that stopped reading; then `send` says False and drops, and the ledger grants the lease
-again. Nothing a peer sends makes `receive` raise.
+Two pairs, because a heartbeat queued after a snapshot would wait for the whole snapshot. Flow control: the
+trainer never waits for a peer. A selector gets leases by credit and pulls snapshot chunks by credit, so a
+full queue means that the peer has stopped reading. Then `send` drops the message and returns False, and the
+ledger grants the lease again. Nothing that a peer sends makes `receive` raise.
 
 A port belongs to one thread; `post` and `wake` are for the others. zmq's own threads do the network, one for
 each pair.
@@ -31,7 +31,7 @@ from sbpipe.link.outbox import Bell, Outbox
 Received = TypeVar("Received")
 Socket = zmq.Socket[bytes]
 Option = int | bytes
-# A number: to compare with a flag of Python's takes half as long as the question itself.
+# An int: comparing with Python's flag enum takes half as long as the query itself.
 _READABLE = int(zmq.POLLIN)
 
 
@@ -42,7 +42,7 @@ def new_key_pair() -> tuple[str, str]:
 
 
 def public_key_of(secret: str) -> str:
-    """The public key that belongs to a secret one; ValueError if that is no key."""
+    """The public key of a secret one; ValueError if that is not a key."""
     return zmq.curve_public(secret.encode()).decode()
 
 
@@ -52,10 +52,10 @@ def own_keys(keys: Keys) -> dict[int, Option]:
 
 
 def _liveness(lost_s: float) -> dict[int, Option]:
-    """Let the kernel find a connection whose other end is gone without a word.
+    """Let the kernel detect a connection whose other end is gone without closing it.
 
     Not zmq's own heartbeats (ZMTP PING): libzmq 4.3.5 aborts when one meets a connection that is being reset.
-    Who is silent above TCP shows by the heartbeats of `messages`.
+    A process that hangs above TCP is detected by the heartbeats of `messages`.
     """
     probe_s = max(1, math.ceil(lost_s / 4))
     return {
@@ -70,7 +70,7 @@ def _liveness(lost_s: float) -> dict[int, Option]:
 
 
 class SocketPair(Generic[Received]):
-    """What both ends share: two sockets, a bell, an outbox, and the polling of all of them."""
+    """Two sockets, a bell, an outbox, and the polling of all of them."""
 
     def __init__(self, link: LinkConfig) -> None:
         self.dropped: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class SocketPair(Generic[Received]):
             is_woken = bell in ready
             if is_woken:
                 self._bell.clear()
-                # Again: what was posted between the sending above and the poll rang this bell.
+                # Once more: messages posted between the sending above and the poll rang this bell.
                 self._send_posted()
             for socket in ready:
                 if socket in self._duties:
@@ -106,7 +106,7 @@ class SocketPair(Generic[Received]):
             came = self._drain(self._control, limits.CONTROL_DRAIN) if self._control in ready else []
             came += self._drain(self._bulk, limits.BULK_DRAIN) if self._bulk in ready else []
             now = time.monotonic()
-            # Last: what was read counts for those it came from.
+            # Last: messages that were just read count for their connections.
             came += self._look_around(now)
             if came or is_woken or now >= deadline:
                 return came
@@ -116,13 +116,15 @@ class SocketPair(Generic[Received]):
         self._bell.ring()
 
     def close(self) -> None:
-        """See `ports`. What was sent and is still on its way is given LINGER_MS."""
+        """See `ports`. Messages still on their way get LINGER_MS."""
         self._outbox.close()
         self._bell.close()
         self._context.destroy(linger=limits.LINGER_MS)
 
     def _open(self, kind: int, options: dict[int, Option], frame_bytes: tuple[int, int], unread: int) -> None:
-        """Make both sockets: the greatest frame that each may be sent, how many messages may lie unread."""
+        """Make both sockets; `frame_bytes` is the largest frame that each accepts, `unread` its receive
+        queue.
+        """
         bulk_queue = limits.bulk_queue(self._link.chunk_mib)
         queues = ((limits.CONTROL_QUEUE, unread), (bulk_queue, bulk_queue))
         self._control, self._bulk = self._context.socket(kind), self._context.socket(kind)
@@ -139,7 +141,7 @@ class SocketPair(Generic[Received]):
                 socket.setsockopt(option, value)
 
     def _attend(self, socket: Socket, duty: Callable[[list[bytes]], None]) -> None:
-        """Call `duty` with whatever this socket has."""
+        """Call `duty` with every message of this socket."""
         self._poller.register(socket, zmq.POLLIN)
         self._duties[socket] = duty
 
@@ -153,20 +155,20 @@ class SocketPair(Generic[Received]):
 
     def _monitor(self, socket: Socket, events: int, duty: Callable[[int], None]) -> None:
         """Call `duty` with each of these events of a socket."""
-        # The first two bytes of what zmq tells are the number of the event.
+        # The first two bytes of zmq's message are the number of the event.
         self._attend(
             socket.get_monitor_socket(events), lambda frames: duty(int.from_bytes(frames[0][:2], "little"))
         )
 
     def _look_around(self, now: float) -> list[Received]:
-        """What happened beside messages; called whenever `receive` wakes."""
+        """Messages about other events; called whenever `receive` wakes."""
         return []
 
     def _drain(self, socket: Socket, limit: int) -> list[Received]:
         came: list[Received] = []
         is_bulk = socket is self._bulk
         for _ in range(limit):
-            # Asked for, not tried: an exception of zmq's costs as much as a message.
+            # Queried, not tried: an exception of zmq costs as much as a message.
             if not int(socket.getsockopt(zmq.EVENTS)) & _READABLE:
                 break
             try:
@@ -178,7 +180,7 @@ class SocketPair(Generic[Received]):
         return came
 
     def _post(self, peer: str, message: Message) -> bool:
-        # Packed here, so that a message that cannot be sent raises in the thread that made it.
+        # Packed here, so that an invalid message raises in the thread that made it.
         if self._outbox.put((peer, pack(message))):
             return True
         self.dropped["outbox"] += 1
@@ -206,5 +208,5 @@ class SocketPair(Generic[Received]):
         raise NotImplementedError
 
     def _take(self, socket: Socket, is_bulk: bool) -> Received | None:
-        """The next message, if it is worth handing on; zmq.Again if there is none."""
+        """The next message, None if it is not to be passed on; zmq.Again if there is none."""
         raise NotImplementedError

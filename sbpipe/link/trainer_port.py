@@ -1,8 +1,8 @@
-"""The trainer's end of the wire: who may connect, who is who, and connections that are cut. Knows no loop.
+"""The trainer's end of the wire: admits, names and cuts connections. Knows no loop.
 
-Nothing is read of a peer that has not proved itself: over TCP by a key (CURVE, by RFC 27), over a Unix socket
-by the private folder that it lies in. A peer is a connection. What it calls itself only becomes its name, and
-another connection cannot take that away. Nothing a peer sends makes `receive` raise.
+Nothing is read from a peer before it is authenticated: over TCP by a key (CURVE, by RFC 27), over a Unix
+socket by the private folder of the socket. A peer is a connection. What it calls itself becomes its name,
+which another connection cannot take away. Nothing that a peer sends makes `receive` raise.
 """
 
 import contextlib
@@ -48,16 +48,16 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         self._gate = TrainerGate(self.session, self.dropped)
         self._keyring = keyring
         self._doorkeeper: Doorkeeper | None = None
-        # By route: what a connection was last seen under, to cut it. By name: why it is over.
+        # By route: the descriptor and key of a connection, to cut it. By name: why it has ended.
         self._descriptors: dict[bytes, tuple[int, str]] = {}
         self._gone: dict[str, str] = {}
         self._warned: dict[str, float] = {}
         self._to_bind: list[tuple[Socket, str]] = []
         self._rotate_at = math.inf
         self.on_rotation: Callable[[Keys], None] = lambda keys: None
-        """Is told of a new pair of the trainer's own, once it is in use."""
+        """Called with a new key pair of the trainer once it is in use."""
         options: dict[int, Option] = {
-            # A send to a peer that is gone fails, where zmq would drop it in silence.
+            # A send to a peer that is gone fails; by default zmq would drop it silently.
             zmq.ROUTER_MANDATORY: 1,
             zmq.IPV6: int(address.is_ipv6),
         }
@@ -103,13 +103,14 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         before = self.dropped["unreachable"]
         if self._write([route], body, self.session):
             return True
-        # A peer that shares memory has no bulk connection, and one whose queue is full may still be there.
+        # Control only: a peer that shares memory has no bulk connection. A full queue does not mean that it
+        # is gone.
         if self.dropped["unreachable"] > before and not body.is_bulk:
             self._gone[peer] = "its connection is gone"
             self._look_at = 0.0
         return False
 
-    # --- what came --------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
     def _take(self, socket: Socket, is_bulk: bool) -> tuple[str, Message] | None:
         first = socket.recv(zmq.NOBLOCK, copy=False)
@@ -119,7 +120,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
             return None
         verdict = self._gate.judge(route, frames, is_bulk=is_bulk)
         if verdict.holder is not None and not self._reaches(verdict.holder):
-            # The connection that had this name is gone: it was the same selector's, or nobody's any more.
+            # The connection that had this name is gone, so the name is free.
             self._gate.release(self._gate.name_of(verdict.holder))
             verdict = self._gate.judge(route, frames, is_bulk=is_bulk)
         return self._handed_on(route, verdict)
@@ -132,12 +133,12 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         if verdict.message is None:
             return None
         if isinstance(verdict.message, Hello):
-            # Whatever was to be told of a connection before this one is told already, or void.
+            # What was to be reported of an earlier connection is reported already, or void.
             self._gone.pop(verdict.peer, None)
         return verdict.peer, verdict.message
 
     def _is_welcome(self, first: zmq.Frame, route: bytes) -> bool:
-        """Note over which connection a message came; whether its key still counts."""
+        """Note the connection of a message; returns whether its key is still accepted."""
         assert self._doorkeeper is not None
         descriptor, key = int(first.get(zmq.SRCFD)), str(first.get(_USER))
         self._doorkeeper.delivered(descriptor)
@@ -161,7 +162,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         if self._doorkeeper is not None and route in self._descriptors:
             self._doorkeeper.dismiss(self._descriptors[route][0])
 
-    # --- who may stay -----------------------------------------------------------------------------
+    # --- cutting connections ----------------------------------------------------------------------
 
     def _look_around(self, now: float) -> list[tuple[str, Message]]:
         if now < self._look_at:
@@ -179,7 +180,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         return [(peer, Departed(reason)) for peer, reason in gone.items()]
 
     def _follow(self, keyring: Keyring, now: float) -> None:
-        """What has changed in the files of keys."""
+        """Apply changes in the key files."""
         if keyring.refresh():
             self._turn_out()
         if keyring.rotate():
@@ -209,7 +210,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         self._warn("cut", f"a connection was cut: {reason}")
 
     def _warn(self, about: str, text: str) -> None:
-        """Say it, but not again for a while."""
+        """Log a warning, but not again for a while."""
         now = time.monotonic()
         self._warned = {key: at for key, at in self._warned.items() if now - at < limits.WARN_AGAIN_S}
         if about not in self._warned and len(self._warned) < limits.MAX_STRANGERS:
@@ -219,13 +220,13 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
     # --- another key of its own -------------------------------------------------------------------
 
     def _rotate(self, keys: Keys, now: float) -> None:
-        """Tell who is connected: zmq closes every connection of an address at which it no longer listens."""
+        """Tell all peers: zmq will close every connection of an address at which it no longer listens."""
         for peer in self._gate.names:
             self.send(peer, NewKey(keys.public))
         self._rotate_at = now + limits.ROTATION_S
 
     def _close_doors(self, keys: Keys) -> None:
-        """Take the new pair, and listen no more under the old one."""
+        """Use the new pair, and stop listening under the old one."""
         self._rotate_at = math.inf
         for socket, endpoint in zip((self._control, self._bulk), self.endpoints, strict=True):
             for option, value in own_keys(keys).items():
@@ -235,7 +236,7 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
                 self._to_bind.append((socket, endpoint))
 
     def _open_doors(self, keys: Keys) -> None:
-        """Listen again at the same addresses: at a later look, if zmq has not let go of them yet."""
+        """Listen again at the same addresses; retried later if zmq has not released them yet."""
         for door in list(self._to_bind):
             socket, endpoint = door
             try:
@@ -264,13 +265,13 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
             except zmq.ZMQError as error:
                 if not tries_left:
                     raise bind_error(self._link.bind, failing, error.errno or 0) from None
-                # The neighbour is taken: give this port back, and the system chooses another.
+                # The next port is taken: release this one, and let the system choose another.
                 if failing == bulk:
                     self._control.unbind(control)
         return Endpoints(control, bulk)
 
     def _answer_zap(self) -> None:
-        """Answer zmq's question (ZAP, RFC 27) whether a key may come in, without a thread."""
+        """Answer zmq's authentication requests (ZAP, RFC 27) without a thread."""
         door: Socket = self._context.socket(zmq.REP)
         door.bind("inproc://zeromq.zap.01")
 
@@ -292,7 +293,9 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
         self._attend(door, answer)
 
     def _tell_failed_handshakes(self) -> None:
-        """Who does not even know this trainer's own key never comes as far as being asked for its own."""
+        """Report handshakes that fail before the peer's key is checked: it does not know this
+        trainer's key.
+        """
 
         def tell(_event: int) -> None:
             self.dropped["handshake"] += 1
@@ -302,9 +305,9 @@ class TrainerPort(SocketPair[tuple[str, Message]]):
 
 
 def _rest_of(socket: Socket, first: zmq.Frame) -> list[bytes]:
-    """What follows the first frame of a message: copied, which of so little costs less than to share it."""
+    """The frames after the first one of a message, copied: for so few bytes cheaper than sharing."""
     frames, last = list[bytes](), first
-    # A frame knows whether it is the last one; a socket is asked by a call that costs as much as a frame.
+    # A frame knows whether it is the last one; querying the socket costs as much as receiving a frame.
     while last.more:
         last = socket.recv(copy=False)
         frames.append(last.bytes)

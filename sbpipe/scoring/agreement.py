@@ -1,4 +1,4 @@
-"""Whether coarse scores still rank like exact ones, judged from candidates scored twice. Knows no model."""
+"""Whether scores of a lower precision rank like exact ones, from candidates scored twice. Knows no model."""
 
 from collections import deque
 
@@ -11,7 +11,7 @@ SLICE = 32
 """Candidates scored twice in a check."""
 SPACING = 128 * SLICE
 """Candidates between two checks, so that a check costs little even where every lease has new weights."""
-# One slice of 32 is a noisy estimate: no verdict, and no step back, before there are so many of them.
+# One slice of 32 is a noisy estimate: no verdict, and no step back, before this many of them.
 _LAST = 4
 
 
@@ -21,7 +21,7 @@ def agreement_of(scores: Floats, exact: Floats) -> float:
 
 
 class Agreement:
-    """Counts when a check is due, and keeps what the checks said: rank correlations, 1.0 = the same order."""
+    """Counts when a check is due, and keeps the results: rank correlations, 1.0 = the same order."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -34,7 +34,7 @@ class Agreement:
         self.num_failed = 0
 
     def weights_arrived(self) -> None:
-        """Scores come from other weights now."""
+        """Note new weights."""
         self._is_new = True
 
     def is_due(self, num_candidates: int) -> bool:
@@ -45,15 +45,15 @@ class Agreement:
         return is_due
 
     def mark(self) -> tuple[int, bool]:
-        """Where it stands in counting to the next check."""
+        """The state of counting to the next check."""
         return self._since, self._is_new
 
     def go_back(self, mark: tuple[int, bool]) -> None:
-        """Candidates that were asked about since then are not scored after all."""
+        """Undo `is_due` calls since the mark: their candidates are not scored after all."""
         self._since, self._is_new = mark
 
     def note(self, correlation: float) -> None:
-        """Take in a check; one without a result (losses equal or not finite) is counted apart."""
+        """Take in a check; one without a result (losses equal or not finite) is counted separately."""
         if correlation != correlation:
             self.num_failed += 1
             return
@@ -74,9 +74,9 @@ class Agreement:
 
     @property
     def is_low(self) -> bool:
-        """Whether the last few checks, all of them, give reason to say so."""
+        """Whether there are enough checks, and the mean of the last few is too low."""
         return len(self._last) == _LAST and self.recent < self._least
 
     def forget(self) -> None:
-        """Start again: the precision has changed."""
+        """Restart: the precision has changed."""
         self._last.clear()

@@ -1,7 +1,7 @@
-"""What every scorer does alike: follow the weights, read queued passes, judge what they found, step back.
+"""The common part of all scorers: follow the weights, read queued passes, judge the results, step back.
 
-A scorer says how candidates go through its model (`_make`, `_derive`, `_queue`, `_scored`). What follows from
-what they found is decided here: by it the precision may change. It must not know programs or losses.
+A subclass says how candidates go through its model (`_make`, `_derive`, `_queue`, `_scored`). The
+consequences of the results are decided here; the precision may change. It must not know programs or losses.
 """
 
 import copy
@@ -28,7 +28,7 @@ class AnyScorer(ABC):
     """Scores with a replica in evaluation mode at the selector's precision; the loss is always float32."""
 
     precision: str
-    """What it scores in."""
+    """The precision it scores in."""
 
     def __init__(
         self, model: nn.Module, device: torch.device, *, min_agreement: float, statistics: str
@@ -42,11 +42,11 @@ class AnyScorer(ABC):
         self._way = 0
         self._is_trial = self._has_warned = False
         self.agreement, self.scale_agreement = Agreement(min_agreement), Agreement(min_agreement)
-        """How well scores rank like fp32 at the same image size, and those like the ones at full size."""
+        """Rank agreement of scores with fp32 at the same image size, and of those with fp32 at full size."""
         self.statistics = Statistics(model, statistics)
-        """What normalisation layers compute with."""
+        """The statistics that normalisation layers compute with."""
         self.num_outputs = 0
-        """Classes that predictions are of, once there are some."""
+        """The number of classes of predictions, once there are any."""
         self.num_overflowed = 0
         """Scores that were not finite."""
         self.slower: list[str] = []
@@ -62,44 +62,46 @@ class AnyScorer(ABC):
     @staticmethod
     @abstractmethod
     def newest(chunks: Sequence[tuple[Any, Tensor]], count: int) -> tuple[Any, Tensor]:
-        """The last candidates of several passes, at most so many if they can be cut."""
+        """The last candidates of several passes, at most `count` if they can be cut."""
 
     @abstractmethod
     def prepare(self, inputs: Any, targets: Tensor) -> None:
-        """Try it on real candidates: what cannot work shows now."""
+        """Try it on real candidates, so that errors show now."""
 
     @abstractmethod
     def score(self, inputs: Any, targets: Tensor) -> Floats:
-        """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
+        """The loss of each candidate. Overflowed scores stay not finite: the policy never keeps such
+        candidates.
+        """
 
     @abstractmethod
     def _make(self, precision: str) -> tuple[str, Any]:
-        """The precision that the model can be scored in, this one if it can, and the program."""
+        """The program, and the precision it scores in: this one if the model allows it."""
 
     @abstractmethod
     def _derive(self) -> None:
-        """Make the program take the weights; learn whether they are finite."""
+        """Let the program take the present weights, and find out whether they are finite."""
 
     @abstractmethod
     def _start(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
-        """Start a pass, with what has to be found out about statistics."""
+        """Start a pass, with any check or estimate of statistics that is due."""
 
     @abstractmethod
     def _queue(self, inputs: Any, targets: Tensor, again: Again, *, is_checked: bool | None = None) -> Queued:
-        """Start a pass with the weights as they are; None = it is checked if a check is due."""
+        """Start a pass with the present weights; `is_checked` None = checked if a check is due."""
 
     @abstractmethod
     def _scored(self, queued: Queued, found: Found) -> Scored:
-        """What a pass found, judged: by it the precision may change, for this pass and for the next ones."""
+        """The judged result of a pass; the precision may change by it, for this pass and the next ones."""
 
     @abstractmethod
     def _is_finite_in_fp32(self, again: Again) -> bool:
-        """Whether fp32 holds the score of one of these candidates."""
+        """Whether at least one of these candidates has a finite score in fp32."""
 
     # --- precisions and weights -------------------------------------------------------------------
 
     def use(self, precision: str) -> None:
-        """Score at this precision from now on; in fp32 if the model cannot be."""
+        """Score at this precision from now on; in fp32 if the model does not allow it."""
         self.agreement.forget()
         self._way += 1
         self.precision, self._program = self._make(precision)
@@ -110,20 +112,20 @@ class AnyScorer(ABC):
         """Another scorer of the same model at another precision, to be measured beside this one."""
         trial = copy.copy(self)
         trial.agreement, trial.scale_agreement = Agreement(0.0), Agreement(0.0)
-        trial._is_trial = True  # nobody is warned of scores that nobody uses
+        trial._is_trial = True  # no warnings about scores that are not used
         trial.use(precision)
         return trial
 
     def adopt(self, trial: "AnyScorer") -> None:
-        """Score as a trial does from now on."""
+        """Take over the precision and program of a trial."""
         self.agreement.forget()
         self._way += 1
         self.precision, self._program = trial.precision, trial._program
-        # Weights may have come since the trial looked. The check that follows them widens the ranges of int8.
+        # Weights may have arrived since the trial took them. The check after them widens the ranges of int8.
         self.weights_arrived()
 
     def weights_arrived(self) -> None:
-        """The model was written into."""
+        """Note that the model was overwritten."""
         # Derived at the next pass, not now: several versions may arrive between two leases, and folding,
         # casting or packing each of them would be wasted.
         self._is_pending = True
@@ -136,8 +138,8 @@ class AnyScorer(ABC):
         return self._is_pending and not self.statistics.are_estimated
 
     def refresh(self, *, anyway: bool = False) -> bool:
-        """Take weights that have arrived, if any did or `anyway`; whether it was done."""
-        # Statistics that are estimated need candidates: then the next pass does it.
+        """Take weights that have arrived, if any have or `anyway`; returns whether it was done."""
+        # Estimating statistics needs candidates: then the next pass does it.
         if self.statistics.are_estimated or not (self._is_pending or anyway):
             return False
         self._derive()
@@ -147,12 +149,12 @@ class AnyScorer(ABC):
     # --- passes -----------------------------------------------------------------------------------
 
     def examine(self, inputs: Any, targets: Tensor) -> Scored:
-        """The loss of each candidate, the class a classifier gives it, its residual if that is asked for."""
+        """The loss of each candidate, its predicted class for a classifier, and its residual if asked for."""
         (scored,) = self.read([self.queue(inputs, targets, lambda: (inputs, targets))])
         return scored
 
     def begin(self, inputs: Any, targets: Tensor) -> Coming:
-        """Start what `score` does; on an accelerator nobody waits for it."""
+        """Start what `score` does; on an accelerator without waiting for it."""
         if self.device.type == "cpu":
             scores = self.score(inputs, targets)
             return Coming(len(inputs), lambda: scores)
@@ -161,24 +163,26 @@ class AnyScorer(ABC):
         return Coming(len(inputs), lambda: self._scored(queued, *findings.wait()).scores, findings)
 
     def run(self, inputs: Any, targets: Tensor) -> None:
-        """Start a pass that nobody will read, to see how long it takes."""
+        """Start a pass that is not read, to time it."""
         self._queue(inputs, targets, lambda: (inputs, targets), is_checked=False)
 
     def queue(self, inputs: Any, targets: Tensor, again: Again) -> Queued:
-        """Start what `examine` does; on an accelerator nobody waits for it. `again` gives the same inputs."""
+        """Start what `examine` does, on an accelerator without waiting. `again` makes the same inputs once
+        more.
+        """
         before = self.agreement.mark(), self.statistics.mark()
         return replace(self._start(inputs, targets, again), before=before)
 
     def give_back(self, queued: Queued) -> None:
-        """This pass and those behind it will not be read: as if they had never been queued."""
+        """Undo the queueing of this pass and those behind it: they will not be read."""
         if queued.before is not None:
             self.agreement.go_back(queued.before[0])
             self.statistics.go_back(queued.before[1])
 
     def read(self, passes: Sequence[Queued]) -> Iterator[Scored]:
-        """What queued passes found, in their order; waits once, for all of them."""
+        """The results of queued passes, in order; waits once for all of them."""
         for queued, found in zip(passes, self._reader(passes), strict=True):
-            # What an earlier pass showed may have changed the precision, and with it all later ones.
+            # The result of an earlier pass may have changed the precision: then later ones must be repeated.
             is_same = queued.way == self._way
             scored = self._scored(queued, found) if is_same else self._repeated(queued)
             if queued.was_estimated:
@@ -194,20 +198,22 @@ class AnyScorer(ABC):
     # --- what follows from what was found ---------------------------------------------------------
 
     def _was_sound(self, queued: Queued, found: Found) -> bool:
-        """Whether the weights of a pass were finite; remembered for as long as they are those in use."""
+        """Whether the weights of a pass were finite; remembered while these weights are in use."""
         if "is_sound" not in found:
             return bool(queued.is_sound)
         is_sound = bool(found["is_sound"])
-        # Newer ones may have been taken since it was queued, and it knows nothing of them.
+        # Newer weights may have been taken since the pass was queued; its result does not apply to them.
         if self._is_sound is queued.is_sound:
             self._is_sound = is_sound
         return is_sound
 
     def _has_overflowed(self, scores: Floats, again: Again, *, is_sound: bool) -> bool:
-        """Whether a narrow precision holds no score at all where fp32 does; then fp32 is used from now on."""
+        """Whether no score is finite in a lower precision but some are in fp32; then fp32 is used from now
+        on.
+        """
         if self.precision == "fp32" or np.isfinite(scores).any():
             return False
-        # Not finite in fp32 either: the model has diverged, which no precision can help.
+        # Not finite in fp32 either: the model has diverged, and no precision can help.
         if not is_sound or not self._is_finite_in_fp32(again):
             return False
         log.warning("no score in %s is finite: scoring in fp32 from now on", self.precision)
@@ -220,7 +226,7 @@ class AnyScorer(ABC):
             log.log(logging.WARNING if self.statistics.are_estimated else logging.INFO, "%s", changed)
 
     def _note_ranks(self, scores: Floats, exact: Floats | None) -> None:
-        """Take in a check; step back to a slower precision, or say so once, where ranks are not alike."""
+        """Take in a check; if ranks do not agree, step back to a slower precision, or warn once."""
         self.agreement.note(float("nan") if exact is None else agreement_of(scores, exact))
         found = f"scores in {self.precision} rank like fp32 only to {self.agreement.recent:.3f}"
         if self.agreement.is_low and self.slower:

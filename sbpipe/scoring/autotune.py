@@ -1,10 +1,10 @@
 """`auto`: the precision and batch size that score fastest here, measured between the first leases.
 
-A run begins in fp32, and is measured beside its first steps: on candidates of real leases, with weights that
-have arrived, in pieces of a tenth of a second or so, since a lease may wait for one. An accelerator is timed
-by its own events, and what it found is read after a later lease, which has waited for the device anyway; only
-to learn whether a precision can be had at all does a piece wait itself. What is chosen is a pure function of
-what was measured (`ladder_of`, `knee`). It must not know leases, policies or sockets.
+A run begins in fp32. Measurements run beside its first steps: on candidates of real leases, with real
+weights, in pieces of about a tenth of a second, since a lease may have to wait for one. An accelerator is
+timed by its own events, and the results are read after a later lease, which has waited for the device anyway.
+A piece waits for the device itself only to find out whether a precision works at all. The choice is a pure
+function of the measurements (`ladder_of`, `knee`). It must not know leases, policies or sockets.
 """
 
 import logging
@@ -30,24 +30,24 @@ from sbpipe.scoring.queued import Coming
 log = logging.getLogger("sbpipe.scoring")
 
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)
-# A lease ends with the pass that kept enough, so a short pass means less lag: worth a little speed.
+# A lease ends with the pass that kept enough, so short passes mean less staleness: worth a little speed.
 _NEAR_THE_BEST = 0.95
 _TASTE, _RANKED = 8, 64
-"""Candidates of a first try, and those whose ranks are compared."""
+"""Candidates of the first try, and candidates whose ranks are compared."""
 _RESTS = (64, 256, 1024)
-"""Leases until ranks that were not alike are compared again: those of the first weights say little."""
+"""Leases before ranks that did not agree are compared again: with the first weights they mean little."""
 _LEAST_PASSES, _MOST_PASSES, _ENOUGH_S = 3, 30, 0.1
 _LONGEST_PASS_S = 0.05
-"""Of a pass in fp32 while precisions are compared; several of them are a piece."""
+"""Longest pass in fp32 while precisions are compared; a piece has several."""
 _LONGEST_SIZE_S = 0.15
-"""Of a pass while batch sizes are compared: where it takes longer, its overhead is long outweighed."""
+"""Longest pass while batch sizes are compared: in a longer one the overhead is negligible."""
 
 Candidates: TypeAlias = Any
-"""What a scorer takes: a tensor, or a batch of a user's make; both have a length."""
+"""What a scorer takes: a tensor, or a user's own batch; both have a length."""
 Score = Callable[[Candidates, Any], Floats]
 Pieces = Iterator[None]
 Rates: TypeAlias = Generator[None, None, list[float]]
-"""In pieces, where what was measured comes late."""
+"""A generator that yields between pieces and returns the measured rates."""
 
 
 # --- what is chosen -------------------------------------------------------------------------------
@@ -66,21 +66,23 @@ class Measured:
 
 
 def ladder_of(rows: Sequence[Measured], least: float) -> list[str]:
-    """The precisions worth having, slowest (fp32, the first row) first: faster than it, and ranking alike."""
+    """The usable precisions, slowest first: fp32 (the first row), then those faster than it with
+    equal ranks.
+    """
     base, *narrow = rows
     good = [row for row in narrow if row.examples_per_s > base.examples_per_s and row.agreement >= least]
     return [base.precision, *(row.precision for row in sorted(good, key=lambda row: row.examples_per_s))]
 
 
 def worth_another_look(rows: Sequence[Measured], least: float) -> list[str]:
-    """The precisions that would be chosen but for their ranks: faster than what is, and all but alike."""
+    """The precisions to compare once more: faster than the chosen one, rejected only by their ranks."""
     rate_of = {row.precision: row.examples_per_s for row in rows}
     chosen = rate_of[ladder_of(rows, least)[-1]]
     return [row.precision for row in rows if row.examples_per_s > chosen]
 
 
 def knee(rates: Iterable[tuple[int, float]]) -> int:
-    """The smallest size whose rate is near the best; sizes come in rising order."""
+    """The smallest size whose rate is near the best; sizes are in ascending order."""
     known = list(rates)
     best = max(rate for _, rate in known)
     return next(size for size, rate in known if rate >= _NEAR_THE_BEST * best)
@@ -90,13 +92,15 @@ def knee(rates: Iterable[tuple[int, float]]) -> int:
 
 
 def _fastest_s(scores: Sequence[Score], inputs: Candidates, targets: Any) -> list[float]:
-    """The fastest pass of each, in turn: what else the machine does meanwhile slows all of them."""
+    """The fastest pass of each, measured in turn, so that other load on the machine slows all of
+    them alike.
+    """
     fastest, give_up = [float("inf")] * len(scores), time.perf_counter() + _ENOUGH_S
     for _ in range(_MOST_PASSES):
         for k, score in enumerate(scores):
             begin = time.perf_counter()
             score(inputs, targets)
-            # The best and not the mean: other work on the machine only ever makes a pass slower.
+            # The minimum and not the mean: other load only ever makes a pass slower.
             fastest[k] = min(fastest[k], time.perf_counter() - begin)
         if time.perf_counter() > give_up:
             break
@@ -111,13 +115,15 @@ def _arrived(coming: Sequence[Coming]) -> Generator[None, None, list[Floats]]:
 
 
 def _take_weights(*scorers: AnyScorer) -> None:
-    """Nobody tells a trial of new weights, and ranks compare only where both have the same."""
+    """Refresh all scorers: trials are not told of new weights, and ranks compare only under the
+    same weights.
+    """
     for scorer in scorers:
         scorer.refresh(anyway=True)
 
 
 class Tuning:
-    """Measures piece by piece what is left to "auto", and makes the scorer use what it chose."""
+    """Measures piece by piece what is left to "auto", and applies the choice to the scorer."""
 
     def __init__(
         self, scorer: AnyScorer, batch_size: int, *, has_precision: bool, has_batch_size: bool, least: float
@@ -136,19 +142,19 @@ class Tuning:
         self.is_over = False
 
     def offer(self, inputs: Candidates, targets: Any) -> None:
-        """Candidates that a lease brought: what is measured with, the newest first."""
+        """Add candidates of a lease; the newest are used for measuring."""
         self._chunks.append((inputs, targets))
         while self._on_hand - len(self._chunks[0][0]) >= self._most:
             self._chunks.popleft()
 
     def piece(self) -> None:
-        """Measure a little more; nothing before there are candidates."""
+        """Measure one more piece; does nothing before there are candidates."""
         if self._chunks and next(self._pieces, self) is self:
             self.is_over = True
             self._chunks.clear()
 
     def is_due(self) -> bool:
-        """Whether there is a piece to measure now; asked once after every lease."""
+        """Whether there is a piece to measure now; called once after every lease."""
         self._rest -= self._rest > 0
         return not self.is_over and not self._rest
 
@@ -157,7 +163,7 @@ class Tuning:
         return sum(len(inputs) for inputs, _ in self._chunks)
 
     def _some(self, count: int) -> tuple[Candidates, Any]:
-        """The newest candidates, at most so many if they can be cut."""
+        """The newest candidates, at most `count` if they can be cut."""
         return self._scorer.newest(self._chunks, count)
 
     def _all_pieces(self, has_precision: bool, has_batch_size: bool) -> Pieces:
@@ -169,7 +175,7 @@ class Tuning:
             again = worth_another_look(self._rows, self._least) if self._rows else []
             self._rest = rest if again else 0
             yield
-            # A bad check may have made the scorer step back meanwhile: then what it has is the last word.
+            # A bad check may have made the scorer step back meanwhile: then its precision is final.
             if not again or self._scorer.precision != ladder_of(self._rows, self._least)[-1]:
                 return
             self._rows = [row for row in self._rows if row.precision not in again]
@@ -180,7 +186,7 @@ class Tuning:
     def _choose_precision(self) -> Pieces:
         """Use the fastest precision that ranks like fp32."""
         (self._taste,) = yield from self._rates([self._scorer], *self._some(_TASTE))
-        # A pass that would take long is cut: what counts is which precision is faster.
+        # A long pass is shortened: only the order of speeds matters.
         self._size = max(_TASTE, min(self.batch_size, int(_LONGEST_PASS_S * self._taste)))
         yield
         (exact_rate,) = yield from self._rates([self._scorer], *self._some(self._size), self._taste)
@@ -188,7 +194,7 @@ class Tuning:
         yield from self._compare([name for name in supported(self._scorer.device) if name != "fp32"])
 
     def _compare(self, precisions: Sequence[str]) -> Pieces:
-        """Measure some precisions beside fp32, and use the best of all, slower ones kept to step back to."""
+        """Measure some precisions beside fp32, and use the best; slower ones are kept for stepping back."""
         is_exact = self._scorer.precision == "fp32"
         exact, trials = self._scorer if is_exact else self._scorer.trial("fp32"), dict[str, AnyScorer]()
         for precision in precisions:
@@ -206,7 +212,7 @@ class Tuning:
         log.info("selector.precision = 'auto': scoring in %s; measured %s", ladder[-1], measured)
 
     def _trial(self, precision: str) -> AnyScorer | None:
-        """A scorer at this precision; None where there is none, which must not end a run that goes well."""
+        """A scorer at this precision; None where it does not work, which must not end the run."""
         try:
             trial = self._scorer.trial(precision)
             trial.prepare(*self._some(_TASTE))
@@ -218,7 +224,7 @@ class Tuning:
                 raise
             log.info("selector.precision = 'auto': not %s: out of memory", precision)
             return None
-        # If it fell back, it has said so.
+        # If it fell back to fp32, it has logged that.
         return trial if trial.precision == precision else None
 
     def _measure(self, trial: AnyScorer, exact: AnyScorer) -> Generator[None, None, Measured]:
@@ -227,7 +233,7 @@ class Tuning:
         inputs, targets = self._some(_TASTE)
         (taste,) = yield from self._rates([trial], inputs, targets)
         if taste < 0.5 * self._taste:
-            # A precision that the device only imitates can be ten times as slow: it is given no more.
+            # A precision that the device emulates can be ten times as slow: no more time is spent on it.
             _take_weights(trial, exact)
             pair = trial.begin(inputs, targets), exact.begin(inputs, targets)
             return Measured(trial.precision, taste, agreement_of(*(yield from _arrived(pair))))
@@ -254,7 +260,7 @@ class Tuning:
         *,
         is_warm: bool = False,
     ) -> Rates:
-        """Examples per second of each; a guess says how many passes an accelerator is given."""
+        """Examples per second of each; `guess`, a rate, sets the number of passes on an accelerator."""
         if self._is_timed_there:
             many = int(_ENOUGH_S * guess / len(inputs))
             passes = [partial(scorer.run, inputs, targets) for scorer in scorers]

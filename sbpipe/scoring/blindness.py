@@ -1,8 +1,8 @@
 """Is a model blind in evaluation mode? Decided from candidates scored in it and with batch statistics. Pure.
 
-Training normalises with the statistics of its batch, scoring with those that BatchNorm layers have stored.
-Where these lag (a small momentum, a short run) evaluation mode computes something else than what is trained,
-and its losses rank nothing.
+Training normalises with the statistics of its batch, scoring with those that BatchNorm layers have stored. If
+the stored ones lag (a small momentum, a short run), evaluation mode does not compute what is trained, and the
+ranks of its losses mean nothing.
 """
 
 from collections import deque
@@ -14,17 +14,17 @@ from sbpipe.records import Floats
 from sbpipe.selection.fidelity import spearman
 
 CHECKED, FEWEST = 64, 16
-"""Candidates that a check looks at, and how many there must be for a check or an estimate."""
+"""Candidates in a check, and the fewest for a check or an estimate."""
 SETTLED_WEIGHTS, SETTLED_CANDIDATES = 12, 4096
-"""New weights, and candidates, before the first check: in the first steps every model's statistics lag."""
+"""New weights and candidates before the first check: in the first steps every model's statistics lag."""
 NEAR_WEIGHTS, NEAR_CANDIDATES = 4, 2048
-"""The same between two checks while there is something to find out, and candidates between later ones."""
+"""The same between two checks while the result is open; FAR_CANDIDATES between later checks."""
 FAR_CANDIDATES = 32_768
 LAST = 3
 """Checks that a decision is made from."""
 BLIND, SEES = 0.3, 0.6
-"""Mean agreement of the ranks of both ways below which evaluation mode is blind, and above which it sees
-again. Healthy nets were measured at 0.5 to 0.95 after their first 16 steps, a blind one at 0.2 to -0.5.
+"""Mean rank agreement of both ways below which evaluation mode counts as blind, and above which it no longer
+does. Healthy nets were measured at 0.5 to 0.95 after their first 16 steps, a blind one at 0.2 to -0.5.
 """
 
 
@@ -46,7 +46,7 @@ class Blindness:
         self.is_blind = False
 
     def weights_arrived(self) -> None:
-        """Scores come from other weights now."""
+        """Note new weights."""
         self._weights += 1
 
     def is_due(self, num_candidates: int) -> bool:
@@ -65,16 +65,16 @@ class Blindness:
         return is_due
 
     def mark(self) -> tuple[int, int]:
-        """Where it stands in counting to the next check."""
+        """The state of counting to the next check."""
         return self._weights, self._candidates
 
     def go_back(self, mark: tuple[int, int]) -> None:
-        """Candidates that were asked about since then are not scored after all."""
+        """Undo `is_due` calls since the mark: their candidates are not scored after all."""
         self._weights, self._candidates = mark
 
     @property
     def _is_open(self) -> bool:
-        """Whether the last checks leave a doubt."""
+        """Whether the last checks are too few or disagree with the present decision."""
         return len(self._last) < LAST or any(
             (check.agreement < SEES) != self.is_blind for check in self._last
         )
@@ -90,7 +90,7 @@ class Blindness:
         if len(self._last) == LAST:
             mean = sum(check.agreement for check in self._last) / LAST
             worse = sum(check.evaluation_loss - check.batch_loss for check in self._last)
-            # Both: ranks that differ where evaluation mode is no worse are no blindness.
+            # Both conditions: if evaluation mode is not worse, differing ranks are no blindness.
             self.is_blind = mean < SEES if self.is_blind else mean < BLIND and worse > 0.0
         return check
 

@@ -1,7 +1,7 @@
-"""A forward pass recorded once as a graph of the device, and replayed: no launch per kernel. Knows no loss.
+"""A forward pass recorded once as a device graph, and replayed: no launch per kernel. Knows no loss.
 
-A graph reads weights where they lay when it was recorded. They survive updates because new weights are
-written in place, and what is folded, cast or rounded from them is derived in place too.
+A graph reads weights at the addresses of the recording. It stays valid because new weights are written in
+place, and what is folded, cast or rounded from them is derived in place too.
 """
 
 import logging
@@ -16,17 +16,17 @@ from sbpipe.errors import DeviceError
 log = logging.getLogger("sbpipe.scoring")
 
 GRAPH, LOW_OVERHEAD = "graph", "reduce-overhead"
-"""What `selector.compile` may be beside true and false."""
+"""The values of `selector.compile` other than true and false."""
 _WARM_UPS = 3
-"""Passes before a recording: libraries choose their kernels and take their memory in the first ones."""
+"""Passes before a recording: in the first ones libraries choose kernels and allocate memory."""
 
 Run: TypeAlias = Callable[[Tensor], Tensor]
 Capture: TypeAlias = Callable[[Run, Tensor], tuple[Tensor, Callable[[], Any]]]
-"""Records a pass over these very inputs: its outputs, and what makes them anew."""
+"""Records a pass over exactly these inputs; returns its outputs, and what computes them again."""
 
 
 def check_way(compiled: bool | str, device: torch.device, *, is_own: bool) -> None:
-    """Refuse a way of compiling that there is not here, warn of one that gains nothing."""
+    """Refuse a way of compiling that does not exist here; warn about one that gains nothing."""
     if compiled == GRAPH and (is_own or device.type == "cpu"):
         reason = "batches of your own make change their shapes" if is_own else "a CPU records no graphs"
         instead = repr(LOW_OVERHEAD) if is_own else "true, which compiles,"
@@ -38,23 +38,23 @@ def check_way(compiled: bool | str, device: torch.device, *, is_own: bool) -> No
 
 
 def named(compiled: bool | str) -> str:
-    """The value of the setting as its user wrote it."""
+    """The value of the setting as the user wrote it."""
     return repr(compiled) if isinstance(compiled, str) else str(compiled).lower()
 
 
 def fast(run: torch.nn.Module, compiled: bool | str) -> Run:
-    """A module as `selector.compile` wants it to be called."""
+    """A callable for the module, as `selector.compile` asks for."""
     if compiled == GRAPH:
         return Captured(run)
     if not compiled:
         return run
     done: Run = torch.compile(run, dynamic=False, mode=compiled if isinstance(compiled, str) else None)
-    # What it returns then lies in the graph's own memory, which the next pass overwrites.
+    # Its result lies in the graph's own memory, which the next pass overwrites.
     return (lambda inputs: done(inputs).clone()) if compiled == LOW_OVERHEAD else done
 
 
 class Captured:
-    """A pass that is recorded at its first inputs of a shape; others of that shape go through the record."""
+    """A pass that is recorded for the first inputs of a shape, and replayed for others of that shape."""
 
     def __init__(self, run: Run, capture: "Capture | None" = None) -> None:
         self._run, self._capture = run, capture or on_device
@@ -62,7 +62,7 @@ class Captured:
         self._replay: Callable[[], Any] = lambda: None
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The outputs, in memory of their own."""
+        """The outputs, copied out of the graph's memory."""
         if _kind(inputs) != _kind(self._inputs):
             self._inputs = inputs.clone()
             self._outputs, self._replay = self._capture(self._run, self._inputs)
@@ -73,7 +73,7 @@ class Captured:
 
 def on_device(run: Run, inputs: Tensor) -> tuple[Tensor, Callable[[], Any]]:
     """Record a pass as a graph of the inputs' device."""
-    # No recording on the default stream, which others of this process may wait for.
+    # Not recorded on the default stream: other threads of this process may synchronise with it.
     stream = torch.Stream(inputs.device)
     stream.wait_stream(torch.accelerator.current_stream(inputs.device))
     with stream:
@@ -88,7 +88,7 @@ def on_device(run: Run, inputs: Tensor) -> tuple[Tensor, Callable[[], Any]]:
 
 
 def _new_graph(device: torch.device) -> Any:
-    # Thread-local: in mode inline, a train step runs in another thread of this process meanwhile.
+    # Thread-local: in mode inline a train step runs in another thread of this process at the same time.
     kind: Any = getattr(torch.accelerator, "Graph", None)
     if kind is not None:
         return kind(capture_error_mode="thread_local")
@@ -96,7 +96,7 @@ def _new_graph(device: torch.device) -> Any:
 
 
 class _CudaGraph:
-    """The same for versions of torch whose graphs are CUDA's alone."""
+    """The same for versions of torch that have graphs for CUDA only."""
 
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""What torch.compile failed at, in a line, and what helps. It must not know models or scorers."""
+"""Why torch.compile failed, in one line, and what helps. It must not know models or scorers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ _COMPILERS = ("c++", "g++", "gcc", "clang", "c compiler")
 
 @contextmanager
 def told(value: str) -> Iterator[None]:
-    """Compile meanwhile; what fails is told as a DeviceError, for this value of `selector.compile`."""
+    """A block that compiles; an error in it becomes a DeviceError for this value of `selector.compile`."""
     try:
         yield
-    # The compiler, and the compiler that it calls, fail in ways of their own.
+    # torch's compiler, and the one it calls, raise errors of many types.
     except Exception as error:
         way_out = f"{way_out_of(error)}write selector.compile = false"
         raise DeviceError(
@@ -24,14 +24,14 @@ def told(value: str) -> Iterator[None]:
 
 
 def why_not_compiled(error: BaseException) -> str:
-    """The innermost reason: torch wraps it into errors whose first line says only which backend raised."""
+    """The innermost error: torch wraps it into errors whose first line names only the backend."""
     cause = _innermost(error)
     lines = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__
 
 
 def way_out_of(error: BaseException) -> str:
-    """What else helps than not to compile: "" where nothing is known."""
+    """What else helps, other than not compiling; "" where nothing is known."""
     text = f"{type(_innermost(error)).__name__}: {_innermost(error)}".lower()
     is_missing = any(sign in text for sign in _MISSING) or isinstance(_innermost(error), FileNotFoundError)
     if is_missing and any(name in text for name in _COMPILERS):

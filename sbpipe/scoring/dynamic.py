@@ -1,9 +1,9 @@
-"""Linear layers in integers inside a model that is called as it is: transformers, mostly. Knows no loss.
+"""Integer linear layers inside a model that is called unchanged: mostly transformers. Knows no loss.
 
-The model runs on a copy of its modules that shares all parameters and buffers; its large linear layers are
-replaced by ones that round their weights once per snapshot and their inputs at every call. On a CPU all else
-computes in single precision, on an accelerator in half of it where autocast says so: integers would gain
-nothing there beside single precision.
+The program is a copy of the modules that shares all parameters and buffers. Its large linear layers are
+replaced by ones that quantise their weights once per snapshot and their inputs at every call. All else
+computes in single precision on a CPU, and under half-precision autocast on an accelerator: there integer
+layers beside single precision would gain nothing.
 """
 
 import copy
@@ -18,11 +18,11 @@ from sbpipe.scoring.products import ProductLinear
 from sbpipe.scoring.programs import Watched
 
 _LEAST = 64 * 64
-"""Weights of the smallest layer that is worth it: below, rounding costs more than the product."""
+"""The fewest weights for which it pays: below, quantising costs more than the product saves."""
 
 
 class DynamicLinear(nn.Module):
-    """A linear layer on a CPU whose input is rounded to its own span at every call."""
+    """A linear layer on a CPU whose input is quantised to its own range at every call."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class DynamicLinear(nn.Module):
         self._num_outputs = linear.out_features
 
     def refresh(self) -> None:
-        """Take the weight as it is now."""
+        """Take the present weight."""
         self._layer.refresh()
 
     def forward(self, values: Tensor) -> Tensor:
         """The layer's result in floating point."""
         rows = values.reshape(-1, values.shape[-1]).float()
         low, high = torch.aminmax(rows)
-        self._span.low = self._span.high = 0.0  # no memory: each call has its own span
+        self._span.low = self._span.high = 0.0  # reset: each call has its own range
         self._span.see(float(low), float(high))
         done: Tensor = self._layer(Quantise(self._span)(rows))
         return done.view(*values.shape[:-1], self._num_outputs)
@@ -48,7 +48,7 @@ Layer: TypeAlias = DynamicLinear | ProductLinear
 
 
 class DynamicProgram:
-    """A model called as its user calls it; raises ValueError where it has nothing to gain."""
+    """A model called as its user calls it; raises ValueError where integers gain nothing."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -85,8 +85,8 @@ class DynamicProgram:
 
 
 def is_large(module: nn.Module, device: torch.device) -> TypeGuard[nn.Linear]:
-    """Whether a module is a linear layer that is worth it, and that the device's kernel takes."""
-    # A subclass may be called otherwise than by its forward pass.
+    """Whether a module is a linear layer that is large enough, and that the device's kernel supports."""
+    # A subclass may compute something else.
     if type(module) is not nn.Linear or module.weight.numel() < _LEAST:
         return False
     return device.type == "cpu" or products.fits(module)

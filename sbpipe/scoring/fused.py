@@ -1,4 +1,4 @@
-"""A convolution with all that can be folded into it, in floating point. It must not know graphs."""
+"""A convolution with all steps that can be folded into it, in floating point. It must not know graphs."""
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +9,9 @@ _CHANNELS = (1, -1, 1, 1)
 class FusedConv(nn.Module):
     """Convolution, max pool, BatchNorm, residual sum and ReLU as one step; `cap` is the ReLU's, or None.
 
-    It reads the modules it was made of, which are overwritten in place when new weights arrive; `refresh`
-    derives its own from them. BatchNorm is y = s x + t per channel. It goes through a max pool as |s| before
-    and the sign behind, since only an increasing map commutes with a maximum.
+    It reads the modules it was made from, which are overwritten in place when new weights arrive; `refresh`
+    derives its own weights from them. BatchNorm is y = s x + t per channel. Around a max pool |s| is applied
+    before it and the sign of s after it, since only an increasing map commutes with a maximum.
     """
 
     def __init__(
@@ -24,7 +24,9 @@ class FusedConv(nn.Module):
         dtype: torch.dtype,
         keeps_sign: bool = False,
     ) -> None:
-        """`keeps_sign`: apply a sign behind a max pool even if all are positive: the graph never changes."""
+        """`keeps_sign`: apply the sign after a max pool even if all are positive, so that the graph never
+        changes.
+        """
         super().__init__()
         # In a tuple, so that they are not registered: this module's state is derived, never saved or moved.
         self._sources = (conv, norm)
@@ -45,11 +47,11 @@ class FusedConv(nn.Module):
 
     @property
     def conv(self) -> nn.Conv2d:
-        """The convolution as it arrived."""
+        """The original convolution."""
         return self._sources[0]
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """What becomes of the bare convolution's result, per channel; None = nothing."""
+        """Scale and shift of the bare convolution's result, per channel; None = none."""
         conv, norm = self._sources
         if norm is None:
             return None, conv.bias
@@ -61,7 +63,7 @@ class FusedConv(nn.Module):
         return scale, shift if norm.bias is None else shift + norm.bias
 
     def refresh(self) -> None:
-        """Fold what the sources hold now."""
+        """Fold the present weights and statistics of the sources."""
         scale, shift = self.scale_and_shift()
         weight = self.conv.weight
         if scale is not None:
@@ -71,7 +73,7 @@ class FusedConv(nn.Module):
         if self._weight.numel() == 0:
             self._weight = torch.empty_like(weight, dtype=self._dtype, memory_format=torch.channels_last)
             self._bias = torch.empty_like(bias, dtype=self._dtype)
-        # In place: a compiled scorer holds on to them.
+        # In place: a compiled scorer keeps references to them.
         self._weight.copy_(weight)
         self._bias.copy_(bias)
         self._packed = None
@@ -83,7 +85,7 @@ class FusedConv(nn.Module):
         return sign if self._keeps_sign or not bool((scale > 0).all()) else None
 
     def forward(self, inputs: Tensor, other: Tensor | None = None) -> Tensor:
-        """The value that the chain ends with."""
+        """The result of the whole chain."""
         if self._sign is None:
             out = self._compute(inputs, self._bias, other, self.cap)
             return out if self.pool is None else max_pool(out, self.pool)
@@ -102,7 +104,7 @@ class FusedConv(nn.Module):
         return rectified(out if other is None else out + other, cap)
 
     def shape_of(self, inputs: Tensor) -> tuple[int, ...]:
-        """The shape of the result: a sum with another shape broadcasts, which no kernel does."""
+        """The shape of the result: a sum with another shape would broadcast, which no kernel does."""
         conv = self.conv
         sides = [
             (
@@ -122,7 +124,7 @@ class FusedConv(nn.Module):
     ) -> Tensor:
         place = (self.padding, self.stride, self.dilation, self.groups)
         if self._packed is None:
-            # Packed for the first shape that comes; the kernel takes other shapes too.
+            # Packed for the first input shape; the kernel takes other shapes too.
             self._packed = torch.ops.mkldnn._reorder_convolution_weight(
                 self._weight, *place, list(inputs.shape)
             )
@@ -142,12 +144,12 @@ class FusedConv(nn.Module):
 
 
 def signed(pooled: Tensor, sign: Tensor, bias: Tensor, cap: float | None) -> Tensor:
-    """What a BatchNorm does behind a max pool of |scale| times the convolution: sign, shift and ReLU."""
+    """Sign, shift and ReLU after a max pool of |scale| times the convolution: the rest of a BatchNorm."""
     return rectified(torch.addcmul(bias.view(_CHANNELS), pooled, sign.view(_CHANNELS)), cap)
 
 
 def rectified(values: Tensor, cap: float | None) -> Tensor:
-    """A ReLU that saturates at `cap`, in place; None = none."""
+    """A ReLU that saturates at `cap`, in place; None = no ReLU."""
     if cap is None:
         return values
     return values.relu_() if cap == torch.inf else values.clamp_(0.0, cap)
@@ -159,15 +161,15 @@ def is_plain_pool(module: object) -> bool:
 
 
 def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
-    """Max pooling by maxima of shifted views, of bytes too: on a CPU several times as fast as torch's own.
+    """Max pooling by maxima of shifted views, also for bytes: on a CPU several times as fast as torch's own.
 
-    Of floating-point numbers on an accelerator it is torch's own.
+    On an accelerator torch's own is used.
     """
     assert pool is not None, "who pools has one"
     if values.device.type != "cpu":
         return pool(values)  # type: ignore[no-any-return]
     sizes, steps, edges = _pair(pool.kernel_size), _pair(pool.stride), _pair(pool.padding)
-    # Such a pool only makes views, and what follows may write into them.
+    # Such a pool only makes views, and later steps may write in place.
     if sizes == (1, 1):
         values = values.clone()
     for dim, size, step, edge in zip((2, 3), sizes, steps, edges, strict=True):
@@ -178,7 +180,7 @@ def max_pool(values: Tensor, pool: nn.MaxPool2d | None) -> Tensor:
 def _max_along(values: Tensor, dim: int, size: int, step: int, edge: int, *, ceil: bool) -> Tensor:
     length = values.shape[dim]
     count = -(-(length + 2 * edge - size) // step) + 1 if ceil else (length + 2 * edge - size) // step + 1
-    # torch's rule for ceil_mode: a window may not begin in the padding behind.
+    # torch's rule for ceil_mode: a window must not begin in the trailing padding.
     if (count - 1) * step >= length + edge:
         count -= 1
     behind = max(0, (count - 1) * step + size - length - edge)
@@ -200,7 +202,7 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """oneDNN's convolution that adds and rectifies in registers: on CPUs, in single precision."""
+    """Whether oneDNN's convolution with fused sum and ReLU can be used: on CPUs, in single precision."""
     return (
         device.type == "cpu"
         and dtype == torch.float32

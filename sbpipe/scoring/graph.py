@@ -1,12 +1,12 @@
-"""A model's forward pass as a graph in which a convolution and what follows it are one step.
+"""A model's forward pass as a graph in which a convolution and the steps after it are one step.
 
-Evaluation makes much of a network redundant: a BatchNorm is a scale and a shift per channel, dropout is
-nothing, and a ReLU or a residual sum can be done while a convolution's result is still in registers. `fused`
-finds such chains and makes each one `FusedConv`:
+In evaluation mode much of a network is redundant: a BatchNorm is a scale and a shift per channel, dropout
+does nothing, and a ReLU or a residual sum can be computed while a convolution's result is still in registers.
+`fused` finds such chains and replaces each by one `FusedConv`:
 
     conv [-> max pool] -> batch norm [-> + other] [-> ReLU]
 
-A model whose forward pass cannot be traced has no graph; it is scored as it is.
+A model whose forward pass cannot be traced has no graph; it is scored unchanged.
 """
 
 import operator
@@ -36,7 +36,7 @@ def traced(model: nn.Module) -> fx.GraphModule | None:
     """The graph of a model in evaluation mode, sharing its modules; None if it cannot be traced."""
     try:
         graph = fx.symbolic_trace(model)
-    except Exception:  # noqa: BLE001  a user's forward pass may fail in any way when it is given stand-ins for tensors
+    except Exception:  # noqa: BLE001 - given tracing proxies, a user's forward pass may raise any error
         return None
     is_plain = [node.op for node in graph.graph.nodes].count("placeholder") == 1
     return graph.eval() if is_plain else None
@@ -45,9 +45,9 @@ def traced(model: nn.Module) -> fx.GraphModule | None:
 def fused(
     graph: fx.GraphModule, model: nn.Module, dtype: torch.dtype, *, keeps_sign: bool = False
 ) -> list[FusedConv]:
-    """Rewrite a graph with fused convolutions in `dtype`, which read the modules of `model`; which ones.
+    """Rewrite a graph with fused convolutions in `dtype`, which read the modules of `model`; returns them.
 
-    The graph may be of a copy of the model. A fused step remembers the name of the value it ends with.
+    The graph may be of a copy of the model. A fused step remembers the name of its last value.
     """
     made = []
     for node in list(graph.graph.nodes):
@@ -64,7 +64,7 @@ def fused(
 
 
 def result_of(node: Node) -> str:
-    """The name, in the graph as traced, of the value that a step ends with."""
+    """The name, in the traced graph, of the last value of a step."""
     name: str = node.meta.get("result", node.name)
     return name
 
@@ -80,7 +80,7 @@ def _fuse(
     if user is not None and _can_fold(module_of(graph, user)):
         last, norm = user, module_of(model, user)
         user = _only_user(last)
-    # Behind a pool a sum is not the convolution's any more: no kernel does both.
+    # A sum after a pool does not belong to the convolution: no kernel does both.
     if pool is None and user is not None and _is_sum(user):
         other = next(value for value in user.args if value is not last)
         last, user = user, _only_user(user)
@@ -104,11 +104,11 @@ def module_of(holder: nn.Module, node: Node | None) -> Any:
 
 
 def _only_user(node: Node | None) -> Node | None:
-    """The one step that uses a value, if there is only one and it uses it once."""
+    """The step that uses a value, if there is exactly one and it uses the value once."""
     if node is None or len(node.users) != 1:
         return None
     user = next(iter(node.users))
-    # x + x has one user that uses it twice, and nothing can be folded into one of its sides.
+    # x + x has one user that uses x twice; nothing can be folded into one of its operands.
     uses = [*user.args, *user.kwargs.values()].count(node)
     return user if uses == 1 and user.op != "output" else None
 
@@ -122,7 +122,7 @@ def _does_nothing(module: Any) -> bool:
 
 
 def _can_fuse(module: Any) -> bool:
-    # The very class: a subclass may compute anything. Hooks would no longer be called once it is fused.
+    # Exactly this class: a subclass may compute anything. Hooks would no longer be called after fusing.
     plain = (
         type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     )
@@ -149,7 +149,7 @@ def _is_sum(node: Node) -> bool:
 
 
 def _relu_cap(graph: fx.GraphModule, node: Node | None) -> float | None:
-    """Where a ReLU saturates; None if the step is no ReLU."""
+    """The value at which a ReLU saturates; None if the step is not a ReLU."""
     if node is None:
         return None
     if node.op == "call_module":

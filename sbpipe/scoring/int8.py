@@ -1,9 +1,9 @@
 """Layers that compute in integers, on the oneDNN kernels that PyTorch ships for x86. Knows no graph.
 
-An activation is an unsigned byte, x = scale (q - zero), with one scale for all of a value; a weight is a
-signed byte with a scale for each output channel. A BatchNorm is folded into those channel scales and the bias
-alone, so that new normalisation statistics, which arrive at every step, cost some vectors of arithmetic: only
-new weights are quantised and packed again.
+An activation is an unsigned byte, x = scale (q - zero), with one scale per tensor; a weight is a signed byte
+with a scale per output channel. A BatchNorm is folded only into these channel scales and the bias. So new
+normalisation statistics, which may arrive at every step, cost little vector arithmetic; only new weights are
+quantised and packed again.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from sbpipe.scoring.fused import FusedConv, has_onednn, max_pool, rectified, signed
 
-# -128 stays unused, so that a weight and its negative are rounded alike.
+# -128 is not used, so that a weight and its negative are rounded alike.
 _LARGEST_WEIGHT = 127
-# A channel or a value that is all zeros must not divide by zero.
+# A channel or tensor of zeros must not divide by zero.
 _SMALLEST_STEP = 1e-12
 
 
@@ -31,8 +31,10 @@ def is_available() -> bool:
 
 @lru_cache(maxsize=1)
 def _largest_activation() -> int:
-    """Without VNNI the kernels add two products in 16 bits, which 8-bit activations would overflow."""
-    # Tried, not asked of the processor: oneDNN may be told to leave what it has alone (ONEDNN_MAX_CPU_ISA).
+    """255; 127 without VNNI, where kernels add two products in 16 bits, which 8-bit activations would
+    overflow.
+    """
+    # Tested, not read from the CPU's flags: oneDNN may be told not to use what there is (ONEDNN_MAX_CPU_ISA).
     weight = torch.ops.onednn.qlinear_prepack(torch.full((8, 64), _LARGEST_WEIGHT, dtype=torch.int8), None)
     values = torch.full((1, 64), 255, dtype=torch.uint8)
     steps, zeros = torch.ones(8), torch.zeros(8, dtype=torch.long)
@@ -44,7 +46,9 @@ def _largest_activation() -> int:
 
 @dataclass
 class Range:
-    """The span of a value, seen on real candidates; a new one widens it at once and narrows it by half."""
+    """The range of a tensor, seen on real candidates; a new range widens it at once and narrows
+    it by half.
+    """
 
     low: float = 0.0
     high: float = 0.0
@@ -52,12 +56,12 @@ class Range:
     zero: int = 0
 
     def see(self, low: float, high: float) -> None:
-        """Take in the span of some candidates."""
+        """Take in the range of some candidates."""
         is_first = self.low == self.high
-        # At once, since what lies outside saturates; by half, since a few candidates may miss the extremes.
+        # At once, since values outside saturate; by half, since a few candidates may miss the extremes.
         self.low = low if is_first or low < self.low else (self.low + low) / 2
         self.high = high if is_first or high > self.high else (self.high + high) / 2
-        # Zero itself must be exact: convolutions pad with it.
+        # Zero must be represented exactly: convolutions pad with it.
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         self.scale = max((high - low) / _largest_activation(), _SMALLEST_STEP)
         self.zero = round(-low / self.scale)
@@ -84,12 +88,12 @@ class Dequantise(nn.Module):
         self.span = span
 
     def forward(self, values: Tensor) -> Tensor:
-        """What the bytes stand for."""
+        """The values that the bytes represent."""
         return values.float().sub_(self.span.zero).mul_(self.span.scale)
 
 
 class Int8Conv(nn.Module):
-    """A fused convolution in integers. `out` is the span of its result; None = a floating-point result."""
+    """A fused convolution in integers. `out` is the range of its result; None = a floating-point result."""
 
     def __init__(
         self, fused: FusedConv, source: Range, out: Range | None, other: Range | None, *, owns_other: bool
@@ -105,8 +109,9 @@ class Int8Conv(nn.Module):
         self._zeros = torch.zeros(fused.conv.out_channels, dtype=torch.long)
 
     def refresh(self) -> None:
-        """Take what the sources hold now; weights that have not moved stay packed."""
-        # 1.0 and 0 stand for the input's scale and zero, which every call passes: a new range packs nothing.
+        """Take the present weights of the sources; unchanged ones stay packed."""
+        # 1.0 and 0 are placeholders for the input's scale and zero, which every call passes: a new range
+        # needs no packing.
         self._packed.refresh(
             lambda rows, step: torch.ops.onednn.qconv_prepack(rows, step, 1.0, 0, *self._place, None)
         )
@@ -121,7 +126,8 @@ class Int8Conv(nn.Module):
         """The chain's result; a sum is written into `other`, or into a copy where it is still needed."""
         fused = self._fused[0]
         if other is not None:
-            # The kernel accumulates into the memory of `other`, so the two must have one shape and one owner.
+            # The kernel accumulates into the memory of `other`: it needs the same shape and must be ours to
+            # overwrite.
             if other.shape == fused.shape_of(values):
                 return self._add_to(other if self._owns_other else other.clone(), values)
             assert self._other is not None, "a sum is of bytes"
@@ -151,7 +157,9 @@ class Int8Conv(nn.Module):
         return done if out is None else _within_bits(done)
 
     def _add_to(self, other: Tensor, values: Tensor) -> Tensor:
-        """Sum and ReLU in the kernel. One that saturates does so because no span reaches beyond its cap."""
+        """Sum and ReLU in the kernel. A saturating ReLU needs no cap there: its range does not reach beyond
+        it.
+        """
         assert self._out is not None, "a sum gives bytes"
         assert self._other is not None, "a sum is of bytes"
         activation = "none" if self._fused[0].cap is None else "relu"
@@ -174,7 +182,7 @@ class Int8Linear(nn.Module):
         self._zeros = torch.zeros(linear.out_features, dtype=torch.long)
 
     def refresh(self) -> None:
-        """Take the weight as it is now; the bias is read where it is."""
+        """Take the present weight; the bias is read in place at every call."""
         self._packed.refresh(lambda rows, step: torch.ops.onednn.qlinear_prepack(rows, None))
 
     def forward(self, values: Tensor) -> Tensor:
@@ -187,7 +195,7 @@ class Int8Linear(nn.Module):
 
 
 class PackedWeight:
-    """A layer's weight in signed bytes as the kernels want them, made again only if it was written into."""
+    """A layer's weight in signed bytes, packed for the kernels; renewed only if the weight was written."""
 
     def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         self._layer = layer
@@ -195,9 +203,9 @@ class PackedWeight:
         self.step = self.packed = torch.empty(0)
 
     def refresh(self, pack: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Quantise and pack, if need be; a computed weight (parametrised, pruned) is new each time."""
+        """Quantise and pack if needed; a computed weight (parametrised, pruned) is new each time."""
         weight = self._layer.weight
-        # torch counts the writes into a tensor: a snapshot of the fast part leaves this number as it was.
+        # torch counts the writes into a tensor; a snapshot of the fast part does not change this count.
         written = weight._version if "weight" in self._layer._parameters else None
         if written is None or written != self._written:
             self.step, rows = quantised_rows(weight)
@@ -206,7 +214,7 @@ class PackedWeight:
 
 
 def _within_bits(values: Tensor) -> Tensor:
-    """The kernels saturate at 8 bits; where only 7 may be used, what lies beyond is cut off here."""
+    """Limit values to 7 bits where only these may be used; the kernels themselves saturate at 8."""
     return values if _largest_activation() == 255 else values.clamp_(max=_largest_activation())
 
 

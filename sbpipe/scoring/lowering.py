@@ -1,8 +1,8 @@
 """From a graph of fused steps to one that computes in bytes wherever it can. Knows no kernel.
 
-Values stay bytes from one integer layer to the next; a value that a floating-point step needs is widened
-once, and one that an integer layer needs is narrowed once. The layer that gives the output stays in floating
-point: it costs little and decides the ranks.
+Values stay bytes from one integer layer to the next. A value that a floating-point step needs is widened
+once, and one that an integer layer needs is narrowed once. The last layer stays in floating point: it costs
+little and decides the ranks.
 """
 
 import math
@@ -16,12 +16,14 @@ from sbpipe.scoring.fused import FusedConv, is_plain_pool, max_pool
 from sbpipe.scoring.graph import module_of, result_of
 from sbpipe.scoring.int8 import Dequantise, Int8Conv, Int8Linear, Quantise, Range
 
-# A smaller layer takes too little time to gain anything from integers.
+# A smaller layer takes too little time to gain from integers.
 SMALLEST_LINEAR = 64
 
 
 class Lowered(NamedTuple):
-    """A graph in bytes: its quantised layers, the spans of its values, the convolutions that stayed wide."""
+    """A graph in bytes: its quantised layers, the ranges of its values, the convolutions left in floating
+    point.
+    """
 
     graph: fx.GraphModule
     layers: list[Int8Conv | Int8Linear]
@@ -37,7 +39,7 @@ class BytePool(nn.Module):
         self._pool = pool
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Bytes of the same span."""
+        """Bytes of the same range."""
         return max_pool(values, self._pool)
 
 
@@ -47,7 +49,7 @@ def lower(graph: fx.GraphModule) -> Lowered:
 
 
 class _Lowering:
-    """One walk over the graph; every value is known as float, as bytes, or both."""
+    """One pass over the graph; every value exists as float, as bytes, or both."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self._old = graph
@@ -107,8 +109,8 @@ class _Lowering:
             other, other_span = self._narrowed(node.args[1])
             owns_other = self._is_last_user(node, node.args[1])
             inputs.append(other)
-        # A result that only floating-point steps use is not narrowed first; a sum has to be, as its kernel
-        # adds bytes.
+        # A result that only floating-point steps use is not narrowed; a sum must be, because its kernel adds
+        # bytes.
         out = self._span(node) if len(inputs) > 1 or self._is_wanted_in_bytes(node) else None
         layer = Int8Conv(module, span, out, other_span, owns_other=owns_other)
         self._layers.append(layer)
@@ -119,8 +121,8 @@ class _Lowering:
             self._bytes[node] = (done, out)
 
     def _is_last_user(self, node: fx.Node, value: Any) -> bool:
-        """Whether a value may be overwritten by this step."""
-        # Not what the step also reads as its input, nor what a later step still needs.
+        """Whether this step may overwrite a value."""
+        # Not if the step also reads it as its input, nor if a later step still needs it.
         return node.args[0] is not value and self._order[node] == max(
             self._order[user] for user in value.users
         )
@@ -146,13 +148,13 @@ class _Lowering:
 
 
 def _attribute(graph: fx.GraphModule, target: str) -> Any:
-    """A tensor that the graph reads where it lies."""
+    """A tensor that the graph reads as an attribute."""
     path, _, name = target.rpartition(".")
     return getattr(graph.get_submodule(path), name)
 
 
 def _head_of(graph: fx.GraphModule) -> fx.Node | None:
-    """The layer whose result is the output, up to steps without weights."""
+    """The layer that computes the output, up to steps without weights."""
     output = next(node for node in graph.graph.nodes if node.op == "output")
     node = output.args[0]
     while isinstance(node, fx.Node):
@@ -163,7 +165,7 @@ def _head_of(graph: fx.GraphModule) -> fx.Node | None:
 
 
 def record(graph: fx.GraphModule, spans: Mapping[str, Range], inputs: torch.Tensor) -> torch.Tensor | None:
-    """Run a traced graph and let each span see its value; None, and nothing learned, if one is not finite."""
+    """Run a traced graph and update the range of each value; None, and no update, if one is not finite."""
     recorder = _Recorder(graph, set(spans))
     outputs: torch.Tensor = recorder.run(inputs)
     if not all(-math.inf < low <= high < math.inf for low, high in recorder.seen.values()):
@@ -174,7 +176,7 @@ def record(graph: fx.GraphModule, spans: Mapping[str, Range], inputs: torch.Tens
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a graph and keeps the extremes of some of its values."""
+    """Runs a graph and records the extremes of some of its values."""
 
     def __init__(self, graph: fx.GraphModule, wanted: set[str]) -> None:
         super().__init__(graph)
@@ -182,7 +184,7 @@ class _Recorder(fx.Interpreter):
         self.seen: dict[str, tuple[float, float]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """The node's value, noted on the way."""
+        """The node's value; its extremes are recorded."""
         value = super().run_node(n)
         if n.name in self._wanted:
             low, high = torch.aminmax(value)

@@ -1,5 +1,5 @@
-"""Which program scores a model at a precision, and what is done where the model cannot be scored so: fp32. It
-must not know losses or scorers.
+"""Makes the program that scores a model at a precision, or at fp32 where the model does not allow that
+precision. It must not know losses or scorers.
 """
 
 import logging
@@ -18,9 +18,9 @@ log = logging.getLogger("sbpipe.scoring")
 def program_for(
     model: nn.Module, precision: str, device: torch.device, *, folded: bool, compiled: bool | str
 ) -> tuple[str, Program]:
-    """The precision that the model is scored in, this one if it can be, and the program.
+    """The program, and the precision it scores in: this one if the model allows it.
 
-    `folded` is False where what is traced of the model computes something else.
+    `folded` is False where the traced model computes something else than the model.
     """
     try:
         if precision == "int8":
@@ -28,7 +28,7 @@ def program_for(
                 raise ValueError("what is traced of its forward pass computes something else")
             return precision, _in_bytes(model, device)
         return precision, FloatProgram(model, precision, folded=folded, compiled=compiled)
-    # A user's model may resist being traced, copied or quantised in ways of its own.
+    # A user's model may raise any error when traced, copied or quantised.
     except Exception as error:
         if precision == "fp32" or isinstance(error, DeviceError) or is_out_of_memory(error):
             raise
@@ -43,7 +43,7 @@ def program_for(
 
 
 def _in_bytes(model: nn.Module, device: torch.device) -> Program:
-    """The model in integers, as far as the device has them; a DeviceError where it has none for it."""
+    """The model in integers as far as the device supports them; a DeviceError where it does not."""
     if device.type == "cpu":
         return ByteProgram(model)
     try:

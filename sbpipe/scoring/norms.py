@@ -1,10 +1,10 @@
 """Which statistics BatchNorm layers score with: the stored ones, or those of candidates.
 
-Where evaluation mode is blind (`blindness.py`) statistics are estimated on the first candidates that come
-after new weights, and written where the stored ones were: the selector's copy, which the next snapshot
-overwrites. All else (folding, casting, quantising) goes on as before. torchvision's mobilenet_v3_small scored
-at a rank correlation of -0.2 with fresh losses, and at 0.9 with statistics of 64 candidates. It must not know
-programs, leases or who trains.
+If evaluation mode is blind (`blindness.py`), statistics are estimated on the first candidates after new
+weights, and replace the stored ones in the selector's copy, which the next snapshot overwrites. All else
+(folding, casting, quantising) is unchanged. Scores of torchvision's mobilenet_v3_small had a rank correlation
+of -0.2 with fresh losses, and of 0.9 with statistics of 64 candidates. It must not know programs, leases or
+the trainer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,26 +36,28 @@ class Statistics:
 
     @property
     def are_estimated(self) -> bool:
-        """Whether those of candidates are used."""
+        """Whether statistics of candidates are used."""
         is_wanted = self._blindness.is_blind if self._choice == "auto" else self._choice == "candidates"
         return bool(self._norms) and is_wanted
 
     def weights_arrived(self) -> None:
-        """The model was written into, statistics too."""
+        """Note that the model was overwritten, statistics included."""
         self._blindness.weights_arrived()
 
     def is_due(self, num_candidates: int) -> bool:
-        """Whether some of the candidates about to be scored must go through the model both ways."""
+        """Whether some of the candidates about to be scored must be scored both ways."""
         return bool(self._norms) and self._choice == "auto" and self._blindness.is_due(num_candidates)
 
     def of_batch(self, inputs: Tensor) -> Tensor:
-        """The outputs with the statistics of these inputs; the stored ones stay."""
+        """The outputs with the statistics of these inputs; the stored ones are unchanged."""
         with batch_statistics(self._norms, kept=False):
             outputs: Tensor = self._model(inputs)
         return outputs
 
     def estimate(self, inputs: Tensor) -> Tensor | None:
-        """Store the statistics of these inputs; the outputs. Too few: store the last ones again; None."""
+        """Store the statistics of these inputs and return the outputs. If too few, store the last estimate;
+        None.
+        """
         if len(inputs) < FEWEST:
             _restore(_statistics(self._norms)[: len(self._estimate)], self._estimate)
             return None
@@ -65,7 +67,7 @@ class Statistics:
         return outputs
 
     def note(self, evaluated: Floats, batch: Floats) -> str:
-        """Take in the losses of some candidates both ways; in words what changes, "" if nothing does."""
+        """Take in the losses of some candidates both ways; returns a message on what changes, or ""."""
         was_blind = self._blindness.is_blind
         check = self._blindness.note(evaluated, batch)
         if check is None or self._blindness.is_blind == was_blind:
@@ -101,15 +103,15 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def batch_statistics(norms: Sequence[_BatchNorm], *, kept: bool) -> Iterator[None]:
-    """Normalise with the statistics of the batch meanwhile; `kept`: they are the stored ones afterwards.
+    """A block in which batch statistics are used; `kept`: they are stored afterwards.
 
-    Over several batches the mean of their statistics is stored. No other layer leaves evaluation mode.
+    Of several batches the mean of their statistics is stored. All other layers stay in evaluation mode.
     """
     stored = [] if kept else [tensor.clone() for tensor in _statistics(norms)]
     counts = [norm.num_batches_tracked.clone() for norm in norms if norm.num_batches_tracked is not None]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
-        # Without a momentum torch averages over the batches counted.
+        # Without a momentum torch averages over the counted batches.
         norm.training, norm.momentum = True, None
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.zero_()

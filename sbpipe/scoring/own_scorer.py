@@ -1,8 +1,8 @@
-"""Scores batches of any make by a user's own `losses(model, batch)`; otherwise as `Scorer` does.
+"""Scores batches of any kind by a user's own `losses(model, batch)`; otherwise like `Scorer`.
 
-The user's function gets a stand-in for the model. Where the model is called with one tensor and can be
-traced, the stand-in answers through the same folded, cast or quantised program as `Scorer`; any other call
-goes through the model as it is, under autocast. It must not know how a batch was made.
+The user's function gets a stand-in for the model. If the model is called with one tensor and can be traced,
+the stand-in uses the same folded, cast or quantised program as `Scorer`; any other call goes to the model
+itself, under autocast. It must not know how a batch was made.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger("sbpipe.scoring")
 
 
 class OwnScorer(AnyScorer):
-    """Scores batches of any make by a user's function of a model and a batch."""
+    """Scores batches of any kind by a user's function of a model and a batch."""
 
     _program: Program | DynamicProgram | None
 
@@ -62,20 +62,20 @@ class OwnScorer(AnyScorer):
         self.use(precision)
 
     def use(self, precision: str) -> None:
-        """Score at this precision from now on; in fp32 where the model cannot be."""
+        """Score at this precision from now on; in fp32 if the model does not allow it."""
         super().use(precision)
         self._stand_in = StandIn(self.model, self._answer)
 
     @torch.no_grad()
     def _make(self, precision: str) -> tuple[str, Program | DynamicProgram | None]:
-        # On an accelerator only linear layers are in integers, which needs no trace.
+        # On an accelerator only linear layers use integers, which needs no trace.
         if not self._is_traceable or (precision == "int8" and self.device.type != "cpu"):
             return self._untraced(precision)
         try:
             if precision == "int8":
                 return precision, ByteProgram(self.model)
             return precision, FloatProgram(self.model, precision)
-        # A user's model may resist being traced, copied or quantised in ways of its own.
+        # A user's model may raise any error when traced, copied or quantised.
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -109,7 +109,7 @@ class OwnScorer(AnyScorer):
 
     @staticmethod
     def newest(chunks: Sequence[tuple[Lot, Tensor]], count: int) -> tuple[Lot, Tensor]:
-        """The last batch, whole: it cannot be cut."""
+        """The whole last batch: it cannot be cut."""
         return chunks[-1]
 
     @property
@@ -124,7 +124,7 @@ class OwnScorer(AnyScorer):
     # --- passes -----------------------------------------------------------------------------------
 
     def prepare(self, lot: Lot, targets: Tensor) -> None:
-        """Try it on real candidates: what cannot work shows now."""
+        """Try it on real candidates, so that errors show now."""
         with full_float32(self.device):
             exact = self._evaluated(self._exact, lot)
             if self._program is not None and not self._is_compared:
@@ -133,7 +133,7 @@ class OwnScorer(AnyScorer):
         self.examine(lot, targets)
 
     def _compare(self, lot: Lot, exact: Floats) -> None:
-        """Compare with the model itself: a trace may miss what depends on more than its input."""
+        """Compare with the model itself: a trace misses whatever depends on more than the input."""
         try:
             found = self._evaluated(self._stand_in, lot)
         except RuntimeError as error:
@@ -194,8 +194,8 @@ class OwnScorer(AnyScorer):
         )
 
     def _told_by(self, losses: Tensor, gradients: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Residuals, and what a classifier says; on an accelerator, where only later it is known whether this
-        is one, residuals both ways.
+        """Residuals, and predictions of a classifier. On an accelerator it is known only later whether the
+        model is one, so residuals are computed both ways.
         """
         guess = guessed(gradients)
         known, is_known = (None, None) if guess is None else guess
@@ -248,6 +248,6 @@ class OwnScorer(AnyScorer):
         return self._checked(self._exact.evaluate(self._losses, lot.tree), lot)
 
     def _of_batch(self, lot: Lot, *, kept: bool) -> Tensor:
-        """The losses with the statistics of this batch, which are stored if they are to be kept."""
+        """The losses with the statistics of this batch, which are stored if `kept`."""
         with batch_statistics(batch_norms(self.model), kept=kept):
             return self._exactly(lot)

@@ -1,14 +1,14 @@
-"""Where a classifier ranks the label of each example. Knows neither the loss nor who asks."""
+"""Where a classifier ranks the label of each example. Knows neither the loss nor the caller."""
 
 import torch
 from torch import Tensor
 
 
 def places_of(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """How many classes have a larger output than the label, from 0 (it is predicted) to the classes less one;
-    and whether all of it is so, which it is not where a target is no number of an output.
+    """The number of classes with a larger output than the label, from 0 (it is predicted) to classes - 1; and
+    whether all are valid, which they are not where a target is not the index of an output.
 
-    For outputs [N, classes] and whole targets [N]; nothing here waits for a device.
+    For outputs [N, classes] and integer targets [N]; nothing here waits for a device.
     """
     labels = targets.long()
     known = labels.clamp(0, outputs.shape[1] - 1)

@@ -10,7 +10,7 @@ PRECISIONS = (*DTYPES, "int8")
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot score in a precision; None if it can, of models that are made for it."""
+    """Why a device cannot score in a precision; None if it can, given a suitable model."""
     if precision == "int8":
         if device.type != "cpu":
             return products.why_not(device)
@@ -28,7 +28,7 @@ def why_not(precision: str, device: torch.device) -> str | None:
 
 
 def refuse(precision: str, device: torch.device) -> None:
-    """A precision that the device cannot score in is an error before anything is loaded."""
+    """Raise if the device cannot score in a precision, before anything is loaded."""
     reason = None if precision == "auto" else why_not(precision, device)
     if reason is not None:
         instead = "fp16" if device.type != "cpu" else "fp32"

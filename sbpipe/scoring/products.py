@@ -1,7 +1,7 @@
-"""Linear layers in integers on accelerators, by the one integer product that PyTorch has there.
+"""Integer linear layers on accelerators, by the only integer product that PyTorch has there.
 
-A weight is a signed byte with a step for each output, an input a signed byte with a step for each of its
-rows, found at every call: nothing is learned beforehand, and nothing is read by the host. Knows no graph.
+A weight is a signed byte with a scale per output. An input is a signed byte with a scale per row, computed at
+every call: there is no calibration, and the host reads nothing. Knows no graph.
 """
 
 from functools import lru_cache
@@ -14,7 +14,7 @@ from sbpipe.scoring.int8 import PackedWeight
 _LARGEST = 127
 _SMALLEST_STEP = 1e-12
 _MULTIPLE = 8
-"""The kernels take sides that are multiples of it,"""
+"""The kernels need sides that are multiples of this,"""
 _LEAST_ROWS = 32
 """and more than 16 rows."""
 
@@ -23,10 +23,10 @@ _LEAST_ROWS = 32
 def why_not(device: torch.device) -> str | None:
     """Why a device has no integer product; None if it has."""
     try:
-        # Made of zeros on the device itself: it is the product that is tried, not the conversions.
+        # Zeros made on the device: only the product is tried, not conversions.
         bytes_ = torch.zeros(_LEAST_ROWS, _LEAST_ROWS, dtype=torch.int8, device=device)
         torch._int_mm(bytes_, bytes_.t()).sum().item()
-    # A build without CUDA asserts; a kind without the kernel has other errors of its own.
+    # A build without CUDA asserts; a device type without the kernel raises a RuntimeError.
     except (RuntimeError, AssertionError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"PyTorch has no integer product for {device} (torch._int_mm: {reason})"
@@ -34,12 +34,12 @@ def why_not(device: torch.device) -> str | None:
 
 
 def fits(linear: nn.Linear) -> bool:
-    """Whether the kernels take a layer's sides."""
+    """Whether the kernels support the sides of a layer."""
     return linear.in_features % _MULTIPLE == 0 and linear.out_features % _MULTIPLE == 0
 
 
 class ProductLinear(nn.Module):
-    """A linear layer whose product is of bytes, with a result of the input's own type."""
+    """A linear layer that multiplies bytes, with a result of the input's type."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class ProductLinear(nn.Module):
         self._packed = PackedWeight(linear)
 
     def refresh(self) -> None:
-        """Take the weight as it is now; the bias is read where it is."""
+        """Take the present weight; the bias is read in place at every call."""
         self._packed.refresh(lambda rows, step: rows)
 
     def forward(self, values: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """A model's forward pass at some precision, from weights that are overwritten in place. Knows no loss.
 
-A program is made once, of a model on its device in single precision. When new weights have been written into
-the model, `refresh` derives what the program computes with: folded, cast, or quantised and packed. Nothing is
+A program is made once, from a model on its device in single precision. After new weights were written into
+the model, `refresh` derives the program's own weights: folded, cast, or quantised and packed. Nothing is
 traced again.
 """
 
@@ -25,14 +25,14 @@ class Program(Protocol):
     """A forward pass at some precision."""
 
     notes: list[str]
-    """What a user should know of how it was made."""
+    """What the user should know about how it was made."""
 
     def refresh(self) -> bool | Tensor:
-        """Take the weights as they are now; whether all of them are finite, on an accelerator as a tensor."""
+        """Take the present weights; returns whether all are finite, on an accelerator as a tensor."""
         ...
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
-        """The outputs in fp32, learning the spans of values on the way; None if some were not finite."""
+        """The outputs in fp32; also updates the ranges of values. None if some were not finite."""
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -41,10 +41,10 @@ class Program(Protocol):
 
 
 class FloatProgram:
-    """The model in floating point, with what evaluation makes redundant folded away.
+    """The model in floating point, with steps folded that are redundant in evaluation mode.
 
-    In single precision the rest of the model is computed with as it is. In half precision the rest is cast
-    when weights arrive, but for normalisation layers, whose statistics would overflow.
+    In single precision the rest of the model is used unchanged. In half precision the rest is cast when
+    weights arrive, except normalisation layers, whose statistics would overflow.
     """
 
     def __init__(
@@ -57,21 +57,20 @@ class FloatProgram:
         self.notes: list[str] = []
         run: nn.Module = model if graph is None else graph
         if dtype != torch.float32:
-            # A copy, since casting works in place and new weights are written into the model in single
-            # precision.
+            # A copy: casting works in place, and new weights are written into the model in single precision.
             run = _cast(copy.deepcopy(run), dtype)
             if next(iter(model.parameters()), torch.empty(0)).device.type != "cpu":
-                # Convolutions that nothing is folded into: half precision is fast in this layout alone.
+                # For convolutions that are not fused: half precision is fast only in this layout.
                 run = run.to(memory_format=layout_of(model))
         self._fused: list[FusedConv] = []
         if isinstance(run, fx.GraphModule):
-            # From the model and not from the copy: folded in single precision, then rounded once.
+            # From the model and not from the copy: folded in single precision, and rounded only once.
             self._fused = fused(run, model, dtype, keeps_sign=bool(compiled) or self._watched.is_far)
         self._copies = [] if dtype == torch.float32 else _shared_state(run, model)
         self._run: Callable[[Tensor], Tensor] = fast(run, compiled)
 
     def refresh(self) -> bool | Tensor:
-        """Fold and cast; a new norm alone changes all that it is folded into."""
+        """Fold and cast all, since new norm statistics change every weight they are folded into."""
         for step in self._fused:
             step.refresh()
         copy_grouped([copied for copied, _ in self._copies], [source for _, source in self._copies])
@@ -88,10 +87,10 @@ class FloatProgram:
 
 
 class ByteProgram:
-    """The model in 8-bit integers wherever it can be; raises ValueError where it cannot at all."""
+    """The model in 8-bit integers wherever possible; raises ValueError if nowhere."""
 
     def __init__(self, model: nn.Module) -> None:
-        # Two graphs: fusing rewrites its own, and ranges are recorded of the values as they were traced.
+        # Two graphs: fusing rewrites one, and ranges are recorded on the other, as traced.
         plain, graph = traced(model), traced(model)
         if plain is None or graph is None:
             raise ValueError("its forward pass cannot be traced")
@@ -111,7 +110,7 @@ class ByteProgram:
         )
 
     def refresh(self) -> bool | Tensor:
-        """Quantise and pack the weights that moved; of a new norm alone, only scales and biases."""
+        """Quantise and pack the weights that changed; new norm statistics change only scales and biases."""
         for layer in self._layers:
             layer.refresh()
         for step in self._wide:
@@ -119,13 +118,13 @@ class ByteProgram:
         return self._watched.is_finite()
 
     def calibrate(self, inputs: Tensor) -> Tensor | None:
-        """Learn the span of every value that is held in bytes."""
+        """Update the range of every value that is held in bytes."""
         outputs = record(self._plain, self._spans, inputs)
         self._is_blind = self._is_blind and outputs is None
         return outputs
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The outputs; before the first calibration, what is scored first is learned from."""
+        """The outputs; the first inputs serve for calibration if there was none."""
         if self._is_blind:
             self.calibrate(inputs)
         outputs: Tensor = self._run(inputs)
@@ -141,7 +140,7 @@ def _cast(run: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class Watched:
-    """Whether all of a model's numbers are finite; looks only at what was written into since last time."""
+    """Whether all of a model's numbers are finite; checks only tensors written since the last time."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors = [
@@ -156,12 +155,12 @@ class Watched:
         return bool(self._tensors) and self._tensors[0].device.type != "cpu"
 
     def is_finite(self) -> bool | Tensor:
-        """The sum of a tensor tells: it is not finite where one of its numbers is not."""
+        """By the sum of each tensor: it is not finite if one of its numbers is not."""
         if self.is_far:
-            # All of them at once, in few kernels, and nobody waits for the answer.
+            # All at once, in few kernels, without waiting for the result.
             largest = torch._foreach_norm(self._tensors, torch.inf)
             return torch.isfinite(torch.stack([norm.float() for norm in largest])).all()
-        # torch counts the writes into each tensor; a fast part writes into few of them.
+        # torch counts the writes into each tensor; a fast part writes only few of them.
         new = [k for k, tensor in enumerate(self._tensors) if tensor._version != self._seen[k]]
         if new:
             sums = torch.stack([self._tensors[k].sum(dtype=torch.float32) for k in new])
@@ -174,7 +173,7 @@ class Watched:
 
 
 def _shared_state(run: nn.Module, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """The tensors of a copy that are still used, each with the one that it is a copy of."""
+    """The tensors of a copy that are still used, each with its original."""
     source = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),

@@ -1,4 +1,4 @@
-"""Passes that were queued on a device, the one copy that brings what they found to the host, what it says.
+"""Passes queued on a device, and the one copy that brings their results to the host.
 
 It must not know models, precisions or leases.
 """
@@ -16,12 +16,12 @@ from sbpipe.machine.copies import Arrival, Downloads
 from sbpipe.records import Floats
 
 Again: TypeAlias = Callable[[], tuple[Any, Tensor]]
-"""Makes the candidates of a pass once more: inputs and targets."""
+"""Makes the inputs and targets of a pass once more."""
 Found: TypeAlias = dict[str, NDArray[Any]]
 
 
 class Scored(NamedTuple):
-    """What a forward pass says of some candidates; None where nobody asks, or the model is no classifier."""
+    """The results of a forward pass; None for those not asked for, or if the model is not a classifier."""
 
     scores: Floats
     predictions: NDArray[np.int64] | None = None
@@ -31,25 +31,25 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Queued:
-    """A pass: what it found, by name, perhaps still on the device, and what its owner must know of it."""
+    """A pass: its results by name, perhaps still on the device, and what is needed to judge them."""
 
     found: dict[str, Tensor]
     num_candidates: int
     way: int
-    """How it was scored: another number, and the pass has to be repeated."""
+    """The number of the program that scored it: if the scorer's has changed, the pass must be repeated."""
     is_checked: bool
     was_estimated: bool
     again: Again
     is_sound: bool | Tensor = True
-    """Whether the weights it was scored with are finite, on an accelerator as a tensor, which is among what
-    it found until it was read once.
+    """Whether its weights are finite; on an accelerator a tensor, which is among its results until it was
+    read once.
     """
     before: tuple[tuple[int, bool], tuple[int, int]] | None = None
-    """How far the two kinds of checks had counted to their next one."""
+    """The counts of both kinds of checks before it was queued."""
 
 
 class Findings:
-    """What passes found, on its way to the host."""
+    """The results of passes, on their way to the host."""
 
     def __init__(self, passes: Sequence[Queued], arrival: Arrival) -> None:
         self._passes, self._arrival = passes, arrival
@@ -66,13 +66,13 @@ class Findings:
 
 
 class Reader:
-    """Brings what passes found to the host."""
+    """Copies the results of passes to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._downloads = None if device.type == "cpu" else Downloads(device)
 
     def start(self, passes: Sequence[Queued]) -> Findings:
-        """Have them brought in one copy; nobody waits for it."""
+        """Start one copy of all results, without waiting for it."""
         found = [value for each in passes for value in each.found.values()]
         return Findings(passes, Arrival(found) if self._downloads is None else self._downloads(found))
 

@@ -19,14 +19,14 @@ class Scale:
         return self._share == 1.0
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Images at this size, each pixel the mean of those it stands for."""
+        """Images at this size, each pixel the mean of those that it covers."""
         if self.is_full or inputs.ndim != 4:
             return inputs
         size = [max(1, round(side * self._share)) for side in inputs.shape[2:]]
         return nn.functional.interpolate(inputs, size=size, mode="area")
 
     def refuse(self, inputs: Tensor, call: Callable[[Tensor], object]) -> None:
-        """ModelError where these are no images, or the model cannot be called with smaller ones."""
+        """Raise ModelError if these are not images, or the model does not take smaller ones."""
         if self.is_full:
             return
         if inputs.ndim != 4:

@@ -1,8 +1,8 @@
 """Candidates in, one float32 score each out. Touches neither BatchNorm statistics nor any generator.
 
-It keeps the model in single precision, which new weights are written into, and scores with a program derived
-from it at the selector's precision. After new weights a few candidates are scored both ways, and how well the
-ranks agree is kept.
+It keeps the model in single precision, into which new weights are written, and scores with a program derived
+from it at the selector's precision. After new weights a few candidates are scored both ways, to measure how
+well the ranks agree.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Scorer(AnyScorer):
         residual: Residual | None = None,
         statistics: str = "auto",
     ) -> None:
-        """`residual` is asked for the direction of each example's error too, where a policy goes by it."""
+        """`residual` computes the residual of each example, where a policy uses it."""
         model = placed(model.to(dtype=torch.float32), device).eval().requires_grad_(False)
         super().__init__(model, device, min_agreement=min_agreement, statistics=statistics)
         self._layout = layout_of(self.model)
@@ -71,7 +71,7 @@ class Scorer(AnyScorer):
 
     @staticmethod
     def newest(chunks: Sequence[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
-        """The last candidates of several passes, at most so many."""
+        """The last candidates of several passes, at most `count`."""
         inputs, targets = (torch.cat(parts) for parts in zip(*chunks, strict=True))
         return inputs[-count:], targets[-count:]
 
@@ -88,7 +88,7 @@ class Scorer(AnyScorer):
 
     @torch.inference_mode()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
-        """Try it on real candidates, and learn what int8 must know: what cannot work shows now."""
+        """Try it on real candidates, so that errors show now, and calibrate int8."""
         finite = finite_rows(inputs)
         if self.precision == "int8" and not bool(finite.all()):
             bad = len(inputs) - int(finite.sum())
@@ -109,8 +109,8 @@ class Scorer(AnyScorer):
         self.score(inputs, targets)
 
     def _compare(self, inputs: Tensor) -> None:
-        """Compare with the model itself: a trace may miss what depends on more than its input."""
-        # Folding changes which numbers are rounded: in TF32 that alone may differ by 1e-2.
+        """Compare with the model itself: a trace misses whatever depends on more than the input."""
+        # Folding changes which numbers are rounded: in TF32 that alone may cause a difference of 1e-2.
         with full_float32(self.device):
             wanted = self.model(self._laid_out(inputs)).float()
             is_other = self._folds and not self._is_compared and not self._computes(inputs, wanted)
@@ -139,7 +139,7 @@ class Scorer(AnyScorer):
             self.use("fp32")
 
     def _computes(self, inputs: Tensor, wanted: Tensor) -> bool:
-        """Whether what was traced and folded gives the model's outputs in fp32."""
+        """Whether the traced and folded model has the model's outputs in fp32."""
         exact = self._program
         if self.precision != "fp32" or self._compiles:
             exact = FloatProgram(self.model, "fp32")
@@ -149,7 +149,9 @@ class Scorer(AnyScorer):
     # --- every pass -------------------------------------------------------------------------------
 
     def score(self, inputs: Tensor, targets: Tensor) -> Floats:
-        """The loss of each candidate. Scores that overflowed come out so: the policy never keeps them."""
+        """The loss of each candidate. Overflowed scores stay not finite: the policy never keeps such
+        candidates.
+        """
         queued = self._queue(inputs, targets, lambda: (inputs, targets))
         return self._scored(queued, *self._reader([queued])).scores
 
@@ -179,7 +181,7 @@ class Scorer(AnyScorer):
         self.refresh()
         if is_checked is None:
             is_checked = not self.is_exact and self.agreement.is_due(len(inputs))
-        # Before the pass itself, since int8 learns here the ranges that the pass then computes with.
+        # Before the pass itself: here int8 updates the ranges that the pass then uses.
         found = self._exact(inputs[:SLICE], targets[:SLICE]) if is_checked else {}
         outputs = self._outputs(self._shrunk(inputs))
         found["losses"] = self._loss(outputs, targets).float()
@@ -238,8 +240,8 @@ class Scorer(AnyScorer):
         return bool(exact.isfinite().any())
 
     def _exact(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """The losses in fp32, learning the ranges of int8 on the way, and those at full size where candidates
-        are scored smaller; nothing if values were not finite.
+        """The losses in fp32, and those at full size where candidates are scored smaller; {} if values were
+        not finite. Also updates the ranges of int8.
         """
         with full_float32(self.device):
             outputs = self._program.calibrate(self._laid_out(self._shrunk(inputs)))
@@ -257,7 +259,7 @@ class Scorer(AnyScorer):
         inputs = laid_out(inputs, self._layout, DTYPES.get(self.precision, torch.float32))
         if not self._compiles or self.precision == "int8":
             return self._program(inputs).float()
-        # A compiled program knows one batch size: any other is padded to it, or it would be compiled again.
+        # A compiled program has one batch size: smaller batches are padded, or it would be compiled again.
         self._padded_to = max(self._padded_to, len(inputs))
         missing = self._padded_to - len(inputs)
         padded = inputs if not missing else torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])])
@@ -271,7 +273,7 @@ class Scorer(AnyScorer):
     def _estimate(self, inputs: Tensor, targets: Tensor, *, is_compared: bool) -> dict[str, Tensor]:
         """Take weights that have arrived, with statistics of these candidates in place of the stored ones.
 
-        The losses both ways, where they are to be compared.
+        Returns the losses both ways, if they are compared.
         """
         rows = rows_to_learn_from(inputs)
         inputs, targets = self._laid_out(self._shrunk(inputs[rows])), targets[rows]
@@ -280,7 +282,7 @@ class Scorer(AnyScorer):
         outputs = self.statistics.estimate(inputs)
         self._derive()
         self._is_pending = False
-        # What int8 has learned of ranges was learned under other statistics.
+        # The ranges of int8 were found under other statistics.
         if self.precision == "int8" and not self.statistics.num_estimated:
             self._program.calibrate(inputs[:SLICE])
         if evaluated is None or outputs is None:

@@ -35,14 +35,16 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def build_policy(config: SelectionConfig) -> Policy:
-    """The policy that the config names, behind class balance and an outlier guard where it asks for them."""
+    """The policy that the config names, wrapped in class balance and an outlier guard where it
+    asks for them.
+    """
     kind, has_guard = POLICIES[config.policy], config.outliers != "keep"
     if not kind.traits.needs_scores:
         return kind(config)
     ranks_by_class = kind.traits.ranks_by_class and not has_guard
     if config.history_by == "all" or ranks_by_class:
         return OutlierGuard(kind(config), config) if has_guard else kind(config)
-    # Outliers are cut among balanced scores: cut among all, the highest of a class that is hard as a whole
+    # Outliers are cut after balancing: if they were cut among all scores, the highest scores of a hard class
     # would become its lowest.
     return ClassBalance(build_policy(replace(config, history_by="all")), config)
 

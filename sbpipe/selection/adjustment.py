@@ -1,6 +1,6 @@
-"""What stands between scores and a policy: the policy sees scores adjusted by the recent ones.
+"""A wrapper around a policy that adjusts scores by the recent ones before the policy sees them.
 
-Knows neither which policy it is nor what the adjustment does.
+Knows neither the policy nor what the adjustment does.
 """
 
 from abc import ABC, abstractmethod
@@ -16,9 +16,9 @@ from sbpipe.selection.policy import Policy, SetPolicy
 
 
 class ScoreAdjustment(ABC):
-    """Wraps any policy that looks at scores; a subclass says what the policy sees in their place.
+    """Wraps any policy that uses scores; a subclass says what the policy sees instead of them.
 
-    It remembers scores as they came, not as adjusted, so that one adjustment never changes the next.
+    It remembers the original scores, so that one adjustment never changes the next.
     """
 
     def __init__(self, policy: Policy, history: History | ClassHistory) -> None:
@@ -28,12 +28,12 @@ class ScoreAdjustment(ABC):
 
     @abstractmethod
     def adjust(self, scores: Floats, classes: Classes | None) -> Floats:
-        """What the policy sees in place of these scores, once there is a history."""
+        """What the policy sees instead of these scores, once there is a history."""
 
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """The policy's, of adjusted scores."""
+        """The policy's keep probabilities for adjusted scores."""
         seen = self.adjust(scores, classes) if len(self._history.state()) else scores
         return self._policy.keep_probability(seen, classes, keep=keep, strength=strength)
 
@@ -52,7 +52,9 @@ class ScoreAdjustment(ABC):
         due: Mask,
         passed_over: Mask | None = None,
     ) -> Mask:
-        """The policy's, of adjusted scores; residuals stay, so only what has no score any more is missed."""
+        """The policy's choice by adjusted scores. Residuals are unchanged, so only candidates whose score is
+        removed drop out.
+        """
         assert isinstance(self._policy, SetPolicy)
         seen = self.adjust(scores, None) if len(self._history.state()) else scores
         return self._policy.choose_set(
@@ -60,7 +62,7 @@ class ScoreAdjustment(ABC):
         )
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Remember the scores as they came."""
+        """Remember the original scores."""
         self._history.push(scores, classes)
         self._policy.consider(scores, classes)
 

@@ -1,8 +1,9 @@
 """Class balance for policies that do not rank by class themselves. Knows no policy, and wraps any.
 
-Where a share F of its class's recent scores lies below a score, the policy sees the value below which a share
-F of all recent scores lies. Every class then has the same scores to offer, so each is kept at about the rate
-of all. It takes some twenty scores of a class in the window: of n scores none is above a share (n - 1) / n.
+A score with a share F of its class's recent scores below it is replaced by the value with a share F of all
+recent scores below it. Then the scores of every class have the same distribution, so each class is kept at
+about the same rate. This needs some twenty scores of a class in the window: the highest of n scores has F =
+(n - 1) / n at most.
 """
 
 import numpy as np
@@ -15,17 +16,16 @@ from sbpipe.selection.policy import Policy
 
 
 class ClassBalance(ScoreAdjustment):
-    """`selection.history_by = "class"` for policies that cannot rank by class, or stand behind a guard.
+    """`selection.history_by = "class"` for policies that cannot rank by class, or have an outlier guard.
 
-    Within a class the order stays, but for what the sliding of the window changes between candidates of one
-    pass.
+    The order within a class stays, except for changes as the window slides over the candidates of a pass.
     """
 
     def __init__(self, policy: Policy, config: SelectionConfig) -> None:
         super().__init__(policy, ClassHistory(config.history))
 
     def adjust(self, scores: Floats, classes: Classes | None) -> Floats:
-        """The score of equal rank among all; what is not finite stays so."""
+        """The score of equal rank among all; scores that are not finite stay unchanged."""
         shares = self._history.cdf(scores, classes)
         seen = np.quantile(self._history.state(), shares).astype(np.float32)
         return np.where(np.isfinite(scores), seen, scores)

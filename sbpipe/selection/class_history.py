@@ -1,7 +1,8 @@
 """The history of `selection.history_by = "class"`: a score ranks among the recent ones of its own class.
 
-A class that the model is wrong about then cannot fill the batches: each keeps about its share. Otherwise it
-is `History`: every candidate enters before it is looked up, and one window of all classes slides by one.
+So a class that the model gets wrong cannot fill the batches: each class keeps about its share. Otherwise it
+works like `History`: every candidate enters before it is looked up, and one window over all classes slides by
+one.
 """
 
 import numpy as np
@@ -53,11 +54,11 @@ class ClassHistory:
         return self._scores
 
     def restore(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Become the history another one was."""
+        """Take over another history's state."""
         self._scores = np.asarray(scores, np.float32)[-self.capacity :]
         self._classes = _known(classes, len(scores))[-self.capacity :].astype(np.int64)
 
 
 def _known(classes: Classes | None, count: int) -> Classes:
-    """The classes; where there are none, all candidates are of one."""
+    """The classes; where there are none, all candidates are of one class."""
     return np.zeros(count, np.int64) if classes is None else classes

@@ -1,7 +1,7 @@
-"""Passing over candidates whose labels are probably wrong. Pure; knows no model, nor who doubts and why.
+"""Passing over candidates whose labels are probably wrong. Pure; knows no model, nor why a label is doubted.
 
-A hard example is learnt in time, a wrong label is not: a loss that stayed above that of a guess from one
-epoch to the next is the sign of it. Who is doubted travels as one bit for each candidate.
+A hard example is learnt in time, a wrong label is not: its sign is a loss that stays above that of a guess
+from one epoch to the next. The doubted candidates of a lease are sent as one bit each.
 """
 
 import numpy as np
@@ -12,14 +12,15 @@ from sbpipe.selection.draws import Mask
 
 
 def packed(is_doubted: Mask) -> NDArray[np.uint8] | None:
-    """As it travels; None where nobody is doubted."""
+    """The bits to send; None where no candidate is doubted."""
     return np.packbits(is_doubted) if is_doubted.any() else None
 
 
 def passed_over(lease: Lease, scores: Floats) -> Mask | None:
-    """Which of a lease's first candidates are passed over, given their scores; None = nobody is doubted.
+    """Which of a lease's first candidates are passed over, given their scores; None = no candidate is
+    doubted.
 
-    Only who is doubted and has a high score now too: what was learnt since is not passed over.
+    Only doubted candidates whose present score is high too: what was learnt meanwhile is not passed over.
     """
     if lease.doubted is None:
         return None

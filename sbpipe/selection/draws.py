@@ -16,8 +16,8 @@ def independent(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
 def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
     """As many as the chances sum to, up to rounding, each candidate with exactly its own chance.
 
-    A candidate is kept if it carries the running sum of chances past a whole number. One coin, the first
-    candidate's, says where the sum starts.
+    A candidate is kept if the running sum of chances passes an integer at it. One coin, the first
+    candidate's, is the start of the sum.
     """
     if not len(probability):
         return np.zeros(0, bool)
@@ -27,17 +27,17 @@ def systematic(probability: Floats, uniform: NDArray[np.float64]) -> Mask:
 
 
 def share_of(keep: float, count: int) -> int:
-    """How many of `count` a keep rate means; at least one, if there are any."""
+    """The number of `count` candidates that a keep rate amounts to; at least one, if there are any."""
     return min(count, max(1, round(keep * count)))
 
 
 def ranks_within(scores: Floats) -> NDArray[np.intp]:
-    """Ranks from 0, the highest score last; what is not finite ranks lowest.
+    """Ranks from 0, the highest score last; scores that are not finite rank lowest.
 
     Of equal scores the earlier one ranks higher.
     """
     filled = np.where(np.isfinite(scores), scores, -np.inf)
-    # A stable sort ranks the earlier of two equals lower; from the back, it ranks it higher.
+    # A stable sort ranks the earlier of two equal scores lower; sorting from the back ranks it higher.
     order = np.argsort(filled[::-1], kind="stable")
     ranks = np.empty(len(scores), np.intp)
     ranks[len(scores) - 1 - order] = np.arange(len(scores))
@@ -49,7 +49,7 @@ def inclusion(weights: NDArray[np.float64], total: float) -> Floats:
     chances = np.zeros(len(weights))
     open_: Mask = weights > 0
     total = min(total, float(open_.sum()))
-    # A chance above 1 becomes 1, and what is left over is shared out again, which may lift others above 1.
+    # A chance above 1 becomes 1, and the excess is shared out again, which may lift others above 1.
     while open_.any():
         chances[open_] = (
             weights[open_] * (total - float((~open_ & (chances >= 1.0)).sum())) / weights[open_].sum()

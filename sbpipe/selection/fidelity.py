@@ -1,4 +1,4 @@
-"""How well late or coarse scores agree with fresh, exact losses: pure functions of two arrays."""
+"""How well old or imprecise scores agree with fresh, exact losses: pure functions of two arrays."""
 
 import math
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sbpipe.records import Floats
 
 MOST = 8.0
-"""So many times as much as the median of its batch an example stands for at the most."""
+"""The largest weight of an example, in multiples of the median weight of its batch."""
 
 
 def ranks(values: Floats) -> NDArray[np.float64]:
@@ -28,7 +28,7 @@ def spearman(scores: Floats, losses: Floats) -> float:
     """Rank correlation of the pairs that are finite on both sides; NaN when there is nothing to correlate."""
     finite = np.isfinite(scores) & np.isfinite(losses)
     num_finite = int(np.count_nonzero(finite))
-    # Two pairs always correlate by 1 or -1.
+    # Two pairs always have a correlation of 1 or -1.
     if num_finite < 3:
         return float("nan")
     if num_finite < len(finite):
@@ -52,17 +52,18 @@ def mean_error(scores: Floats, losses: Floats) -> float:
 
 
 def weighted_spearman(scores: Floats, losses: Floats, stands_for: Floats) -> tuple[float, float]:
-    """Rank correlation over all candidates, told from the kept ones, and how many plain pairs it is worth.
+    """Rank correlation over all candidates, estimated from the kept ones, and its effective number of pairs.
 
-    A kept example stands for 1 / keep probability candidates. Without that a choice by score would hide what
-    scores say: among the kept they differ little. Pairs that are not finite do not count; NaN where there is
-    nothing to correlate.
+    A kept example stands for 1 / keep probability candidates. Without these weights a choice by score would
+    hide the correlation: the scores of kept examples differ little. Pairs that are not finite do not count;
+    NaN where there is nothing to correlate.
     """
     known = np.isfinite(scores) & np.isfinite(losses)
     if known.sum() < 3:
         return float("nan"), 0.0
     weights = stands_for[known].astype(np.float64)
-    # Cut off at a multiple of the median: one kept with a chance of 1 in 1,000 would outweigh its batch.
+    # Limited to a multiple of the median: an example kept with a chance of 1 in 1,000 would outweigh its
+    # batch.
     weights = np.minimum(weights, MOST * np.sort(weights)[len(weights) // 2])
     weights /= weights.sum()
     a, b = _centred_ranks(scores[known], weights), _centred_ranks(losses[known], weights)
@@ -72,7 +73,7 @@ def weighted_spearman(scores: Floats, losses: Floats, stands_for: Floats) -> tup
 
 
 def _centred_ranks(values: Floats, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The middle of each value's stretch of the weighted cdf, less the mean, which is 1/2 by construction."""
+    """The midpoint of each value's interval of the weighted cdf, less the mean, which is always 1/2."""
     order = values.argsort()
     if (values[order[1:]] > values[order[:-1]]).all():
         # The usual case, without ties, at a third of the time.

@@ -1,6 +1,6 @@
-"""Predicted scores (the paper's section 3.3): whose score will cross the threshold. Knows no policy.
+"""Predicted scores (the paper's section 3.3): which scores will cross the threshold. Knows no policy.
 
-Scores of one epoch count by their rank only, so neither the fall of the loss nor its unit or sign matters.
+Scores of one epoch count by rank only, so neither the decrease of the loss nor its unit or sign matters.
 With Phi the normal cdf, t the epochs that were scored, e the present one, and x_t an example's rank share in
 epoch t as a normal deviate (Phi(x_t) = share):
 
@@ -9,13 +9,13 @@ epoch t as a normal deviate (Phi(x_t) = share):
         over the epochs the example was scored in
     chance to cross the threshold h, Phi(h) = 1 - keep:  Phi((mean - h) / deviation)
 
-All examples are draws of one process, so length and noise are those under which all that is remembered is
-likeliest, and the sums of x x' are all that takes. Policies rank a loss among losses, so what is recalled is
+All examples are draws of one process. So length and noise are fitted by maximum likelihood over all
+remembered scores, for which the sums of x x' suffice. Policies rank a loss among losses, so `recall` returns
 the last scored epoch's loss at rank share Phi(h + (mean - h) usual / deviation): it grows with the chance,
 and is the loss at `mean` for an example with the usual history. No weight in k' K^-1 is negative: a higher
 score never predicts a lower one.
 
-No sum over examples goes through a threaded BLAS: how many threads a process has must not change a bit.
+No sum over examples goes through a threaded BLAS: the number of threads must not change a bit of the result.
 """
 
 from statistics import NormalDist
@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from sbpipe.records import Floats, Ids
 
 SPAN = 8
-"""Scored epochs that are remembered: each is a bit of the byte that says when an example was scored."""
+"""Scored epochs that are remembered: each is one bit of the byte that tells when an example was scored."""
 LENGTHS = 2.0 ** np.arange(10, -2, -1)
 """Epochs after which the correlation of scores has fallen to 1/e, and ..."""
 NOISES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
-"""... the share of their variance that is gone at once, those that trust the last score first."""
+"""... the share of their variance that is noise; least first, so that the last score is trusted most."""
 _EQUAL = 1e-6
-"""Log-likelihoods per example that are nearer than this are equal: one epoch alone tells nothing of time."""
+"""Log-likelihoods per example closer than this count as equal: one epoch alone cannot tell lengths apart."""
 _DEVIATES = np.linspace(-6.0, 6.0, 1201)
 _SHARES = np.array([NormalDist().cdf(deviate) for deviate in _DEVIATES])
 
@@ -51,10 +51,10 @@ class Ranked(NamedTuple):
 
 
 def rank(scores: Floats) -> Ranked:
-    """From scores (NaN = not scored, at least one is) to deviates, equal ones alike."""
+    """From scores (NaN = not scored; at least one is) to deviates; equal scores get equal deviates."""
     known = np.isfinite(scores)
     values, place, counts = np.unique(scores[known], return_inverse=True, return_counts=True)
-    # The middle of each rank: the ends, 0 and 1, would have infinite deviates.
+    # The midpoint of each rank: shares of 0 and 1 would have infinite deviates.
     shares = (np.cumsum(counts) - counts / 2) / len(place)
     deviates = np.full(len(scores), np.nan, np.float32)
     deviates[known] = np.interp(shares, _SHARES, _DEVIATES)[place]
@@ -62,7 +62,7 @@ def rank(scores: Floats) -> Ranked:
 
 
 class Histories:
-    """What is known of all examples, those who were scored in the same epochs together."""
+    """The remembered scores of all examples, grouped by the epochs in which they were scored."""
 
     def __init__(self, epochs: list[int], deviates: list[Floats]) -> None:
         known = ~np.isnan(deviates)
@@ -72,7 +72,7 @@ class Histories:
         self.epochs = np.array(epochs, np.float64)
         self.deviates: Doubles = np.where(known, deviates, np.float64(0.0))
         self.pattern_of = np.searchsorted(patterns, np.arange(2**SPAN))[self._codes]
-        """Of every example: which of the patterns below is its own."""
+        """Of every example: the index of its pattern below."""
         self.masks: Doubles = (patterns[:, None] >> np.arange(len(epochs)) & 1).astype(np.float64)
         """Of every pattern: 1 for an epoch that was scored, 0 for one that was not."""
         self.counts = counts[patterns]
@@ -81,7 +81,7 @@ class Histories:
         """Of every pattern: the sum of x x' over its examples, 0 where an epoch is missing."""
         ordered = self.deviates[:, np.argsort(self._codes, kind="stable")]
         blocks = np.split(ordered, np.cumsum(self.counts)[:-1], axis=1)
-        # einsum without `optimize` does not call BLAS; see above.
+        # einsum without `optimize` does not call BLAS; see the module's docstring.
         return np.stack([np.einsum("in,jn->ij", block, block) for block in blocks])
 
 
@@ -93,9 +93,9 @@ def gram(epochs: Doubles, length: Doubles, noise: Doubles) -> Doubles:
 
 
 def _only(matrices: Doubles, masks: Doubles) -> Doubles:
-    """With the rows and columns of missing epochs as in the identity.
+    """With the rows and columns of missing epochs replaced by those of the identity.
 
-    Determinant and inverse are then those of what is left.
+    Then determinant and inverse are those of the remaining epochs.
     """
     return matrices * masks[..., :, None] * masks[..., None, :] + np.eye(masks.shape[-1]) * (
         1.0 - masks[..., None, :]
@@ -103,7 +103,7 @@ def _only(matrices: Doubles, masks: Doubles) -> Doubles:
 
 
 def log_likelihood(histories: Histories, length: Doubles, noise: Doubles) -> Doubles:
-    """Of all that is remembered, under every pair of length and noise, up to a constant."""
+    """Of all remembered scores, under every pair of length and noise, up to a constant."""
     grams, total = gram(histories.epochs, length, noise), np.zeros(len(length))
     for mask, count, moment in zip(histories.masks, histories.counts, histories.moments(), strict=True):
         matrices = _only(grams, mask)
@@ -114,10 +114,11 @@ def log_likelihood(histories: Histories, length: Doubles, noise: Doubles) -> Dou
 
 
 def fit(histories: Histories) -> tuple[float, float]:
-    """The likeliest length and noise; of equals, those that trust the last score most."""
+    """The most likely length and noise; of equal ones, those that trust the last score most."""
     length, noise = (grid.ravel() for grid in np.meshgrid(LENGTHS, NOISES, indexing="ij"))
     likelihood = log_likelihood(histories, length, noise)
-    # The first of those that are as good as equal: the grid begins with what trusts the last score most.
+    # The first of those that are practically equal: the grid begins with pairs that trust the last score
+    # most.
     best = int(np.argmax(likelihood >= likelihood.max() - _EQUAL * histories.counts.sum()))
     return float(length[best]), float(noise[best])
 
@@ -140,7 +141,7 @@ def predict(histories: Histories, epoch: int, length: float, noise: float, thres
 
 
 class GaussianProcess:
-    """Remembers the last `SPAN` scored epochs, and predicts the present one's scores when it begins."""
+    """Remembers the last `SPAN` scored epochs, and predicts scores when an epoch begins."""
 
     def __init__(self, num_examples: int, keep: float) -> None:
         self._threshold = float(np.interp(1.0 - keep, _SHARES, _DEVIATES))
@@ -160,14 +161,14 @@ class GaussianProcess:
         self._fitted = None
 
     def recall(self, example_ids: Ids, epoch: int) -> Floats:
-        """The predicted score, or the one that was taken in since this epoch began."""
+        """The predicted score, or the one remembered since this epoch began."""
         if epoch > self._predicted_for:
             self._predicted_for = epoch
             self._predict(epoch)
         return self._known[example_ids]
 
     def _rank_latest(self) -> None:
-        # A fit stands until new scores come, so without one the latest epoch has scores not yet ranked.
+        # A fit is valid until new scores arrive, so without one the latest epoch has scores not yet ranked.
         if self._latest >= 0 and self._fitted is None:
             self._ranked[self._latest] = rank(self._scores)
             if len(self._ranked) > SPAN:

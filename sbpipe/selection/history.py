@@ -1,8 +1,9 @@
 """The last scores, and the share of them strictly below a new one (the paper's Algorithm 2). Knows no policy.
 
 Algorithm 2 adds each score to the history before it looks it up, so every candidate is ranked against a
-window that slides by one. Without a loop over examples, a block of candidates is ranked at once: against the
-sorted window before it, plus its own earlier scores, less what has slid out. It equals the loop exactly.
+window that slides by one. Instead of a loop over examples, a block of candidates is ranked at once: against
+the sorted window before it, plus its own earlier scores, minus those that have left the window. The result
+equals the loop's exactly.
 """
 
 from functools import lru_cache
@@ -45,7 +46,7 @@ class History:
         return self._scores
 
     def restore(self, scores: Floats, classes: Classes | None = None) -> None:
-        """Become the history another one was."""
+        """Take over another history's state."""
         self._scores = np.asarray(scores, np.float32)[-self.capacity :]
 
 
@@ -53,7 +54,7 @@ def sliding_cdf(window: Floats, scores: Floats, capacity: int) -> Floats:
     """`cdf` of each score in a window of `capacity` that it has just entered."""
     series = np.concatenate([window, scores])
     below = np.empty(len(scores), np.intp)
-    # A block longer than the window would have to lose its own first scores again.
+    # In a block longer than the window its own first scores would leave the window again.
     block = min(BLOCK, capacity)
     for first in range(0, len(scores), block):
         now = len(window) + first
@@ -71,7 +72,8 @@ def _count_block(before: Floats, block: Floats, capacity: int, below: NDArray[np
     """How much of its window is strictly below each score of a block, given the window before the block."""
     below[:] = np.searchsorted(np.sort(before), block, side="left")
     below += _count_below(block, block, 0)
-    # By the end of the block so many of the oldest scores have left the window; one more with each candidate.
+    # This many of the oldest scores have left the window by the end of the block; one more with each
+    # candidate.
     most_gone = len(before) + len(block) - capacity
     if most_gone > 0:
         below -= _count_below(before[:most_gone], block, most_gone - len(block) + 1)
@@ -79,14 +81,14 @@ def _count_block(before: Floats, block: Floats, capacity: int, below: NDArray[np
 
 def _count_below(others: Floats, block: Floats, shift: int) -> NDArray[np.uint8]:
     """For the i-th score of the block, how many of the first i + shift others are strictly below it."""
-    # A count is at most BLOCK < 256, so a byte holds it: an eighth of the memory to go through.
+    # A count is at most BLOCK < 256, so a byte holds it: an eighth of the memory traffic.
     is_below = np.less.outer(others, block)
     is_below &= _first(len(others), len(block), shift)
     counts: NDArray[np.uint8] = np.add.reduce(is_below.view(np.uint8), axis=0, dtype=np.uint8)
     return counts
 
 
-# Every pass asks for the same few shapes.
+# Every pass has the same few shapes.
 @lru_cache(maxsize=16)
 def _first(num_others: int, num_block: int, shift: int) -> NDArray[np.bool_]:
     """Entry (j, i) says whether j is one of the first i + shift."""

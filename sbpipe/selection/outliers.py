@@ -1,4 +1,4 @@
-"""A guard against wrong labels: the highest of the recent scores count as less, or not at all."""
+"""A guard against wrong labels: the highest of the recent scores are limited, or removed."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from sbpipe.selection.policy import Policy
 
 
 class OutlierGuard(ScoreAdjustment):
-    """The highest scores are kept most often, and with noisy labels they are mostly the noise."""
+    """Limits the highest scores: they are kept most often, and with noisy labels they are mostly noise."""
 
     def __init__(self, policy: Policy, config: SelectionConfig) -> None:
         super().__init__(policy, History(config.history))
@@ -18,6 +18,6 @@ class OutlierGuard(ScoreAdjustment):
         self._quantile = config.outlier_quantile
 
     def adjust(self, scores: Floats, classes: Classes | None) -> Floats:
-        """Cut off at the quantile; with "skip", those beyond it are no scores."""
+        """Limit scores to the quantile; with "skip", remove those above it."""
         limit = np.quantile(self._history.state(), self._quantile).astype(np.float32)
         return np.where(scores > limit, np.float32(np.nan) if self._skips else limit, scores)

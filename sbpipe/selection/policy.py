@@ -16,7 +16,7 @@ class Policy(Protocol):
     """The rule from scores to keep probabilities."""
 
     traits: Traits
-    """What the rest of the program must know of it; the class tells, before one is built."""
+    """What the rest of the program must know about it; on the class, so it is known before one is built."""
 
     def __init__(self, config: SelectionConfig) -> None: ...
 
@@ -25,12 +25,13 @@ class Policy(Protocol):
     ) -> Floats:
         """The chance of each of the next candidates, in order, to be kept. Changes nothing.
 
-        `classes` where the data set tells them; `keep`, the target share, and `strength` as the lease says.
+        `classes` are given where the data set has them; `keep`, the target share, and `strength` are the
+        lease's.
         """
         ...
 
     def draw(self, probability: Floats, uniform: NDArray[np.float64]) -> Mask:
-        """Who is kept, each with its own chance, given the coins of a pass."""
+        """Which candidates are kept, each with its own chance, given the coins of a pass."""
         ...
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
@@ -61,27 +62,29 @@ class SetPolicy(Policy, Protocol):
         due: Mask,
         passed_over: Mask | None = None,
     ) -> Mask:
-        """Who is kept: up to `count`, one uniform number for each draw, those that are `due` first.
+        """Which candidates are kept: up to `count`, by one uniform number for each draw, those that are `due`
+        first.
 
-        Who is `passed_over` is kept only where the others are not enough.
+        A candidate that is `passed_over` is kept only if the others are not enough.
         """
         ...
 
 
 def set_coins(seed: int, epoch: int, start: int, count: int) -> NDArray[np.float64]:
-    """The uniform numbers of a lease's draws: they depend on its place alone, not on who answers it."""
+    """The uniform numbers for a lease's draws: they depend on its place alone, not on the selector."""
     return randomness.uniform(np.arange(count), randomness.key(seed, "set", epoch, start))
 
 
 def coins(seed: int, epoch: int, example_ids: Ids) -> NDArray[np.float64]:
-    """One uniform number per candidate: the same coin whichever selector considers it, and whenever."""
+    """One uniform number per candidate: the same coin for every selector and at any time."""
     return randomness.uniform(example_ids, randomness.key(seed, "coin", epoch))
 
 
 def choose(is_kept: Mask, most: int) -> tuple[int, NDArray[np.int32]]:
     """How many candidates are considered, and the positions of the kept ones, at most `most` of them."""
     kept = np.flatnonzero(is_kept).astype(np.int32)
-    # What comes after the last one kept was not considered: a later lease offers it again, to newer weights.
+    # Candidates after the last kept one were not considered: a later lease offers them again, to newer
+    # weights.
     if len(kept) < most:
         return len(is_kept), kept
     return int(kept[most - 1]) + 1, kept[:most]
@@ -97,7 +100,9 @@ def drawn(
     floor: int,
     keep_all: bool,
 ) -> tuple[Floats, Mask]:
-    """The chances of a pass and who is kept, once turns (`floor`) and stretches without selection count."""
+    """The chances of a pass and which candidates are kept, with turns (`floor`) and stretches without
+    selection.
+    """
     if keep_all:
         return np.ones(len(probability), np.float32), np.ones(len(probability), bool)
     due = is_due(seed, epoch, example_ids, floor)

@@ -17,16 +17,16 @@ SLOWNESS = 0.5
 
 
 class ScoreMemory(Protocol):
-    """What is made of an example's past scores."""
+    """How an example's past scores are remembered and combined."""
 
     def __init__(self, num_examples: int, keep: float) -> None: ...
 
     def remember(self, example_ids: Ids, scores: Floats, scored_epoch: int) -> None:
-        """Take in new, finite scores, made in a scored epoch or in the reuse epochs behind it."""
+        """Take in new, finite scores from a scored epoch or from the reuse epochs after it."""
         ...
 
     def recall(self, example_ids: Ids, epoch: int) -> Floats:
-        """By what these candidates are judged in a reuse epoch; NaN = not known."""
+        """The scores by which these candidates are judged in a reuse epoch; NaN = not known."""
         ...
 
 
@@ -37,7 +37,7 @@ class Last:
         self._scores: Floats = np.full(num_examples, np.nan, np.float32)
 
     def remember(self, example_ids: Ids, scores: Floats, scored_epoch: int) -> None:
-        """Forget the one before."""
+        """Replace the one before."""
         self._scores[example_ids] = scores
 
     def recall(self, example_ids: Ids, epoch: int) -> Floats:
@@ -59,26 +59,26 @@ SCORE_MEMORIES: dict[str, type[ScoreMemory]] = {"last": Last, "average": Average
 
 
 class ScoreCache:
-    """Who is scored, and by what the others are judged."""
+    """Which candidates are scored, and the remembered scores of the others."""
 
     def __init__(self, num_examples: int, *, every: int, by: str, keep: float) -> None:
         self._every = every
-        # Without reuse nothing is ever recalled, so no memory for a whole data set is held.
+        # Without reuse nothing is ever recalled, so no memory is allocated for the data set.
         self._memory = SCORE_MEMORIES[by](num_examples if every > 1 else 0, keep)
 
     def is_reuse(self, epoch: int) -> bool:
-        """Whether an epoch goes without a scoring pass."""
+        """Whether an epoch has no scoring pass."""
         return epoch % self._every != 0
 
     def recall(self, example_ids: Ids, epoch: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """What is remembered of these candidates (NaN = nothing), and which of them must be scored."""
+        """The remembered scores of these candidates (NaN = none), and which of them must be scored."""
         if not self.is_reuse(epoch):
             return np.full(len(example_ids), np.nan, np.float32), np.ones(len(example_ids), bool)
         known = self._memory.recall(example_ids, epoch)
         return known, ~np.isfinite(known)
 
     def remember(self, example_ids: Ids, scores: Floats, epoch: int) -> None:
-        """Take in new scores; one that is not finite teaches nothing."""
+        """Take in new scores, except those that are not finite."""
         finite = np.isfinite(scores)
         if self._every == 1 or not finite.any():
             return

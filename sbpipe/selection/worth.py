@@ -1,9 +1,9 @@
 """An estimate of what selection can be worth, from the scores of candidates alone: pure functions.
 
-If all candidates pull at the model alike, no choice among them is better than any other. How unlike they are
-is one number, the effective share ESS = mean(g)² / mean(g²) of their residual norms g = ‖d loss / d outputs‖:
-1 = all alike, 0.2 = a fifth of them does all the pulling. Over 18 settings its rank correlation with the
-measured worth k was -0.66, fitted after the fact: a direction, not a measurement.
+If all candidates have equally large gradients, no choice among them is better than any other. Their
+inequality is one number, the effective share ESS = mean(g)² / mean(g²) of their residual norms g = ‖d loss /
+d outputs‖: 1 = all equal, 0.2 = as if a fifth of them made up the whole gradient. Over 18 settings its rank
+correlation with the measured worth k was -0.66, fitted after the fact: a tendency, not a measurement.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from sbpipe.records import Floats
 
 FEWEST = 64
-"""Scores before there is an estimate."""
+"""The fewest scores for an estimate."""
 
 
 class Effective(NamedTuple):
@@ -24,11 +24,11 @@ class Effective(NamedTuple):
 
 
 def residual_norms(scores: Floats, *, loss: str, by: str, label_smoothing: float = 0.0) -> Floats | None:
-    """Norms up to a factor that all share, which the effective share does not depend on; None = not known.
+    """Norms up to a common factor, which does not change the effective share; None = not known.
 
-    Cross entropy tells the probability of the right class, p = exp(-loss), and the norm lies between 1 - p
-    and sqrt(2) (1 - p). A squared error is the square of its norm. Of other losses the norm cannot be told
-    from the loss; of a smoothed one neither.
+    Cross entropy gives the probability of the right class, p = exp(-loss), and the norm lies between 1 - p
+    and sqrt(2) (1 - p). A squared error is the square of its norm. For other losses, and for a smoothed one,
+    the norm cannot be found from the loss.
     """
     known = scores[np.isfinite(scores)]
     if by == "gradient":
@@ -51,6 +51,7 @@ def effective_share(norms: Floats | None) -> Effective | None:
     if square <= 0.0:
         return None
     share = mean * mean / square
-    # How much one candidate moves the estimate: d share / d mean and d share / d square, times its deviation.
+    # The influence of one candidate on the estimate: d share / d mean and d share / d square, times its
+    # deviation.
     moves = 2.0 * mean / square * (g - mean) - share / square * (g * g - square)
     return Effective(share, float(moves.std()) / float(np.sqrt(len(g))))

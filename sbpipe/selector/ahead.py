@@ -1,10 +1,10 @@
 """How much of a lease to queue on an accelerator before any of it is read. Pure; knows no model, no device.
 
-A lease that is chosen from in turn ends when enough are kept, which nobody knows before the scores are read.
-To read twice would leave the device without work in between. So as many candidates are queued as have nearly
-always yielded enough of late. What is left over was not considered, and goes back; where they yield too
-little all the same, the lease ends with them, and the rest of its range goes back too. What is kept, and in
-which order, does not depend on it.
+A lease whose candidates are chosen in turn ends when enough are kept, which is known only after the scores
+are read. Reading twice would leave the device without work in between. So as many candidates are queued as
+would have yielded enough in nearly all recent leases. Those left over were not considered, and go back to the
+line. If they yield too little, the lease still ends with them, and the rest of its range goes back too. What
+is kept, and in which order, does not depend on it.
 """
 
 import math
@@ -14,15 +14,17 @@ from collections import deque
 from sbpipe.records import Lease
 
 _REMEMBERED = 16
-"""Leases whose yield is looked back at: it moves with the weights."""
+"""Leases whose yield counts; few, because it moves with the weights."""
 _MARGIN = 1.5
-"""Standard deviations of the yield. One lease in fifteen or so falls short; more passes in vain cost more."""
+"""Standard deviations below the mean yield. About one lease in fifteen falls short; more wasted passes cost
+more.
+"""
 _FIRST, _LEAST = 0.7, 0.25
-"""Of the yield that a lease asks for: what is reckoned with before any is known, and at the least."""
+"""Relative yields: the one assumed before any is known, and the lowest assumed."""
 
 
 class Ahead:
-    """Reckons with the yield of the last leases."""
+    """Predicts the yield of a lease from the last ones."""
 
     def __init__(self) -> None:
         self._yields: deque[float] = deque(maxlen=_REMEMBERED)
@@ -33,13 +35,13 @@ class Ahead:
         return min(lease.num_candidates, max(1, math.ceil(lease.enough / rate / batch_size)) * batch_size)
 
     def note(self, lease: Lease, considered: int, kept: int) -> None:
-        """What a lease yielded."""
+        """Note the yield of a lease."""
         if not lease.keep_all:
             self._yields.append(kept / (considered * lease.keep))
 
     @property
     def _lowest(self) -> float:
-        """The yield of the next lease is not below this, relative to what it asks for."""
+        """A low estimate of the next lease's yield, relative to its keep rate."""
         if len(self._yields) < 2:
             return _FIRST
         mean, spread = statistics.fmean(self._yields), statistics.pstdev(self._yields)

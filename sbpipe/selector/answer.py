@@ -23,7 +23,9 @@ from sbpipe.selector.judge import Decision, Judge
 
 
 class _Seen(NamedTuple):
-    """Candidates of one scoring pass; what only the model tells is known for all of them or for none."""
+    """Candidates of one scoring pass; predictions, residuals and places are known for all of them or for
+    none.
+    """
 
     example_ids: Ids
     scores: Floats
@@ -34,7 +36,7 @@ class _Seen(NamedTuple):
 
 
 class _Considered(NamedTuple):
-    """Candidates, their scores, predictions and the places of their labels, and what was decided on them."""
+    """Scores, predictions and places of labels of the considered candidates, and the decision on them."""
 
     scores: Floats
     predictions: NDArray[np.int64] | None
@@ -71,11 +73,11 @@ class Selector:
         return self._judge.irreducible
 
     def stats(self) -> SelectorStats:
-        """What the trainer wants to know of this selector, as running totals."""
+        """The statistics for the trainer, as running totals."""
         return self._forward.stats()
 
     def tune(self) -> None:
-        """Measure a little of what is left to "auto"; called between two leases."""
+        """Measure a piece of what is left to "auto"; called between two leases."""
         batch_size = self._forward.tune()
         if batch_size is not None:
             self._batch_size = batch_size
@@ -102,15 +104,15 @@ class Selector:
         return selection
 
     def _last_in_turn(self, lease: Lease) -> int:
-        """Where a lease ends that is chosen from in turn, if not enough are kept before."""
+        """Where a lease ends whose candidates are chosen in turn, if not enough are kept before."""
         if not self._forward.is_far or not self._judge.needs_scores:
             return lease.stop
         return lease.start + self._ahead.num_candidates(lease, self._batch_size)
 
     def _seen(self, lease: Lease, stop: int) -> Generator[_Seen]:
-        """Score the lease's candidates up to a place, pass by pass; on an accelerator they are read once.
+        """Score the lease's candidates up to `stop`, pass by pass; on an accelerator all are read at once.
 
-        Passes that nobody asks for were not considered: closed, it is as if they had not been queued.
+        Passes that are not consumed were not considered: closing the generator undoes their queueing.
         """
         began, passes = time.perf_counter(), list[tuple[_Seen, Queued | None]]()
         for first in range(lease.start, stop, self._batch_size):
@@ -136,13 +138,13 @@ class Selector:
                 self._forward.give_back(unread[0])
 
     def _told(self, seen: _Seen, scored: Scored | None) -> _Seen:
-        """Candidates of a pass with what the model said of those that went through it."""
-        # Heartbeats tell it: the trainer knows a hung selector from one that is busy with a long lease.
+        """The candidates of a pass, with the results of those that went through the model."""
+        # Sent with heartbeats: it tells a hung selector from one that is busy with a long lease.
         self.progress += 1
         if scored is None:
             return seen
         seen.scores[seen.is_new] = scored.scores
-        # A remembered score comes without what else the model would say.
+        # A remembered score has no prediction, residual or place.
         if not seen.is_new.all():
             return seen
         return seen._replace(predictions=scored.predictions, residuals=scored.residuals, places=scored.places)
@@ -205,7 +207,7 @@ class Selector:
 
 
 def _joined(parts: Iterable[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
-    """What all passes told; None where one of them did not."""
+    """The concatenated results; None where one pass has none."""
     told = list(parts)
     known = [part for part in told if part is not None]
     return np.concatenate(known) if known and len(known) == len(told) else None

@@ -1,4 +1,6 @@
-"""What a selector writes of the leases it answered: each at first, later windows of them. Decides nothing."""
+"""A selector's events of the leases it answered: each one at first, later windows of them.
+Decides nothing.
+"""
 
 from dataclasses import dataclass
 from typing import Any

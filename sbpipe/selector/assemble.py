@@ -1,5 +1,5 @@
-"""The parts of a selector, put together: model, scorer, judge, and the forward pass between them. Knows no
-trainer, no link and no way that weights come by but the source it is given.
+"""Builds a selector from its parts: model, scorer, judge, and the forward pass between them. Knows no trainer
+and no link; weights come from the source it is given.
 """
 
 from collections.abc import Callable
@@ -45,10 +45,10 @@ def assemble(
     *,
     is_channels_last: bool = False,
 ) -> tuple[Selector, Manifest]:
-    """A selector that scores with what `source` delivers, and the layout of the snapshots it can take, in
-    which the trainer says how kernels of images lie.
+    """A selector that scores with weights from `source`, and the layout of its snapshots. The trainer says
+    whether kernels of images are channels-last in it.
 
-    It judges by `trained` instead, the losses of last time, where it is given them.
+    With `trained`, it judges by the losses of each example's last training instead of scores.
     """
     refuse(config.selector.precision, device)
     model = _model_of(config, data)
@@ -116,16 +116,16 @@ def _wired(
     order = Order.of(config, candidates.num_examples)
     batch_size = config.score_batch_size
     if judge.needs_scores:
-        # Real candidates, those of the first lease: ranges are measured on them.
+        # Real candidates, those of the first lease: value ranges are measured on them.
         forward.rehearse(order.ids(0, 0, min(batch_size, candidates.num_examples)))
     return Selector(order, batch_size, forward, judge, spans, events)
 
 
 def _model_of(config: Config, data: Data) -> nn.Module:
-    """The trainer's model, unless that would take the memory of this host."""
+    """The trainer's model; refused if this host has too little memory for it."""
     num_bytes = weigh_model(config.model, num_classes=data.num_classes, input_shape=data.input_shape)
     available = memory.available_bytes()
-    # The model, what it is scored with, and a snapshot on its way.
+    # The model, the program that scores, and a snapshot in transfer.
     if available is not None and 3 * num_bytes > available:
         raise PeerRejected(
             f"model.name = {config.model.name!r} with model.options = {dict(config.model.options)!r}, as the "
@@ -158,7 +158,9 @@ def _scorer_of(config: Config, model: nn.Module, device: torch.device) -> Scorer
 
 
 def _tuning_of(config: Config, scorer: Scorer | OwnScorer) -> Tuning | None:
-    """What measures the settings that are left to "auto"; None where nothing is, or may be."""
+    """What measures the settings that are left to "auto"; None where there are none, or measuring is not
+    allowed.
+    """
     own = config.selector
     if not config.may_measure or "auto" not in (own.precision, own.batch_size):
         return None

@@ -1,5 +1,5 @@
-"""From a welcome to a selector: the trainer's settings as far as they hold here, its data, the shortest way
-to its weights. What a selector is made of is in `assemble.py`. It must not know how leases are answered.
+"""From a welcome to a selector: the trainer's settings as far as they apply here, its data, the shortest way
+to its weights. `assemble.py` builds the selector itself. It must not know how leases are answered.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ log = logging.getLogger("sbpipe.selector")
 
 
 class Builder:
-    """Turns each welcome into a selector; data that a restarted trainer still wants is not loaded again."""
+    """Turns each welcome into a selector; data that a restarted trainer still uses is not loaded again."""
 
     def __init__(
         self,
@@ -46,9 +46,7 @@ class Builder:
         events_folder: Path | None = None,
         job: OwnJob | None = None,
     ) -> None:
-        """`job` is what it selects for instead of what a trainer's settings name: that of a user's own
-        loop.
-        """
+        """`job` is that of a user's own loop; it replaces the data and model of the trainer's settings."""
         self._selector_id = selector_id
         self._job = job
         self._batches: OwnBatches | None = None
@@ -59,12 +57,12 @@ class Builder:
         self._loaded: tuple[object, Data] | None = None
         self._relay: RelayedSource | None = None
         self.events = EventLog(None, "selector")
-        # What scoring chose or warns of is read where the run was started, not on this terminal.
+        # Choices and warnings of scoring are shown where the run was started, so they become events.
         self._teller = Teller(self.events)
         logging.getLogger("sbpipe.scoring").addHandler(self._teller)
 
     def __call__(self, welcome: Welcome) -> Built:
-        """Build for this trainer."""
+        """Build a selector for this trainer."""
         config = merge(settings_in(welcome), self._permission.given)
         self._permission.check(config)
         self._check_job(config)
@@ -108,7 +106,7 @@ class Builder:
     def _assemble(
         self, config: Config, source: WeightsSource, *, is_channels_last: bool
     ) -> tuple[Selector, Manifest, dict[str, str]]:
-        """The selector, the layout of its snapshots, and what the trainer must have the same."""
+        """The selector, the layout of its snapshots, and the fingerprints that the trainer must share."""
         try:
             if self._job is not None:
                 return self._assemble_own(config, self._job, source, is_channels_last=is_channels_last)
@@ -155,7 +153,7 @@ class Builder:
         return selector, manifest, fingerprints
 
     def _open_events(self) -> None:
-        """Events go where this selector's user said; a trainer never names a folder to write to."""
+        """Open the events where this selector's user said; a trainer never names a folder to write to."""
         self.events.close()
         folder = self._events_folder
         is_there = folder is not None and folder.is_dir() and os.access(folder, os.W_OK)
@@ -182,7 +180,7 @@ class Builder:
 
     def _attach(self, welcome: Welcome, config: Config) -> Slots | None:
         if config.sync.direct:
-            # Never pulled instead: the trainer has no copy on its host to serve.
+            # No fallback to pulling: the trainer has no copy in host memory to serve.
             return direct.attach(welcome.shared_memory, self._device)
         if not welcome.shared_memory or not config.sync.shared_memory:
             return None
@@ -204,7 +202,7 @@ class Builder:
         return self._relay or PulledSource()
 
     def close(self) -> None:
-        """Let go of loaders, and leave the pulling of weights to another."""
+        """Close the loaders, and leave pulling weights to another selector."""
         if self._relay is not None:
             self._relay.close()
             self._relay = None

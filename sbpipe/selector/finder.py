@@ -1,4 +1,4 @@
-"""Where the trainer is now: it may be started again elsewhere, and its run directory tells."""
+"""Finds the trainer. It may be started again elsewhere; its run directory says where."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ _LOOK_S = 0.1
 
 
 class Finder:
-    """Opens ports to the trainer that `link.connect` names; with `auto`, to the one that is at work here."""
+    """Opens ports to the trainer that `link.connect` names; with `auto`, to the one running on this host."""
 
     def __init__(self, link: LinkConfig, selector_id: str, *, is_supervised: bool = False) -> None:
         self._link = link
@@ -82,7 +82,9 @@ class Finder:
         return port
 
     def _refuse_finished(self) -> None:
-        """Nobody will come any more; the supervisor of a run that is begun anew knows better."""
+        """Raise if the run is finished, so that no trainer will come. A supervised selector leaves that to
+        its supervisor, which may be restarting the run.
+        """
         if not self._is_supervised and self._where != AUTO and is_finished(Path(self._where)):
             raise PeerLost(
                 f"the run in {self._where} is finished: there is nothing to select for. To run it again, "
@@ -98,7 +100,7 @@ class Finder:
 
 
 def _only_run() -> Path:
-    """The run directory of the one trainer that this user has at work here."""
+    """The run directory of the only trainer of this user that runs on this host."""
     runs = live_runs()
     if not runs:
         raise NotThereYet(

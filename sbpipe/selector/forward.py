@@ -1,6 +1,6 @@
 """The selector's forward pass: weights of the version that a lease asks for, candidates loaded and scored.
 
-It counts what that takes. It must not know policies, leases' ranges or sockets.
+It measures what that costs. It must not know policies, ranges of leases, or sockets.
 """
 
 import time
@@ -23,11 +23,11 @@ from sbpipe.weights.replica import Replica, WeightsSource
 
 WEIGHTS_DEADLINE_S = 60.0
 PASSES = Plan(timed=("refresh", "view", "score", "tune"))
-"""Stages that an accelerator times: those that give it work and do not wait for that."""
+"""Stages timed by the accelerator: those that queue work and do not wait for it."""
 
 
 class Candidates(Protocol):
-    """Where candidates come from: our own data, or a user's."""
+    """A source of candidates: our own data, or a user's."""
 
     @property
     def num_examples(self) -> int:
@@ -40,7 +40,7 @@ class Candidates(Protocol):
 
 
 class _Checks(NamedTuple):
-    """How many checks there were, and what was scored in."""
+    """Counts of checks, and the precision in use."""
 
     of_ranks: int
     of_statistics: int
@@ -82,15 +82,17 @@ class ForwardPass:
 
     @property
     def precision(self) -> str:
-        """What it scores in."""
+        """The precision it scores in."""
         return self._scorer.precision
 
     def rehearse(self, example_ids: Ids) -> None:
-        """Score one batch with whatever weights there are, so that what cannot work shows now."""
+        """Score one batch with the present weights, so that errors show now."""
         self._scorer.prepare(*self._candidates.batch(example_ids, 0))
 
     def tune(self) -> int | None:
-        """Measure a piece of what is left to "auto"; the batch size in use now, None when all is decided."""
+        """Measure a piece of what is left to "auto"; returns the batch size in use, None when all
+        is decided.
+        """
         if self._tuning is None:
             return None
         if self._tuning.is_due():
@@ -111,7 +113,7 @@ class ForwardPass:
                 deadline_s=WEIGHTS_DEADLINE_S,
                 fast_version=lease.fast_version,
             )
-        # Timed by the replica itself: within "await" most of the time goes by waiting, not by copying.
+        # Timed by the replica itself: most of "await" is waiting, not copying.
         for stage, begin, duration_s in self._replica.take_loads():
             self._spans.add(stage, begin, duration_s)
             self._num_applied += stage == "apply"
@@ -125,7 +127,7 @@ class ForwardPass:
         return self._scorer.device.type != "cpu"
 
     def score(self, example_ids: Ids, epoch: int) -> Scored:
-        """What the model says of some candidates."""
+        """Score some candidates."""
         begin = time.perf_counter()
         inputs, targets = self._load(example_ids, epoch)
         before, on_core_s = self._checks(), time.thread_time()
@@ -140,11 +142,12 @@ class ForwardPass:
         return scored
 
     def queue(self, example_ids: Ids, epoch: int) -> Queued:
-        """Start to score some candidates; `read` gives what the model says of them."""
+        """Start to score some candidates; `read` returns the results."""
         inputs, targets = self._load(example_ids, epoch)
         before = self._checks()
         with self._spans.span("score"):
-            # Not these very inputs, should they be needed again: those of a whole lease may be too many.
+            # If needed again, the inputs are loaded again: keeping those of a whole lease may take too much
+            # memory.
             queued = self._scorer.queue(inputs, targets, partial(self._candidates.batch, example_ids, epoch))
         self._offer(inputs, targets)
         self._tell(before)
@@ -152,7 +155,7 @@ class ForwardPass:
         return queued
 
     def read(self, passes: Sequence[Queued], began: float) -> Iterator[Scored]:
-        """What the model says of the candidates of passes that were queued since `began`, pass by pass."""
+        """The results of passes that were queued since `began`, pass by pass."""
         reading = iter(self._scorer.read(passes))
         for _ in passes:
             before = self._checks()
@@ -163,7 +166,7 @@ class ForwardPass:
             yield scored
 
     def give_back(self, queued: Queued) -> None:
-        """Neither this pass nor those that were queued behind it will be read."""
+        """Drop this pass and those queued behind it: they will not be read."""
         self._scorer.give_back(queued)
 
     def _load(self, example_ids: Ids, epoch: int) -> tuple[Any, Any]:
@@ -180,10 +183,10 @@ class ForwardPass:
         )
 
     def _tell(self, before: _Checks) -> None:
-        """Write what checks found since then."""
+        """Write events for checks made since `before`."""
         statistics = self._scorer.statistics
         if self._scorer.agreement.num_checks > before.of_ranks:
-            # Under the precision that was checked: a bad check may have changed it meanwhile.
+            # With the precision that was checked: a bad check may have changed it meanwhile.
             self._events.write(
                 "check",
                 version=self.version,
@@ -203,7 +206,7 @@ class ForwardPass:
         return np.bincount(predictions, minlength=self._scorer.num_outputs).astype(np.int32)
 
     def stats(self) -> SelectorStats:
-        """What the trainer wants to know of this selector, as running totals."""
+        """The statistics for the trainer, as running totals."""
         spans, agreement, scale = self._spans, self._scorer.agreement, self._scorer.scale_agreement
         statistics = self._scorer.statistics
         checked = statistics.checked

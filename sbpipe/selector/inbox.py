@@ -1,4 +1,4 @@
-"""What the selector's link thread leaves for its main loop; bounded, since not every trainer means well.
+"""The queue from the selector's link thread to its main loop; bounded, since a trainer may be hostile.
 
 It must not know ports, nor what is done with a message.
 """
@@ -14,7 +14,7 @@ from sbpipe.link.messages import Goodbye, Welcome
 from sbpipe.records import Lease
 
 Held = Welcome | Lease | Goodbye | SbpipeError
-"""Errors of the link thread come this way too, to be raised where the process ends."""
+"""Errors of the link thread are passed on too, to be raised in the main loop."""
 
 
 class _Entry(NamedTuple):
@@ -23,7 +23,7 @@ class _Entry(NamedTuple):
 
 
 class Inbox:
-    """Messages in the order in which they came; one thread puts, another gets."""
+    """Messages in order of arrival; one thread puts, another gets."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[_Entry] = queue.Queue()
@@ -31,7 +31,7 @@ class Inbox:
         self._num_bytes = 0
 
     def put(self, message: Held) -> None:
-        """Leave a message; PeerRejected if more leases lie here than an honest trainer ever grants."""
+        """Add a message; PeerRejected if more leases wait than an honest trainer ever grants."""
         entry = _Entry(message, _bytes_of(message))
         if not isinstance(message, SbpipeError):
             self._refuse_too_much(entry.num_bytes)
@@ -47,7 +47,7 @@ class Inbox:
             return None
 
     def drop_leases(self) -> None:
-        """The trainer takes no answers to leases of an earlier session."""
+        """Drop leases of an earlier session: the trainer takes no answers to them."""
         kept: list[Held] = []
         with contextlib.suppress(queue.Empty):  # the main loop takes from it too
             while True:

@@ -1,7 +1,7 @@
 """The job of a user's own loop, as a selector gets it: what the user gave to `sbpipe.select`, in a file.
 
-The file is a pickle and runs code when it is read, so it is read only where it is this user's own and closed
-to everybody else, and it never goes over a wire. It must not know who wrote it, nor what is done with the
+The file is a pickle and runs code when it is read. So it is read only if it belongs to this user and no other
+user can access it, and it never goes over a wire. It must not know who wrote it, nor what is done with the
 job.
 """
 
@@ -28,12 +28,12 @@ from sbpipe.runs.names.files import JOB
 from sbpipe.weights.manifest import build_manifest
 
 _PROBED = 8
-"""Examples that both sides score to find out whether they do the same."""
+"""Examples that both sides score to check that they compute the same."""
 
 
 @dataclass(frozen=True)
 class OwnJob:
-    """What is selected from and how it is judged: the same on both sides."""
+    """The data to select from and how it is scored: the same on both sides."""
 
     data: OwnData
     model: nn.Module
@@ -52,8 +52,8 @@ class OwnJob:
         }
 
     def _probe(self, batches: OwnBatches, device: torch.device) -> str:
-        """The losses of a few examples, with weights that any model of this form can be given: numbers that
-        tell whether data, model and losses are the same, before any weights went anywhere.
+        """The losses of a few examples under made-up weights: they show whether data, model and losses are
+        the same on both sides, before any weights are sent.
         """
         count = min(_PROBED, self.data.num_examples)
         ids = torch.arange(count).mul(self.data.num_examples).div(count, rounding_mode="floor").numpy()
@@ -70,7 +70,7 @@ class OwnJob:
 
 
 def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Weights by their place alone, of a size that keeps activations in range; whole numbers stay."""
+    """Weights that depend on position only, scaled to keep activations in range; integers stay."""
     if not tensor.is_floating_point():
         return tensor
     if tensor.dim() < 2 or not tensor.numel():
@@ -82,16 +82,16 @@ def _made_up(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write_job(job: OwnJob, path: Path) -> None:
-    """Leave a job for the selectors of this user."""
-    # A new file: one that somebody had put there would keep its owner, its mode and where it leads.
+    """Write a job for the selectors of this user."""
+    # A new file: an existing one would keep its owner and mode, and might be a link.
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            # First: what the job was made of is found there, as it is found here.
+            # First: the modules of the job are then found by the same paths as here.
             pickle.dump(sys.path, file)
             cloudpickle.dump(job, file)
-    # A user's object may refuse in any way it likes; a disk that is full is not its fault.
+    # A user's object may raise any error when pickled; a full disk is another matter.
     except Exception as error:
         path.unlink()
         if isinstance(error, OSError):

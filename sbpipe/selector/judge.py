@@ -1,4 +1,4 @@
-"""Which candidates are kept: what is remembered of them, the policy, the coin. Knows no model, no socket."""
+"""Which candidates are kept: remembered scores, the policy, the coin. Knows no model, no socket."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,8 +32,8 @@ class Decision(NamedTuple):
 class Judge:
     """Decides on candidates by their scores.
 
-    `trained` has the losses of last time, for a policy that goes by them; `irreducible` what is subtracted
-    from each score; `classes_of` tells classes where the policy compares within them.
+    `trained` has the losses of each example's last training, for a policy that uses them; `irreducible` is
+    subtracted from each score; `classes_of` gives classes where the policy ranks within them.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Judge:
     def choose(self, lease: Lease, example_ids: Ids, scores: Floats, is_new: Mask, most: int) -> Decision:
         """Decide on candidates in order, up to the `most`-th kept, and remember those considered."""
         classes = None if self._classes_of is None else self._classes_of(example_ids)
-        # What travels are the losses, which the trainer compares with fresh ones.
+        # The scores that are sent stay losses, which the trainer compares with fresh ones.
         judged = scores if self.irreducible is None else scores - self.irreducible[example_ids]
         probability = self._policy.keep_probability(judged, classes, keep=lease.keep, strength=lease.strength)
         probability, is_kept = drawn(
@@ -92,15 +92,17 @@ class Judge:
             keep_all=lease.keep_all,
         )
         count, kept = choose(is_kept, most)
-        # What comes after the last considered one is leased and scored again in this epoch: it must not enter
-        # the history twice.
+        # Candidates after the last considered one are leased and scored again in this epoch: they must not
+        # enter the history twice.
         self._policy.consider(judged[:count], None if classes is None else classes[:count])
         new = np.flatnonzero(is_new[:count])
         self._cache.remember(example_ids[new], scores[new], lease.epoch)
         return Decision(count, kept, probability[:count])
 
     def choose_set(self, lease: Lease, example_ids: Ids, scores: Floats, residuals: Floats) -> Decision:
-        """Decide on all candidates of a lease at once, new ones all of them: as many are kept as it asks."""
+        """Decide on all candidates of a lease at once, all freshly scored; as many are kept as
+        it asks for.
+        """
         policy, count = self._policy, len(scores)
         assert isinstance(policy, SetPolicy)
         is_kept = policy.choose_set(
@@ -114,6 +116,6 @@ class Judge:
         )
         policy.consider(scores)
         self._cache.remember(example_ids, scores, lease.epoch)
-        # Nobody knows the chance of one candidate in a set: all are told the mean of their chances.
+        # The keep probability of one candidate in a set is not known: all get the mean of the set.
         chance = np.full(count, lease.enough / max(1, count), np.float32)
         return Decision(count, np.flatnonzero(is_kept).astype(np.int32), np.minimum(chance, np.float32(1.0)))

@@ -1,8 +1,8 @@
-"""What a trainer may have this selector run and read: what the selector's own user named, and nothing else.
+"""What a trainer may make this selector run and read: only what the selector's own user named.
 
-A welcome comes over a wire, and its settings name code (`module:function`) and files. Our own parts need no
-permission. Anything else must stand in this selector's settings, in `selector.allow`, or in the config.json
-of the user's own run directory. It must not know what is done with what it permits.
+A welcome comes over a wire, and its settings name code (`module:function`) and files. Code of sbpipe itself
+needs no permission. Anything else must be named in this selector's settings, in `selector.allow`, or in the
+config.json of the user's own run directory. It must not know what is done with what it permits.
 """
 
 import json
@@ -32,13 +32,13 @@ class Permission:
     run_dir: Path | None = None
 
     def check(self, config: Config) -> None:
-        """Refuse settings that lead to code or files which the user of this selector did not name."""
+        """Refuse settings that name code or files which the user of this selector did not name."""
         wanted, own = flatten(to_dict(config)), self._own_settings()
         for key, known in known_keys().items():
             reach, value = known.metadata["reaches"], wanted[key]
             if reach == "code" and is_plugin(value) and value not in self.allowed:
                 _same(key, wanted, own, "run", value)
-                # Options are arguments of that function: what its user wrote is allowed, and no more.
+                # Options are arguments of that function: only those that its user wrote are allowed.
                 options = key.replace(".name", ".options")
                 if wanted.get(options):
                     _same(options, wanted, own, "run code with", value)
@@ -46,7 +46,9 @@ class Permission:
                 _same(key, wanted, own, "read", value)
 
     def _own_settings(self) -> dict[str, Any]:
-        """What this selector's user wrote: in the run, if it is the user's own, and for this process."""
+        """What this selector's user wrote: in the run directory, if it is the user's own, and for this
+        process.
+        """
         return {**(written_by_us(self.run_dir) if self.run_dir else {}), **self.given}
 
     def _is_inside(self, path: str) -> bool:
@@ -56,7 +58,9 @@ class Permission:
 
 
 def written_by_us(run_dir: Path) -> dict[str, Any]:
-    """The settings in a run directory; {} unless folder and file are this user's, and closed to others."""
+    """The settings in a run directory; {} unless folder and file are this user's, and not
+    writable by others.
+    """
     try:
         folder = run_dir.stat()
         with (run_dir / CONFIG).open("rb") as file:
@@ -66,7 +70,7 @@ def written_by_us(run_dir: Path) -> dict[str, Any]:
             )
             settings = json.loads(file.read()) if is_ours else {}
         return flatten(settings)
-    # Missing, cut or not ours: then it permits nothing.
+    # Missing, truncated or not ours: then it permits nothing.
     except (OSError, ValueError, RecursionError, AttributeError, ConfigError):
         return {}
 

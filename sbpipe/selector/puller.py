@@ -1,4 +1,4 @@
-"""Weights over the wire, as the selector's link thread sees them: a pull of each part. Knows no port."""
+"""Pulling weights over the wire, in the selector's link thread: one pull for each part. Knows no port."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _STAGES = {Part.WHOLE: "transfer", Part.FAST: "transfer_fast"}
 
 
 class Arrivals(Protocol):
-    """Where complete snapshots go."""
+    """The receiver of complete snapshots."""
 
     def leads(self) -> bool:
         """Whether this process is the one that pulls."""
@@ -28,7 +28,7 @@ class Arrivals(Protocol):
 
 
 class Puller:
-    """Keeps the pieces of each part of the weights coming, and offers a snapshot once it is complete."""
+    """Requests the pieces of each part of the weights, and offers a snapshot once it is complete."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Puller:
         self._piece_at = dict.fromkeys(sizes, 0.0)
 
     def lease(self, lease: Lease) -> None:
-        """Ask for the versions that an exact lease names: under a logical clock nothing is announced."""
+        """Request the versions that an exact lease names: under a logical clock nothing is announced."""
         if lease.exact:
             self._want(Part.WHOLE, lease.version)
-            # The whole brings its own fast part: only a newer one is worth a transfer.
+            # The whole includes its fast part: only a newer one is worth a transfer.
             if lease.fast_version > lease.version:
                 self._want(Part.FAST, lease.fast_version)
 
     def handle(self, message: Announce | Chunk | Gone) -> None:
-        """Something came."""
+        """Handle a message about weights."""
         pull = self._pulls.get(message.part)
         if pull is None:
             return
@@ -68,7 +68,7 @@ class Puller:
             self._ask(message.part, pull.gone())
 
     def watch(self, now: float) -> None:
-        """Begin again if pieces were lost, or if who pulled for this host is gone."""
+        """Restart if pieces were lost, or take over if the selector that pulled for this host is gone."""
         for part, version in self._wanted.items():
             self._want(part, version)
         for part, pull in self._pulls.items():
@@ -91,7 +91,7 @@ class Puller:
 
     def _receive(self, pull: Pull, chunk: Chunk) -> None:
         self._piece_at[chunk.part] = time.monotonic()
-        # Read before the next pull begins: what is asked for below may start another clock.
+        # Read first: the requests below may begin another pull and reset it.
         began = self._began[chunk.part]
         pieces, snapshot = pull.receive(chunk.version, chunk.offset, memoryview(chunk.data))
         if snapshot is not None:

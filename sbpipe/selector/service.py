@@ -1,4 +1,4 @@
-"""The selector's process: a thread that talks and a loop that scores; it outlives a restarted trainer.
+"""The selector's process: a thread that talks and a loop that scores; it survives restarts of the trainer.
 
 link thread   hello, heartbeats, leases into the inbox, weights pulled piece by piece, selections out
 main loop     takes from the inbox: a welcome (build everything, say ready) or a lease (answer it)
@@ -30,10 +30,12 @@ from sbpipe.version import __version__
 
 log = logging.getLogger("sbpipe.selector")
 
-# A signal sets `is_stopped` but does not wake the queue: the main loop looks this often.
+# A signal sets `is_stopped` but does not wake the queue, so the main loop polls this often.
 _POLL_S = 0.2
 _ASK_AFTER_S = 15.0
-"""Not at once, for a trainer may still load its data; not at the end, for the address may be wrong."""
+"""When to look into the trainer's silence: not at once, since it may still be loading its data; not at the
+end of the wait, since the address may be wrong.
+"""
 
 
 def new_selector_id() -> str:
@@ -44,7 +46,7 @@ def new_selector_id() -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What a welcome was turned into; `pulled` is None where weights come through shared memory."""
+    """What was built from a welcome; `pulled` is None where weights come through shared memory."""
 
     selector: Selector
     ready: messages.Ready
@@ -83,7 +85,7 @@ class SelectorService:
     # --- the main loop ----------------------------------------------------------------------------
 
     def run(self, is_stopped: threading.Event) -> RunEnd:
-        """Answer leases until the end; how it came. PeerLost if the trainer failed."""
+        """Answer leases until the end; returns how it ended. PeerLost if the trainer failed."""
         self._thread.start()
         try:
             idle_since = time.perf_counter()
@@ -103,7 +105,7 @@ class SelectorService:
             self._port.post(messages.Goodbye(RunEnd.STOPPED))
             return RunEnd.STOPPED
         except BaseException as error:
-            # The trainer then grants its leases to others at once, not after a silence.
+            # So that the trainer grants its leases to others at once, and not after a silence.
             self._port.post(messages.Goodbye(RunEnd.FAILED, (str(error) or type(error).__name__)[:200]))
             raise
         finally:
@@ -117,9 +119,9 @@ class SelectorService:
             self._built = self._puller = None
             built = self._build(message)
             self._puller = self._puller_of(built)
-            # The puller first: the link thread beats with the statistics of what is built.
+            # The puller first: as soon as `_built` is set, the link thread uses both.
             self._built = built
-            # Totals begin with this trainer: neither the one before nor the rehearsal counts.
+            # Totals restart with this trainer: neither the one before nor the rehearsal counts.
             self._spans.clear()
             self._port.post(built.ready)
         elif self._built is not None:
@@ -136,7 +138,7 @@ class SelectorService:
         return Puller(built.snapshot_bytes, piece_bytes, built.pulled, self._send, self._spans)
 
     def _send(self, message: messages.Message) -> None:
-        # Looked up at each send: a trainer that moved has another port.
+        # Read at each send: a trainer that moved has another port.
         self._port.send(message)
 
     def status(self) -> SelectorStats | None:
@@ -174,7 +176,7 @@ class SelectorService:
 
     def _watch(self, now: float) -> None:
         refusal = self._port.refusal
-        # A trainer that was started again has other keys, and its run directory names them.
+        # A restarted trainer has other keys, and its run directory names them.
         if refusal and not self._look_elsewhere():
             raise PeerRejected(refusal)
         silent_s = now - self._heard_at
@@ -201,7 +203,7 @@ class SelectorService:
             puller.watch(now)
 
     def _look_elsewhere(self) -> bool:
-        """Go where the trainer is now; whether that is elsewhere."""
+        """Connect to the trainer's present address; returns whether it has changed."""
         port = self._moved()
         if port is not None:
             self._port, old = port, self._port
@@ -210,16 +212,17 @@ class SelectorService:
 
     def _handle(self, message: messages.Message) -> None:
         self._heard_at = time.monotonic()
-        # Read once: the main loop takes it away when it builds for another welcome.
+        # Read once: the main loop resets it when it builds for another welcome.
         puller = self._puller
         if isinstance(message, messages.Welcome):
-            # Hellos queue up before the trainer listens, and it answers every one of them.
+            # Hellos queue up before the trainer listens, and it answers each of them.
             if not self._said_hello:
                 return
             self._said_hello = False
             self._is_lost, self._was_welcomed, self._has_asked = False, True, False
             self._heartbeat_s = message.heartbeat_s
-            # Who gave up first would never look whether the trainer was started again elsewhere.
+            # Below the orphan timeout: otherwise it would give up before it looks for a trainer started
+            # elsewhere.
             self._lost_after_s = min(message.lost_after_s, self._link.orphan_timeout_s / 2)
             self._inbox.drop_leases()
             self._inbox.put(message)

@@ -1,5 +1,5 @@
-"""The settings that a trainer sends, as far as they hold here: checked, and with this side's own device, link
-and paths in place of the trainer's. Pure.
+"""The settings that a trainer sends, as far as they apply here: checked, and with this side's own device,
+link and paths in place of the trainer's. Pure.
 """
 
 import json
@@ -26,7 +26,7 @@ def settings_in(welcome: Welcome) -> Config:
 
 
 def merge(theirs: Config, given: Mapping[str, Any]) -> Config:
-    """The trainer's settings with this side's device, link and paths; all else that was given must agree."""
+    """The trainer's settings with this side's device, link and paths; all other given settings must agree."""
     ours, checked = flatten(to_dict(theirs)), flatten(to_dict(resolve(given)))
     ours |= {key: checked[key] for key in OWN_KEYS}
     for key in given:

@@ -1,7 +1,7 @@
-"""What a step leaves to be done and the next one need not wait for: losses looked at, numbers written.
+"""Work that a step leaves behind and the next step need not wait for: steering, writing events.
 
-Without a thread it is done at once, in the loop. With one it is done beside the next step, in order, and what
-fails in it is raised in the loop by the next `settle`. It must not know what is done.
+Without a thread the work is done at once, in the loop. With one it is done beside the next step, in order; an
+error in it is raised in the loop by the next `settle`. This file must not know what the work is.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from sbpipe.runs.spans import Spans
 
 
 class AfterStep:
-    """Takes work from the loop. Whoever reads what that work writes calls `settle` first."""
+    """Takes work from the loop. Readers of what that work writes call `settle` first."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
@@ -20,13 +20,14 @@ class AfterStep:
         self._under_way: deque[Future[None]] = deque()
 
     def start(self) -> None:
-        """Have a thread from now on, on the cores of whoever starts it."""
+        """Use a thread from now on; it runs on the caller's cores."""
         self._thread = ThreadPoolExecutor(1, "after step")
-        # An executor starts its thread with the first piece of work, and a thread inherits its cores then.
+        # An executor starts its thread with the first piece of work; the thread inherits its cores at that
+        # moment.
         self._thread.submit(int).result()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Do it, at once or beside the next step."""
+        """Do the work, at once or beside the next step."""
         if self._thread is None:
             work()
         else:
@@ -37,12 +38,12 @@ class AfterStep:
             work()
 
     def settle(self) -> None:
-        """Wait until all of it is done; raises what failed in it."""
+        """Wait until all work is done; raises the first error in it."""
         while self._under_way:
             self._under_way.popleft().result()
 
     def stop(self) -> None:
-        """End the thread when it has done what it was given; from then on work is done at once."""
+        """Finish the work given so far and end the thread; later work is done at once."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown()

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its model, so that it alone is enough to use it. Knows no file."""
+"""The description of the model in a checkpoint, so that the file alone is enough to use it. Knows no file."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ FORMAT = 1
 def card_of(config: Config, data: Data) -> dict[str, Any]:
     """How to build the model again and what to feed it, as plain values.
 
-    Pixels of 0 to 255 become (pixel - mean) / std, channel by channel; without a mean, inputs pass as they
-    are.
+    Pixels of 0 to 255 become (pixel - mean) / std, channel by channel; without a mean, inputs are passed
+    unchanged.
     """
     stats = data.normalisation
     return {

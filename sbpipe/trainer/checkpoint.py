@@ -1,4 +1,4 @@
-"""The checkpoints of a run: written beside the loop, tried again when that fails, the newest good one found.
+"""The checkpoints of a run: written beside the loop, retried after a failure; finds the newest good one.
 
 It must not know what is in them, nor how one is written and checked: `checkpoint_file.py` does.
 """
@@ -23,9 +23,9 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0
 
 
 Beside = Callable[[Path, int, Callable[[], None]], dict[str, Any]]
-"""Writes into a folder what lies beside the checkpoint of a step, calling back as it goes on; its index.
+"""Writes the files beside the checkpoint of a step into a folder, reports progress, returns their index.
 
-Called once for each checkpoint that it is given with, also where the folder cannot be made: other ranks wait.
+Called exactly once for each checkpoint, also where the folder cannot be made: other ranks wait for it.
 """
 
 
@@ -44,8 +44,8 @@ class Checkpoints:
         self.folder = folder
         self._keep = keep
         self._on_piece, self._warn = on_piece, warn
-        # Its thread is started now: one that is started when memory has run out never begins, and waiting for
-        # its first sign of life, as Python does, would hang the loop.
+        # The thread is started now. If it were started when memory has run out, it might never begin, and
+        # Python, which waits for its first sign of life, would hang the loop.
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] = self._writer.submit(lambda: None)
         self._retry_s, self._retry_at = _FIRST_RETRY_S, float("inf")
@@ -54,7 +54,7 @@ class Checkpoints:
         """Why the last one was not written; "" if it was."""
 
     def save(self, step: int, state: dict[str, Any], beside: Beside | None = None) -> None:
-        """Write a checkpoint on a thread; a failure is only told, and makes another one due soon."""
+        """Write a checkpoint on a thread; a failure is only reported, and makes another one due soon."""
         self.wait()
         self._retry_at = float("inf")
         self._writing = self._writer.submit(self._write_or_warn, step, checkpoint_file.frozen(state), beside)
@@ -65,7 +65,7 @@ class Checkpoints:
         return time.monotonic() >= self._retry_at
 
     def save_now(self, step: int, state: dict[str, Any], beside: Beside | None = None) -> str:
-        """Write a checkpoint and wait for it; why that was not possible, or ""."""
+        """Write a checkpoint and wait for it; returns why that failed, or ""."""
         self.wait()
         self._write(step, checkpoint_file.frozen(state), beside)
         return self.last_error
@@ -93,7 +93,7 @@ class Checkpoints:
         shares = ""
         try:
             if beside is not None:
-                # First: the checkpoint itself says that all of it is there.
+                # First: the checkpoint itself certifies that these files are complete.
                 state = {**state, checkpoint_file.SHARES: beside(self.folder, step, self._on_piece)}
                 shares = state[checkpoint_file.SHARES]["folder"]
             make_folder(self.folder)
@@ -108,15 +108,15 @@ class Checkpoints:
         self._tidy(step, shares)
 
     def _tidy(self, step: int, shares: str = "") -> None:
-        """Remove what is too old, and what is of a later step: the run was resumed from before it.
+        """Remove checkpoints that are too old, or of a later step: the run was resumed from before it.
 
-        Also shares of ranks that belong to none: `shares` are those of the checkpoint just written.
+        Also removes shares that belong to no checkpoint; `shares` are those of the one just written.
         """
         steps = self._steps_there()
         kept = [old for old in steps if old <= step][-self._keep :]
         outdated = [path_of(self.folder, old) for old in steps if old not in kept]
-        with contextlib.suppress(OSError):  # they only take room; the next one tries again
-            leftovers = list(self.folder.glob(".step-*"))  # one writer: these are what a killed process left
+        with contextlib.suppress(OSError):  # they only take space; the next write tries again
+            leftovers = list(self.folder.glob(".step-*"))  # there is one writer: a killed process left these
             for path in (*leftovers, *outdated):
                 path.unlink(missing_ok=True)
             for name, old in shares_in(self.folder).items():
@@ -124,7 +124,7 @@ class Checkpoints:
                     shutil.rmtree(self.folder / name)
 
     def _steps_there(self) -> list[int]:
-        """Those that can be seen: a process without a descriptor left cannot look into a folder."""
+        """The steps found; [] if the folder cannot be listed, as by a process out of file descriptors."""
         with contextlib.suppress(OSError):
             return steps_in(self.folder)
         return []
@@ -132,7 +132,7 @@ class Checkpoints:
     def load_newest(self, *, is_whole: bool = True) -> dict[str, Any] | None:
         """The newest checkpoint whose every byte is as it was written, None if there is none at all.
 
-        Where it need not be whole, it may have marks in place of tensors that are cut up.
+        Without `is_whole`, it may have marks in place of sharded tensors.
         """
         damage = []
         for step in reversed(steps_in(self.folder)):

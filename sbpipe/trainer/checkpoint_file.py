@@ -1,8 +1,8 @@
-"""One checkpoint: torch's archive, and behind it one line with a digest over every byte before it.
+"""One checkpoint: torch's archive, followed by one line with a digest over every byte before it.
 
-`torch.load(path, weights_only=True)` reads it too. Of tensors that are cut up between ranks it has an index
-and the digests of the files that hold them, which were written before it: without it they count for nothing.
-It must not know what it holds, nor which others exist.
+`torch.load(path, weights_only=True)` reads it too. Of tensors that are sharded over ranks it holds an index
+and the digests of the files with the shares. Those files are written first, and are invalid without it. This
+file must not know what a checkpoint holds, nor which others exist.
 """
 
 import errno
@@ -21,9 +21,9 @@ from sbpipe.trainer.summed import Summed, add, check_room, new_digest
 
 FORMAT = 5
 FORMAT_WITH_SHARES = 6
-"""Of one that needs files beside it: a version that knows only the other must not take it for whole."""
+"""The format of one with files beside it: a version that knows only FORMAT must not take it for complete."""
 SHARES = "shares"
-"""Under this key lies the index of what is beside it."""
+"""The key of the index of the files beside it."""
 _LINE = "sbpipe checkpoint {:4d} blake2b {}\n"
 _PATTERN = re.compile(rb"sbpipe checkpoint +(\d+) blake2b ([0-9a-f]{64})\n")
 _LINE_BYTES = len(_LINE.format(FORMAT, 64 * "0"))
@@ -34,7 +34,7 @@ class Damaged(Exception):
 
 
 def write(path: Path, step: int, state: dict[str, Any], on_piece: Callable[[], None]) -> None:
-    """Write what `frozen` gave, whole or not at all, until it is on disk; `on_piece` shows that it goes on.
+    """Write what `frozen` returned to disk, whole or not at all; `on_piece` is called as it goes on.
 
     Raises OSError.
     """
@@ -43,10 +43,10 @@ def write(path: Path, step: int, state: dict[str, Any], on_piece: Callable[[], N
     with atomic_file(path, is_durable=True) as file:
         summed = Summed(file, on_piece)
         try:
-            # torch asks of a file only that it can be written to.
+            # torch only calls `write` of a file.
             torch.save({"format": kind, "step": step, **state}, cast("IO[bytes]", summed))
         except RuntimeError:
-            # It tells what went wrong in a write in words of its own.
+            # torch replaces the error of a failed write by one of its own.
             raise summed.error or OSError(errno.EIO, "torch could not write it") from None
         file.write(_LINE.format(kind, summed.digest.hexdigest()).encode())
 
@@ -58,10 +58,9 @@ def _num_bytes(value: Any) -> int:
 
 
 def read(path: Path, *, is_whole: bool = True) -> dict[str, Any]:
-    """What was written; raises `Damaged` unless every byte is as it was, also of the files beside it.
+    """What was written; raises `Damaged` unless every byte is unchanged, also in the files beside it.
 
-    Where tensors are cut up and it need not be whole, there are marks in their place: each rank reads its own
-    share of them.
+    Without `is_whole`, sharded tensors are replaced by marks: each rank reads its own share of them.
     """
     try:
         with path.open("rb") as file:
@@ -71,7 +70,8 @@ def read(path: Path, *, is_whole: bool = True) -> dict[str, Any]:
         if state.get("format") != kind or (SHARES in state) != (kind == FORMAT_WITH_SHARES):
             raise Damaged("its format is not what its last line says")
         if SHARES in state:
-            # Not before: it loads torch's machinery for ranks, a second that a lone trainer need not wait.
+            # Imported only here: it loads torch.distributed.checkpoint, a second that a lone trainer need not
+            # wait.
             from sbpipe.trainer import checkpoint_shares
 
             folder = path.parent / Path(state[SHARES]["folder"]).name
@@ -86,7 +86,7 @@ def read(path: Path, *, is_whole: bool = True) -> dict[str, Any]:
 
 
 def _check(file: BinaryIO) -> int:
-    """The format, if every byte is as it was written."""
+    """The format; raises `Damaged` unless every byte is as it was written."""
     num_bytes = os.fstat(file.fileno()).st_size - _LINE_BYTES
     file.seek(max(0, num_bytes))
     line = _PATTERN.fullmatch(file.read())
@@ -107,7 +107,7 @@ _MARK = "__array__"
 
 
 def frozen(value: Any) -> Any:
-    """A state in the form in which it is written; its arrays may change from now on."""
+    """A state in the form in which it is written; its arrays are copied, so they may change afterwards."""
     if isinstance(value, np.ndarray):
         return {_MARK: torch.from_numpy(value.copy())}
     return {name: frozen(inner) for name, inner in value.items()} if isinstance(value, dict) else value

@@ -1,15 +1,15 @@
-"""The tensors of a checkpoint that are cut up between ranks: one safetensors file of each rank, and an index.
+"""The sharded tensors of a checkpoint: one safetensors file of each rank, and an index.
 
-Who holds what, and what of which file a rank with another share must read, is decided by the planners of
-torch.distributed.checkpoint; `ShareReader` is a storage of it, so `torch.distributed.checkpoint.load` reads
-our folders too. Three things of it are not used:
+The planners of torch.distributed.checkpoint decide which rank holds what, and what a rank with another share
+must read from which file. `ShareReader` is a storage for them, so `torch.distributed.checkpoint.load` reads
+our folders too. Three parts of torch.distributed.checkpoint are not used:
 
-- its own files, whose `.metadata` is a pickle: reading it would run whatever a file of others holds. Ours
-  are raw numbers behind a header of JSON, and the index is text, numbers, lists and tables in rank 0's file;
-- its safetensors writer: it copies all of a rank's share in memory first, sums nothing up and shows no sign
-  of life. The form of the files is the same, so its reader (HuggingFaceStorageReader) takes them;
-- its `save`, by which ranks send each other plans as pickles. A rank plans alone what it holds itself, and
-  tells rank 0 its part of the index as JSON (`ranks/saving.py`).
+- its own files: their `.metadata` is a pickle, and reading another's pickle runs its code. Ours are raw
+  numbers behind a JSON header, and the index is plain values in rank 0's file;
+- its safetensors writer: it copies a rank's whole share in memory first, computes no digest and reports no
+  progress. The file format is the same, so its reader (HuggingFaceStorageReader) takes ours;
+- its `save`, by which ranks send each other plans as pickles. Here a rank plans alone what it holds, and
+  sends rank 0 its part of the index as JSON (`ranks/saving.py`).
 
 It must not know steps, runs, or how ranks talk.
 """
@@ -39,7 +39,7 @@ from sbpipe.files import atomic_file
 from sbpipe.trainer.summed import Summed, check_room, digest_of
 
 MARK = "__share__"
-"""Under this key the state of rank 0 has a name in place of a tensor that is cut up."""
+"""The key under which the state of rank 0 has a name in place of a sharded tensor."""
 FILE = "{}.safetensors"
 _CODES = {
     torch.float64: "F64",
@@ -66,9 +66,9 @@ Record = dict[str, Any]
 
 
 def cut(state: Any, ties: Mapping[str, str], path: str = "") -> tuple[Any, dict[str, DTensor]]:
-    """A state with marks in place of tensors that are cut up, and these by name.
+    """A state with marks in place of sharded tensors, and these tensors by name.
 
-    `ties` leads from the second name of a tensor to its first: it is written once.
+    `ties` maps the second name of a tensor to its first: it is written once.
     """
     if isinstance(state, DTensor):
         name = ties.get(path, path)
@@ -87,7 +87,7 @@ def cut(state: Any, ties: Mapping[str, str], path: str = "") -> tuple[Any, dict[
 
 
 def filled(state: Any, tensor_of: Callable[[str], Any]) -> Any:
-    """The inverse: a tensor for each mark."""
+    """The inverse of `cut`: a tensor for each mark."""
     if isinstance(state, dict):
         if set(state) == {MARK}:
             return tensor_of(state[MARK])
@@ -96,7 +96,7 @@ def filled(state: Any, tensor_of: Callable[[str], Any]) -> Any:
 
 
 class Share(DefaultSavePlanner):
-    """One rank's part of the tensors that are cut up, copied to the host: the model may change afterwards."""
+    """One rank's part of the sharded tensors, copied to the host: the model may change afterwards."""
 
     def __init__(self, tensors: Mapping[str, DTensor]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -122,19 +122,19 @@ class Share(DefaultSavePlanner):
 
     @property
     def is_finite(self) -> bool:
-        """Whether every number of it is one."""
+        """Whether all its numbers are finite."""
         return all(bool(copy.isfinite().all()) for copy in self._copies.values() if copy.is_floating_point())
 
     @property
     def num_bytes(self) -> int:
-        """What a file of it takes, but for its header."""
+        """The size of its file without the header."""
         return sum(copy.nbytes for copy in self._copies.values())
 
 
 def write(path: Path, share: Share, on_piece: Callable[[], None], *, num_ranks: int = 1) -> Record:
-    """Write one rank's file, until it is on disk; what the index says of it. Raises OSError.
+    """Write one rank's file to disk; returns its record for the index. Raises OSError.
 
-    There must be room for those of all ranks: most of the time they share a disk.
+    Checks for room for the files of all ranks: they usually share a disk.
     """
     check_room(path.parent, share.num_bytes * num_ranks)
     chunks = {item.index.fqn: item.tensor_data.chunk for item in share.items if item.tensor_data}
@@ -165,7 +165,7 @@ def write(path: Path, share: Share, on_piece: Callable[[], None], *, num_ranks: 
 
 
 def _for_torch(chunks: Mapping[str, ChunkStorageMetadata]) -> dict[str, str]:
-    """Where each tensor of a file belongs in its whole, as torch's own reader looks for it."""
+    """Where the share of each tensor begins in the whole one, as torch's own reader expects it."""
     offsets = {name: {"saved_offsets": list(chunk.offsets)} for name, chunk in chunks.items()}
     return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
 
@@ -174,9 +174,9 @@ def _for_torch(chunks: Mapping[str, ChunkStorageMetadata]) -> dict[str, str]:
 
 
 def fault_of(folder: Path, index: Index, on_piece: Callable[[], None] = lambda: None) -> str:
-    """Why the files of an index cannot be used; "" if every byte is as it was and no number is missing."""
+    """Why the files of an index cannot be used; "" if every byte is as written and no share is missing."""
     for record in index["files"]:
-        # Names, not ways: another's checkpoint leads to no file outside of its own folder.
+        # Only the file name is used: a crafted checkpoint must not lead to a file outside of its own folder.
         path = folder / Path(record["name"]).name
         try:
             if path.stat().st_size != record["bytes"] or digest_of(path, on_piece) != record["digest"]:
@@ -191,7 +191,7 @@ def fault_of(folder: Path, index: Index, on_piece: Callable[[], None] = lambda: 
 
 
 def read(folder: Path, index: Index, into: Mapping[str, torch.Tensor]) -> None:
-    """Fill tensors from the files: whole ones, or the share that this rank has of them now.
+    """Fill tensors from the files: whole tensors, or this rank's present share of them.
 
     Raises OSError, ValueError or RuntimeError where files and tensors do not fit.
     """
@@ -204,7 +204,7 @@ def read(folder: Path, index: Index, into: Mapping[str, torch.Tensor]) -> None:
 
 
 def read_whole(state: Any, folder: Path, index: Index) -> Any:
-    """A state with marks, its tensors whole again; one with two names is there twice, as if gathered."""
+    """A state with whole tensors in place of marks; one with two names is there twice, as if gathered."""
     wanted = set(_marks(state))
     whole = {
         name: torch.empty(shape, dtype=_TYPES[code])
@@ -255,11 +255,11 @@ class ShareReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """It is never found by the name of a folder: the index is needed."""
+        """Always False: a folder's name is not enough, the index is needed."""
         return False
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Which tensor lies where, in torch's words."""
+        """Where each tensor lies, as torch's metadata."""
         chunks: dict[str, list[ChunkStorageMetadata]] = {name: [] for name in self._index["tensors"]}
         for record in self._index["files"]:
             for name, (offsets, sizes) in record["chunks"].items():

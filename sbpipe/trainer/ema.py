@@ -12,8 +12,8 @@ from sbpipe.weights.manifest import ties_of
 class Ema:
     """A second model that follows the first: average = decay * average + (1 - decay) * new, number by number.
 
-    Buffers are averaged with the parameters, so that running statistics belong to the weights beside them;
-    whole numbers are copied.
+    Buffers are averaged with the parameters, so that running statistics fit the averaged weights;
+    integers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -22,10 +22,10 @@ class Ema:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after so many steps."""
-        # At first the mean over the steps so far: the weights that a model began with must not linger.
+        """Take in the weights after `step` steps."""
+        # At first about the mean over the steps so far, so that the initial weights do not linger.
         decay = min(self._decay, (1 + step) / (10 + step))
-        # A tensor with two names is averaged once: twice would be another decay.
+        # A tensor with two names is averaged once: twice would change the decay.
         averaged, ties = self.model.state_dict(), ties_of(self.model)
         news = model.state_dict()
         pairs = [(averaged[name], news[name]) for name in averaged if name not in ties]

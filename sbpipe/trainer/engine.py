@@ -1,8 +1,8 @@
 """Everything between the epoch order and an optimizer step, without a loop of its own.
 
 A loop, ours or a user's, asks for the next batch, weighs and trains it, hands the fresh losses back and says
-that the step is done; the engine selects, prefetches, steers and publishes beside it, and owns all its state.
-It must not know run directories, checkpoints, evaluation, optimizers or the loop that drives it.
+that the step is done. Beside it the engine selects, prefetches, steers and publishes; it owns the state of
+all that. It must not know run directories, checkpoints, evaluation, optimizers or the loop that drives it.
 
     batch = engine.next_batch(is_stopped)
     weigh = engine.weigher(batch)            # train on it: forward, losses * weigh(losses), backward, step
@@ -60,7 +60,7 @@ class Engine:
         *,
         trained: TrainedLosses | None = None,
     ) -> None:
-        """`trained` learns all losses (`infobatch`)."""
+        """`trained` is told the loss of every trained example (`infobatch`)."""
         config = job.config
         self.config, self._port, self._slots, self._spans = config, port, slots, spans
         self._needs_weights = config.selection.traits.needs_scores
@@ -82,7 +82,7 @@ class Engine:
             spans,
             list(Part) if config.is_clocked else [],
             _teller(self.stream.versions, port),
-            # Of those that are trained within a bound: until they are there, less is leased.
+            # With a bound on staleness, fewer candidates are leased until the newest weights are out.
             urgent=[Part.WHOLE] if config.sync.max_staleness else [],
         )
         self.roster = _roster_of(config)
@@ -103,12 +103,12 @@ class Engine:
         self.steering = Steering(config, job.classes, events, trained, kind=self.stream.kind)
         self._terms = self.steering.terms
         self.after = AfterStep(spans)
-        """Who does what a step leaves to be done; `steering` may be asked once it has settled."""
+        """Does the work that a step leaves behind; settle it before reading `steering`."""
         self._late: StepOutcome | None = None
         self._downloads: Downloads | None = None
         self.next_batch = self._feed.next
-        """The next train batch with its inputs, given an event that stops the wait, and what is called now
-        and then while it lasts; None at the end.
+        """The next train batch with its inputs; None at the end. Takes an event that stops the wait, and a
+        function that is called from time to time during it.
         """
         self.stream.begin(self._terms.strength)
 
@@ -127,7 +127,8 @@ class Engine:
         with spare.for_threads():
             self._dispatcher.start()
             self._feed.start()
-            # Under a clock the next leases depend on it; beside an accelerator losses are late by themselves.
+            # Not under a clock, where the next leases depend on it, nor on an accelerator, where losses are
+            # late anyway.
             if spare and self._is_on_host and not self.config.is_clocked:
                 self.after.start()
 
@@ -137,7 +138,7 @@ class Engine:
         self._feed.stop()
 
     def close(self) -> None:
-        """Let go of threads, sockets and shared memory; may be called after any failure."""
+        """Release threads, sockets and shared memory; may be called after any failure."""
         self._feed.stop()
         self.after.stop()
         self.publisher.close()
@@ -189,44 +190,45 @@ class Engine:
         self._terms = self.steering.terms
 
     def settle(self, *, waits: bool = True) -> None:
-        """Check the losses that were not looked at yet; unless it `waits`, only if they have come."""
+        """Check the losses that were not checked yet; without `waits`, only if they have arrived."""
         if self._late is None or not (waits or self._late.has_come):
             return
         late, self._late = self._late, None
         late.check()
 
     def catch_up(self) -> None:
-        """Between two steps, while a batch is missing: publish what was due and could not go out."""
+        """Between two steps, while the next batch is missing: publish what was due and had to be skipped."""
         self.publisher.catch_up()
 
     def finish_step(self, step: int, *, has_moved: bool = True) -> None:
         """`step` train batches are done: publish what is due, and let the next leases be granted.
 
-        `has_moved` is False where the optimizer left the weights as they were. Nothing is published then,
-        unless a clock counts on it.
+        `has_moved` is False where the optimizer left the weights unchanged. Then nothing is published, except
+        under a clock, which counts on every version.
         """
         if self._needs_weights and not has_moved and not self.config.is_clocked:
             pass
         elif self._needs_weights:
             self._publish(step)
         else:
-            self.stream.versions.offer(Part.WHOLE, step)  # nobody scores: the clock goes on, the weights stay
+            # nothing is scored: only the version number advances
+            self.stream.versions.offer(Part.WHOLE, step)
         self._pacer.step_done()
         self._dispatcher.step_done(self._terms)
 
     def _publish(self, step: int) -> None:
         begin = time.thread_time()
         self.publisher.publish_due(step, self.intervals())
-        # On an accelerator the clock is right: there it is the device that is waited for.
+        # On an accelerator wall-clock time is right: the loop waits for the device, not for a core.
         if self._is_on_host:
             self._pacer.published(time.thread_time() - begin)
 
     def intervals(self) -> dict[Part, int]:
-        """How often each part of the weights is published, in steps; {} where nobody scores with them."""
+        """Steps between two publishes of each part of the weights; {} where the policy needs no scores."""
         return self.sync.intervals if self._needs_weights else {}
 
     def leave_out(self, seconds: float) -> None:
-        """So much of the time since the last batch was no training: no measure of the loop's pace."""
+        """Leave out this much of the time since the last batch: it was not training."""
         self._dispatcher.leave_out(seconds)
 
     @property
@@ -236,9 +238,10 @@ class Engine:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Grant nothing meanwhile, so that time that does not count is not selected in.
+        """Grant no leases meanwhile: no selection in time that does not count.
 
-        What is out is waited for first, on the loop's clock: without the pause it would be waited for too.
+        First waits for the leases that are out. That wait counts as the loop's: without the pause it would
+        wait for them too.
         """
         with self._spans.aside("wait"):
             self._dispatcher.pause(QUIET_DEADLINE_S)
@@ -250,9 +253,10 @@ class Engine:
     # --- state ------------------------------------------------------------------------------------
 
     def state(self, step: int, *, is_last: bool = False) -> dict[str, Any]:
-        """For a checkpoint at a step boundary; `is_last`: no step will follow, so nobody has to answer.
+        """For a checkpoint at a step boundary; `is_last`: no step will follow, so no lease has to be
+        answered.
 
-        TimeoutError where a clock waits for a silent selector.
+        Raises TimeoutError where a clock has to wait for a silent selector.
         """
         self.settle()
         self.after.settle()
@@ -292,12 +296,12 @@ class Engine:
 
 
 def _teller(versions: Versions, port: Port) -> Offered:
-    """What a publish tells: the stream which version is out, the dispatcher's thread that it may grant."""
+    """What a publish calls: it tells the stream the version and, if late, wakes the dispatcher's thread."""
 
     def offered(part: Part, version: int, is_late: bool) -> None:
         versions.offer(part, version)
-        # At the end of a step it needs no waking of its own: under a clock the step's end wakes the thread,
-        # without one the beginning of the next.
+        # A publish at the end of a step need not wake the thread: under a clock the end of the step does,
+        # without one the start of the next step.
         if is_late:
             port.wake()
 
@@ -305,7 +309,9 @@ def _teller(versions: Versions, port: Port) -> Offered:
 
 
 def _roster_of(config: Config) -> Roster:
-    """A selector of this process answers in the dispatcher's thread: it can neither be silent nor hang."""
+    """The peers, without limits of patience for a selector of this process: it answers in the dispatcher's
+    thread.
+    """
     if config.is_one_process:
         return Roster(lost_after_s=math.inf, hung_after_s=math.inf)
     return Roster(lost_after_s=config.link.lost_after_s, hung_after_s=config.link.hung_after_s)

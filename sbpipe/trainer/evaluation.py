@@ -19,10 +19,10 @@ from sbpipe.models.metrics import Metric
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one pass over the test split found; `error` is top-1, None where targets are not classes.
+    """The result of one pass over the test split; `error` is top-1, None where targets are not classes.
 
-    `metric` is the mean of the user's own, which is called `metric_name`; None where there is none.
-    `is_finite`: some test example has a finite loss. Where none has, the model computes nothing any more.
+    `metric` is the mean of the user's own metric, whose name is `metric_name`; None where there is none.
+    `is_finite`: at least one test example has a finite loss. If none has, the run has diverged.
     """
 
     error: float | None

@@ -1,7 +1,7 @@
-"""The weights that a run begins with, where `train.init_from` names some. Knows no step and no run.
+"""The initial weights of a run, where `train.init_from` names some. Knows no step and no run.
 
-A file must fit the model tensor by tensor; only the head may differ, as it does where classes are others: it
-is left as it was built, and that is told.
+A file must fit the model tensor by tensor. Only the head may differ, as it does for other classes: then it
+stays as it was built, and a note says so.
 """
 
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ _FORMS = (
 )
 _SHOWN = 5
 _COUNTER = "num_batches_tracked"
-"""BatchNorm's count of batches: weights from before it was kept have none, and nothing depends on it."""
+"""BatchNorm's count of batches: older weights lack it, and nothing depends on it."""
 
 
 class Fit(NamedTuple):
-    """How the tensors of a file fit a model: which are taken, which of the model's stay fresh."""
+    """How the tensors of a file fit a model: those taken, and those of the model that stay fresh."""
 
     taken: list[str]
     fresh: list[str]
     faults: list[str]
-    """What cannot be used, each in a few words."""
+    """Why the file cannot be used, one phrase for each tensor."""
 
 
 def load_first_weights(model: nn.Module, model_name: str, source: str) -> str:
-    """Put the weights of `source` into a model; says what was done."""
+    """Put the weights of `source` into a model; returns a note of what was done."""
     given = read_weights(model_name, source)
     fit = fit_of(model.state_dict(), given, parts_of(model))
     if fit.faults:
@@ -60,7 +60,7 @@ def load_first_weights(model: nn.Module, model_name: str, source: str) -> str:
 def fit_of(own: Tensors, given: Tensors, parts: Mapping[str, str]) -> Fit:
     """Match two state dicts by name and shape; `parts` says which are the head (`models/parts.py`)."""
     head = [name for name in own if parts[name] == "head"]
-    # A head is taken whole or not at all: a bias of ten classes says nothing beside fresh weights.
+    # A head is taken whole or not at all: its old bias is useless beside fresh weights.
     is_head_taken = all(name in given and given[name].shape == own[name].shape for name in head)
     faults = [f"{name} is not in the model" for name in given if name not in own]
     taken = []

@@ -1,4 +1,4 @@
-"""What is selected from and trained, whoever's loop trains it. Knows no engine."""
+"""What is selected from and trained, by our loop or a user's. Knows no engine."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """Which settings a checkpoint belongs to, and whether a run may go on from it. Knows no file.
 
-It may under the same settings, and under a longer budget, which all else of a state does not depend on.
+It may under the same settings, or with a longer budget: nothing else in the state depends on the budget.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ def lineage_of(config: Config) -> dict[str, Any]:
 
 
 def check_lineage(state: dict[str, Any], config: Config, where: Path) -> str:
-    """What to tell of going on from this state under these settings, if anything; refuses other settings."""
+    """A note on what changes by going on under these settings, "" for nothing; refuses other settings."""
     now = lineage_of(config)
     if state["digest"] == now["digest"]:
         return ""

@@ -1,4 +1,4 @@
-"""The trainer's loop: receive, train step, publish, log. Handed all it uses; knows no socket and no file."""
+"""The trainer's loop: receive, train step, publish, log. Knows no socket and no file."""
 
 import threading
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from sbpipe.trainer.step_outcome import DivergedError
 class Loop:
     """One run of the trainer.
 
-    `save` writes a checkpoint of the step it is given, `must_save` says that the last one failed and another
-    is due; `evaluate` gives None where it was stopped; `doing` is told what goes on.
+    `save` writes a checkpoint of the step it is given. `must_save` says that the last one failed and another
+    is due. `evaluate` returns None if it was stopped. `doing` is told what the loop does now.
     """
 
     config: Config
@@ -38,7 +38,7 @@ class Loop:
     def run(self, first_step: int) -> RunEnd:
         """Train until the end of the stream, the budget or a stop; how it ended."""
         step = first_step
-        # Asked before a step: a run that is resumed after its last one must not take another.
+        # Checked before a step: a run that is resumed after its last step must not take another.
         while not (step and self._is_over_budget()):
             self.doing("training")
             if not self.engine.has_batch:
@@ -68,10 +68,11 @@ class Loop:
         return RunEnd.FINISHED
 
     def _look_back(self, *, waits: bool = True) -> None:
-        """Look at the last step's losses: there is time for it while the next batch is missing.
+        """Check the last step's losses and write its event: there is time while the next batch is missing.
 
-        Only at what has come unless it `waits`: on an accelerator that is still at that step, the next one
-        would begin to be queued when it has run dry. Under a clock it is waited for anyway, by selection.
+        Without `waits`, only if the losses have arrived. To wait for an accelerator that is still at that
+        step would queue the next step only after the device has run dry. Under a clock selection waits for
+        these losses anyway.
         """
         self.telemetry.flush(waits=waits)
         self.engine.settle(waits=waits)
@@ -105,9 +106,9 @@ class Loop:
             self.evaluated_at = candidates
 
     def run_evaluation(self, step: int, candidates: int) -> bool:
-        """Measure the test error now, while nobody selects; whether it was, and not stopped before its end.
+        """Measure the test error now; False if it was stopped before its end.
 
-        Time that is not counted must gain nothing.
+        Selection is paused: time that is not counted must not be used to select.
         """
         if self.is_stopped.is_set():
             return False

@@ -2,8 +2,9 @@
 
 The classes of `FUSED` run fused on a device for which torch has that kernel: one pass over memory in place of
 one per operation. On ResNet-18 (11.2 M parameters, one thread of a Xeon) an SGD step with Nesterov momentum
-then takes 8.5 ms against 29 ms, with bit-equal weights. On an accelerator it is one launch, and a gradient
-scaler's verdict stays on the device. Elsewhere torch takes many tensors at once (foreach) where it can.
+then takes 8.5 ms against 29 ms, with bit-equal weights. On an accelerator it is one launch, and the flag
+whether a gradient scaler skips the step stays on the device. Elsewhere torch uses its foreach kernels where
+it can.
 """
 
 import inspect
@@ -25,7 +26,7 @@ FUSED = {
     "AdamW": "aten::_fused_adamw_",
     "Adagrad": "aten::_fused_adagrad_",
 }
-"""By class, the kernel that does its whole step."""
+"""The kernel that does the whole step of a class."""
 UNUSABLE = {
     "LBFGS": "evaluates the loss several times per step, which a batch selected once does not allow",
     "SparseAdam": "takes sparse gradients only",
@@ -36,7 +37,7 @@ OWN_KEYS = ("lr", "weight_decay", "momentum", "nesterov")
 
 
 def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
-    """The optimizer of all parameters that require grad; settings its class does not know are left out."""
+    """The optimizer of all parameters that require grad; settings unknown to its class are left out."""
     kind = _find_class(config.name)
     accepted = (accepted_keywords(kind) or set()) - {"params"}
     options = _checked_options(config, kind.__name__, accepted)
@@ -130,7 +131,7 @@ def _speed(class_name: str, parameters: list[nn.Parameter], options: dict[str, A
     if class_name not in FUSED or {"foreach", "fused", "differentiable"} & options.keys():
         return {}
     can_fuse = all(
-        # Nothing is fused for tensors of which each rank holds a share.
+        # There are no fused kernels for sharded tensors.
         parameter.is_floating_point()
         and not is_share(parameter)
         and has_kernel(FUSED[class_name], parameter.device)
@@ -142,5 +143,5 @@ def _speed(class_name: str, parameters: list[nn.Parameter], options: dict[str, A
 def has_kernel(operator: str, device: torch.device) -> bool:
     """Whether torch has this operator for this kind of device, here."""
     key = torch._C._dispatch_key_for_device(device.type)
-    # Tensors of no device have kernels that compute nothing, and optimizers refuse to fuse for them.
+    # Kernels for meta tensors compute nothing, and optimizers refuse to fuse for them.
     return device.type != "meta" and torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)

@@ -1,7 +1,7 @@
-"""How often weights go out and how far ahead is leased: what is in use now, and what "auto" makes of it.
+"""The sync interval and depth in use, and how "auto" revises them.
 
-What costs ask for is `machine/sync_needs.py`. `SyncPace` is the one place that holds what is in use; `Pacer`
-measures over some steps and decides. It must not know sockets or models.
+`machine/sync_needs.py` computes what costs ask for. `SyncPace` is the one place that holds what is in use;
+`Pacer` measures over some steps and decides. It must not know sockets or models.
 """
 
 import logging
@@ -32,12 +32,14 @@ log = logging.getLogger("sbpipe.trainer")
 WINDOW = 20
 """Steps between two decisions."""
 IN_A_ROW = 2
-"""Decisions that must ask for a change in the same direction: one window may fall into somebody's burst."""
+"""Decisions in a row that must ask for the same direction: one window may be disturbed by other load."""
 
 
 @dataclass
 class SyncPace:
-    """What is in use. The loop's thread writes it, others read: each number by itself is always valid."""
+    """What is in use. The loop's thread writes, others read without a lock: each number alone is always
+    valid.
+    """
 
     interval: int
     """Steps between two publishes of the whole weights."""
@@ -54,14 +56,14 @@ class SyncPace:
     @property
     def intervals(self) -> dict[Part, int]:
         """How often each part of the weights goes out."""
-        # The whole brings a fast part of its own: as often as it, that would be sent twice.
+        # The whole includes the fast part: published as often as the whole, it would be sent twice.
         is_apart = 0 < self.fast_interval < self.interval
         return {Part.WHOLE: self.interval} | ({Part.FAST: self.fast_interval} if is_apart else {})
 
 
 def agreed(current: int, needs: Sequence[float]) -> float:
-    """What the last decisions agree on: of their needs the nearest to what is in use. That itself, if they
-    differ in direction or are too few.
+    """What the last decisions agree on: of their needs, the nearest to `current`. `current` itself if they
+    are too few or ask for different directions.
     """
     if len(needs) < IN_A_ROW:
         return current
@@ -85,7 +87,7 @@ _APART = (*stages_of("trainer", "wait", "apart"), "publish", "publish_fast")
 
 
 class Pacer:
-    """Revises the pace of a pipelined run every so many steps, where it is left to "auto"."""
+    """Revises the pace of a pipelined run every WINDOW steps, where it is left to "auto"."""
 
     def __init__(
         self, config: Config, pace: SyncPace, spans: Spans, roster: Roster, events: EventLog
@@ -111,9 +113,9 @@ class Pacer:
             self._pace.depth = used.get("depth", self._pace.depth)
 
     def published(self, cpu_s: float) -> None:
-        """What went out after this step took the loop's thread so much processor time.
+        """Note the processor time that publishing after this step took the loop's thread.
 
-        Told where that is all it costs: by the clock, a thread that has to wait for its core takes longer.
+        Used where it is the whole cost: wall time would include waiting for a core.
         """
         self._publish_cpu_s = cpu_s
 
@@ -167,7 +169,7 @@ class Pacer:
         )
 
     def _note(self, before: _Mark, now: _Mark) -> None:
-        # By the clock and not by stages: on an accelerator these end before its work does.
+        # By wall time and not by stages: on an accelerator a stage ends before its work does.
         self._step_times.append(max(0.0, now.at - before.at - (now.apart_s - before.apart_s)))
         if now.num_published > before.num_published:
             wall_s, cpu_s = now.publish_s - before.publish_s, self._publish_cpu_s
@@ -177,14 +179,17 @@ class Pacer:
         return self._roster.total(lambda stats: stats.view_s + stats.score_s + stats.select_s)
 
     def _costs(self) -> SyncCosts:
-        """Of the last steps. Medians: one that had to wait for a core says nothing of the others."""
+        """The costs of the last steps. Medians: a step that waited for a core says nothing about
+        the others.
+        """
         before, self._scored_s = self._scored_s, self._total_score_s()
         ready, mean = self._roster.ready(), self._roster.mean
         trips = [trip for peer in ready for trip in peer.round_trips]
         publishes = sorted(self._publish_times)
         return SyncCosts(
             step_s=median(self._step_times),
-            # The lower quartile: a publish wakes the dispatcher's thread, which often takes the core at once.
+            # The lower quartile: a publish wakes the dispatcher's thread, which often takes over the core at
+            # once.
             publish_s=publishes[len(publishes) // 4] if publishes else 0.0,
             apply_s=_seconds(mean(lambda stats: stats.apply_ms))
             + _seconds(mean(lambda stats: stats.refresh_ms)),

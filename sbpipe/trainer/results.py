@@ -1,4 +1,4 @@
-"""What a run must leave: its last checkpoint and its summary, in the run directory or else in a spare folder.
+"""What a run must leave: its last checkpoint and summary, in the run directory or else in a spare folder.
 
 It must not know how a checkpoint is gathered, nor what a summary says.
 """
@@ -23,24 +23,24 @@ log = logging.getLogger("sbpipe.trainer")
 
 
 class Results:
-    """Leaves what it is given, remembers what the run directory did not take, and says so at the end."""
+    """Writes what it is given, remembers what the run directory did not take, and says so at the end."""
 
     def __init__(self, config: Config, run_dir: RunDir, checkpoints: Checkpoints) -> None:
         self._config, self._path, self._checkpoints = config, run_dir.path, checkpoints
         self._moved: list[str] = []
         self._lost: list[str] = []
         self._is_unanswered = False
-        """Whether what is lost is so because no selector answered, and not for lack of room."""
+        """Whether the loss was caused by a selector that did not answer, and not by lack of space."""
         self.spare: Path | None = None
-        """A run directory of its own, made for what the other one did not take."""
+        """A new run directory, made for what the first one did not take."""
 
     @property
     def are_lost(self) -> bool:
-        """Whether something could be written nowhere."""
+        """Whether something could not be written anywhere."""
         return bool(self._lost)
 
     def leave_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Leave the last checkpoint: what a resume goes on from, and what holds the final weights."""
+        """Write the last checkpoint: a resume goes on from it, and it holds the final weights."""
 
         def write(folder: Path) -> str:
             return Checkpoints(folder / CHECKPOINTS).save_now(step, state)
@@ -50,7 +50,9 @@ class Results:
             self._leave_elsewhere(f"the checkpoint of step {step}", error, write)
 
     def leave_weights(self, step: int, state: dict[str, Any], reason: str) -> str:
-        """Leave what was trained, where there is no checkpoint to resume from; says what is where."""
+        """Write the trained weights where no checkpoint can be made; returns what is lost and
+        what is where.
+        """
 
         def write(folder: Path) -> str:
             try:
@@ -71,7 +73,7 @@ class Results:
         return self._what_is_lost()
 
     def leave_summary(self, summary: dict[str, Any]) -> None:
-        """Leave the numbers of the run; a spare folder that was made gets them too."""
+        """Write the numbers of the run, also into a spare folder that was made."""
 
         def write(folder: Path) -> str:
             try:
@@ -101,7 +103,7 @@ class Results:
     def _what_is_lost(self) -> str:
         folder = self._path / CHECKPOINTS
         steps: list[int] = []
-        with contextlib.suppress(OSError):  # without a descriptor left nobody can look
+        with contextlib.suppress(OSError):  # out of file descriptors, the folder cannot be listed
             steps = [step for step in steps_in(folder) if path_of(folder, step).is_file()]
         before = f"the last one there is of step {steps[-1]}" if steps else "there is none before it"
         parts = [
@@ -154,7 +156,7 @@ class Results:
         return [named] if named else []
 
     def _make_spare(self, place: str) -> Path:
-        """A fresh folder that only this user may enter: others may write in the place itself."""
+        """A new folder that only this user may enter, since others may write to the place itself."""
         Path(place).mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"sbpipe-{self._path.name}-", dir=place)).resolve()
         try:

@@ -1,6 +1,6 @@
 """One run around the engine: events, evaluation, checkpoints, the loop, and the summary it leaves.
 
-It must not know how examples are selected, nor who selects them.
+It must not know how examples are selected, nor by which selectors.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ class TrainerRun:
     ) -> None:
         """`began` is when the process began, on the performance counter: start-up counts too.
 
-        `doing` is told what the run does, again and again: whoever waits for its end sees that it goes on.
-        `spare` are the cores of all threads but the loop's.
+        `doing` is told again and again what the run does, so that a process waiting for its end sees
+        progress. `spare` are the cores of all threads but the loop's.
         """
         config = setup.config
         self._setup, self._run_dir, self._engine, self._events = setup, run_dir, engine, events
@@ -105,14 +105,14 @@ class TrainerRun:
         except BaseException as error:
             self._events.write("failed", error=str(error) or type(error).__name__)
             if isinstance(error, PeerLost) and self._engine.stream.steps_done:
-                # What was trained is sound: only nobody is left to select what comes next.
+                # The weights are sound: only no selector is left to choose what comes next.
                 step = self._engine.stream.steps_done
                 self._warn(self._results.leave_weights(step, self._setup.train_step.state(), str(error)))
             self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
             raise
         finally:
             # A checkpoint that is being written is finished even if the run failed: it may be the only one.
-            # One that other ranks write too is not, where one of them is gone: the run knows that already.
+            # One that a lost rank was writing too cannot be finished; the run has failed by RankLost already.
             with contextlib.suppress(RankLost):
                 self._checkpoints.wait()
             self._engine.close()
@@ -154,7 +154,7 @@ class TrainerRun:
 
         def goes_on() -> bool:
             self._doing("measuring the test error")
-            # Ranks that hold a share each must all go to the end of it.
+            # With a sharded model all ranks must go through the whole test split.
             return setup.train_step.is_sharded or not self._loop.is_stopped.is_set()
 
         return setup.evaluate(goes_on)
@@ -162,9 +162,10 @@ class TrainerRun:
     # --- the run's state: gathered in `_state`, restored in `_restore` ----------------------------
 
     def _state(self, step: int, *, is_last: bool) -> tuple[dict[str, Any], Beside | None]:
-        """The run's state, and what writes the shares of other ranks; weights that are not finite raise."""
+        """The run's state, and what writes the shares of other ranks; raises if weights are not finite."""
         self._telemetry.flush()
-        # Before the weights: it may raise, and other ranks that were told to write theirs wait for rank 0.
+        # Before the weights: it may raise, and other ranks that were told to write their shares would wait
+        # for rank 0.
         engine = self._engine.state(step, is_last=is_last)
         others = {
             "engine": engine,
@@ -189,7 +190,7 @@ class TrainerRun:
 
     def _save(self, step: int) -> None:
         """Write a checkpoint of a step boundary beside the loop."""
-        # The last one first: all ranks that have a share of it are free then.
+        # Wait for the last one first: then all ranks that write a share of it are free.
         self._checkpoints.wait()
         try:
             state, beside = self._state(step, is_last=False)
@@ -199,11 +200,11 @@ class TrainerRun:
         self._checkpoints.save(step, state, beside)
 
     def _resume(self) -> int:
-        # Ranks that hold a share each read no more than theirs.
+        # With a sharded model each rank reads only its own share.
         state = self._checkpoints.load_newest(is_whole=not self._setup.train_step.is_sharded)
         config = self._setup.config
         note = "" if state is None else check_lineage(state, config, self._run_dir.path)
-        # Not before: what cannot be lengthened stays as it was, finished.
+        # Not before the check: a run that cannot be lengthened stays finished.
         self._run_dir.lengthen(config)
         if state is None:
             log.info("no checkpoint yet in %s: starting from step 0", self._run_dir.path)
@@ -219,7 +220,7 @@ class TrainerRun:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self, ending: RunEnd) -> dict[str, Any]:
-        # Taken before anything that is not training.
+        # Taken first: what follows is not training.
         numbers = {
             "train_s": self._telemetry.elapsed_s,
             **self._telemetry.summary(),
@@ -234,7 +235,7 @@ class TrainerRun:
             reason = "the candidates kept did not fill one batch"
             raise ConfigError("train.epochs", self._setup.config.train.epochs, reason, "Train longer")
         if step:
-            # Also when stopped, and before the test error is measured: a kill during that loses nothing.
+            # Also when stopped. Before the test error is measured, so that a kill meanwhile loses nothing.
             self._leave_checkpoint(step, ending)
         if ending is RunEnd.FINISHED:
             if self._loop.run_evaluation(step, stream.ledger.num_considered):
@@ -263,7 +264,7 @@ class TrainerRun:
         if beside is None:
             self._results.leave_checkpoint(step, state)
         elif self._checkpoints.save_now(step, state, beside):
-            # In one file, which may lie elsewhere: on this host, where the others see nothing.
+            # As one file, which may lie on this host alone: other ranks need not see it.
             self._warn(f"the ranks' shares of step {step} were not written ({self._checkpoints.last_error})")
             self._results.leave_checkpoint(step, {**state, **self._setup.train_step.state()})
         if not self._checkpoints.last_error:

@@ -8,7 +8,7 @@ import torch
 from sbpipe.config import ScheduleConfig
 
 SCALE = "lr_scale"
-"""Where a parameter group of an optimizer keeps the factor of its rate."""
+"""The key under which an optimizer's parameter group keeps the factor of its rate."""
 
 
 def onecycle(config: ScheduleConfig, progress: float) -> float:
@@ -46,7 +46,7 @@ SCHEDULES: dict[str, Callable[[ScheduleConfig, float], float]] = {
 
 
 def rate_factor(config: ScheduleConfig, progress: float) -> float:
-    """The learning rate as a share of its peak; progress outside [0, 1] counts as the nearer end."""
+    """The learning rate as a share of its peak; progress is clamped to [0, 1]."""
     return SCHEDULES[config.name](config, min(max(progress, 0.0), 1.0))
 
 
@@ -61,5 +61,5 @@ def set_rate(optimizer: torch.optim.Optimizer, peak_lr: float, factor: float) ->
 
 
 def _after_warmup(config: ScheduleConfig, progress: float) -> float:
-    """The share done of what follows the warm-up."""
+    """Progress within the part after the warm-up."""
     return (progress - config.warmup) / (1.0 - config.warmup) if config.warmup < 1.0 else 0.0

@@ -40,7 +40,7 @@ from sbpipe.weights.slots import Slots
 log = logging.getLogger("sbpipe.trainer")
 
 ON_DEVICE = Plan(
-    # The host has to time `wait_view`: it lies within `wait` and is known only afterwards.
+    # Timed by the host: `wait_view` lies within `wait` and is known only afterwards.
     timed=[name for name in LOOP_STAGES if name not in ("wait_view", "augment")],
     waiting=["wait"],
     worked="augment",
@@ -67,7 +67,7 @@ class Setup:
     is_entropy: bool = False
     """Whether the losses were found to be plain cross entropy of classes."""
     notes: tuple[str, ...] = ()
-    """What a user shall know of how it was built."""
+    """What the user should know about how it was built."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -109,11 +109,10 @@ class Setup:
 
 
 def slots_for(config: Config, manifest: Manifest, device: torch.device, session: bytes = b"") -> Slots:
-    """Slots for snapshots: in shared memory under the session's name where there is some, else private.
+    """Slots for snapshots: in shared memory under the session's name where possible, else private.
 
-    With `sync.direct` those that another process reads lie on the trainer's device.
-
-    Under a logical clock a selector may still need the version of `lag` steps ago: so many more slots.
+    With `sync.direct`, slots that another process reads lie on the trainer's device. Under a logical clock
+    there are `lag` more of them: a selector may still need the version of `lag` steps ago.
     """
     num_slots = 3 + config.lag
     fast = fast_part(manifest) if config.fast_interval else None
@@ -152,8 +151,8 @@ def prepare(
 ) -> Setup:
     """Build data, model, loss and optimizer on the trainer's device or the one named, and rehearse a step.
 
-    A run that is resumed has its weights from a checkpoint, so `train.init_from` need not be there any more.
-    Of several ranks each makes a step of its own kind, and rehearses its share.
+    A resumed run takes its weights from a checkpoint, so `train.init_from` need not exist any more. Each of
+    several ranks makes a step of its own kind and rehearses its share.
     """
     device = devices.resolve(
         "train.device", device_name or devices.plan(config.train.device, config.selector.device)[0]
@@ -178,7 +177,7 @@ def prepare(
         model, loaded = _model_of(config, data, is_resumed=is_resumed)
         notes = tuple(filter(None, (repeats, untimed, loaded)))
         loss, metric = build_loss(config.loss), build_metric(config.eval)
-        # One that is cut up moves share by share: the whole may not fit a device.
+        # A sharded model is moved share by share: the whole may not fit on a device.
         model = model if num_ranks > 1 and config.train.shard != "none" else placed(model, device)
         manifest = build_manifest(
             model, parts_of(model), config.sync.dtype, is_channels_last=lies_channels_last(model)
@@ -206,7 +205,7 @@ def prepare(
 
 
 def _model_of(config: Config, data: Data, *, is_resumed: bool) -> tuple[nn.Module, str]:
-    """The model with the weights it begins with, and a note of where they are from, if from elsewhere."""
+    """The model with its initial weights, and a note of their source, if they were loaded."""
     model = build_model(
         config.model,
         num_classes=data.num_classes,
@@ -220,7 +219,7 @@ def _model_of(config: Config, data: Data, *, is_resumed: bool) -> tuple[nn.Modul
 
 
 def _rehearse_evaluation(config: Config, data: Data, model: nn.Module, metric: Metric | None) -> None:
-    """Evaluate one batch: what cannot work shows now, and not after the first epoch."""
+    """Evaluate one batch, so that errors show now and not after the first epoch."""
     with torch.inference_mode():
         tested_ids = np.arange(min(config.eval.batch_size, data.test.num_examples))
         inputs, targets = data.test.batch(tested_ids, 0)
@@ -230,7 +229,7 @@ def _rehearse_evaluation(config: Config, data: Data, model: nn.Module, metric: M
 
 
 def _refuse_for_trees(config: Config, data: Data) -> None:
-    """Refuse what needs batches that can be cut, of a data set whose batches are its user's own."""
+    """Refuse settings that need batches of plain tensors, where a user's collate function makes them."""
     if not data.has_trees:
         return
     if config.train.accumulate > 1:

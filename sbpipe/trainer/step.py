@@ -28,7 +28,7 @@ AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class NotFinite(Exception):
-    """The weights are no numbers."""
+    """The weights are not finite."""
 
 
 class TrainStep:
@@ -45,10 +45,10 @@ class TrainStep:
         self._config = config
         self.model = model
         self.forward = model
-        """What the forward pass goes through: the model, or what wraps it."""
+        """What the forward pass calls: the model, or its wrapper."""
         self._loss = loss
         self.duty = Duty()
-        """The loop's, where other ranks wait for its steps."""
+        """The loop's duty, where other ranks wait for its steps."""
         self._purpose = "step"
         self.optimizer = optimizer
         self.ema = Ema(model, config.train.ema) if config.train.ema else None
@@ -61,7 +61,7 @@ class TrainStep:
 
     @classmethod
     def alone(cls, config: Config, model: nn.Module, loss: PerExampleLoss, spans: Spans) -> "TrainStep":
-        """The step of a trainer that is the only one, with the optimizer of its settings."""
+        """The step of a trainer without other ranks, with the optimizer of its settings."""
         return cls(config, model, loss, build_optimizer(config.optim, model), spans)
 
     def __call__(
@@ -92,7 +92,7 @@ class TrainStep:
         return losses
 
     def _whole(self, seed: int, inputs: Any, targets: Any, weigh: Weigh | None) -> torch.Tensor:
-        """Leave the gradient of a batch in one pass; its losses."""
+        """Compute the gradient of a batch in one pass; returns its losses."""
         # Loader threads seed the same global generators for their views, under the same lock.
         with self._spans.span("forward"), randomness.GLOBAL_GENERATORS:
             self._seed(seed)
@@ -100,13 +100,13 @@ class TrainStep:
         with self._spans.span("weigh"):
             weighed = losses if weigh is None else losses * weigh(losses.detach())
         with self._spans.span("backward"):
-            # Freed instead of zeroed: the backward pass then writes gradients without reading them first.
+            # Freed instead of zeroed: then the backward pass writes gradients without reading them first.
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(self.scaler.scale(weighed.mean()))
         return losses.detach()
 
     def _in_parts(self, seed: int, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Leave the gradient of a batch, summed over its parts: only one of them is in memory at a time."""
+        """Compute the gradient of a batch part by part: only one part is in memory at a time."""
         self.optimizer.zero_grad(set_to_none=True)
         found = []
         with self._spans.gathered() as spans:
@@ -128,12 +128,12 @@ class TrainStep:
         nn.utils.clip_grad_norm_(trained, self._config.optim.clip)
 
     def _seed(self, seed: int) -> None:
-        # Not torch.manual_seed: without CUDA, MPS or XPU it queues a call with a formatted stack for each of
-        # them at every step, and keeps them; a third of a millisecond.
+        # Not torch.manual_seed: for each absent backend (CUDA, MPS, XPU) it would queue a call with a
+        # formatted stack at every step and keep it, a third of a millisecond.
         torch.default_generator.manual_seed(seed)
         if self._device.type != "cpu":
             module = torch.get_device_module(self._device)
-            # Apple's has one device, and no other name for it.
+            # MPS has one device, and only `manual_seed`.
             getattr(module, "manual_seed_all", module.manual_seed)(seed)
 
     def _losses(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -155,7 +155,7 @@ class TrainStep:
     """Whether each of several ranks holds a share of the model."""
 
     def before_evaluation(self) -> None:
-        """The test split goes through the model now."""
+        """Called before the test split goes through the model."""
 
     def digest(self) -> str:
         """A fingerprint of all parameters and buffers, bit for bit."""
@@ -172,9 +172,9 @@ class TrainStep:
         return {**copies.on_host(live), "scaler": self.scaler.state_dict()}
 
     def checkpoint(self) -> tuple[dict[str, Any], Beside | None]:
-        """The state as a checkpoint has it, and what writes the part that lies beside it, if any.
+        """The state for a checkpoint, and what writes the files beside it, if any.
 
-        Raises `NotFinite` on weights that are no numbers: they never replace good ones.
+        Raises `NotFinite` if a weight is not finite: such weights must never replace good ones.
         """
         state = self.state()
         floats = [tensor for tensor in state["model"].values() if tensor.is_floating_point()]
@@ -191,11 +191,12 @@ class TrainStep:
             self.ema.model.load_state_dict(state["ema"])
 
     def rehearse(self, inputs: Any, targets: Any) -> bool:
-        """A pass forward and back without a trace: a wrong loss or too little memory shows before a run.
+        """A forward and backward pass that changes nothing: shows a wrong loss or too little memory before a
+        run.
 
-        Whether the loss is plain cross entropy of classes.
+        Returns whether the loss is plain cross entropy of classes.
         """
-        # What a step holds at one time: the first part of the batch is the largest.
+        # What a step holds in memory at one time: the first part of a batch, which is the largest.
         if self._config.train.accumulate > 1:
             first = _parts(len(inputs), self._config.train.accumulate)[0]
             inputs, targets = inputs[first], targets[first]
@@ -214,6 +215,6 @@ class TrainStep:
 
 
 def _parts(number: int, count: int) -> list[slice]:
-    """A batch of some number cut into at most so many parts, all alike but the last, which may be smaller."""
+    """Cut `number` examples into at most `count` parts of equal size; the last may be smaller."""
     size = -(-number // count)
     return [slice(begin, begin + size) for begin in range(0, number, size)]

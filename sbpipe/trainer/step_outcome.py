@@ -1,7 +1,7 @@
-"""What one train step gave: its batch, fresh losses and class counts, copied to the host once for everybody.
+"""The result of one train step: its batch, fresh losses and class counts, copied to the host once for all.
 
-Steering, telemetry and the check for finite losses all look at it; on an accelerator they look one step late,
-when the copy has arrived, so that nobody waits for the device. It knows neither stream nor model.
+Steering, telemetry and the check for finite losses all read it. On an accelerator they read it one step late,
+when the copy has arrived, so that the host never waits for the device. It knows neither stream nor model.
 """
 
 import math
@@ -22,14 +22,16 @@ CountClasses = Callable[[Ids, torch.Tensor], list[int]]
 
 
 class DivergedError(UserError):
-    """Losses are no longer numbers: the same words and exit code, whoever finds it and in every mode."""
+    """Losses are no longer finite: the same words and exit code wherever it is found and in every mode."""
 
     def __init__(self, what: str, step: int) -> None:
         super().__init__(f"the run has diverged: {what} at step {step}. {WAY_OUT}")
 
 
 class StepOutcome:
-    """The result of one step; what is asked of it waits for the copy that was started when it was made."""
+    """The result of one step. Its copy to the host is started at once; reading a value waits
+    for that copy.
+    """
 
     def __init__(
         self,
@@ -41,21 +43,21 @@ class StepOutcome:
         weights: torch.Tensor | None = None,
         downloads: Downloads | None = None,
     ) -> None:
-        """`weights` are those of the examples, where they were computed on the device."""
+        """`weights` are those of the examples, if they were computed on the device."""
         self.batch = batch
         self.is_here = losses.device.type == "cpu"
-        """Whether its numbers are at hand without waiting for a device."""
+        """Whether its numbers can be read without waiting for a device."""
         self._has_weights = weights is not None
         told = [losses, targets] if weights is None else [losses, targets, weights]
         self._arrival = None if self.is_here else (downloads or Downloads(losses.device))(told)
         self._told = told if self.is_here else []
         self._count_classes = count_classes
         self.health: Health | None = None
-        """What steering made of it; None until it has looked."""
+        """What steering found; None until it has read this step."""
 
     @property
     def has_come(self) -> bool:
-        """Whether to ask it now waits for nothing: a matter of time, on which no number may depend."""
+        """Whether reading it now waits for nothing. Depends on timing, so no result may depend on it."""
         return self._arrival is None or self._arrival.is_here
 
     def _arrived(self) -> list[torch.Tensor]:
@@ -71,12 +73,12 @@ class StepOutcome:
 
     @property
     def weights(self) -> Floats | None:
-        """What each example counted, where that was decided on the device."""
+        """The weight of each example, if it was computed on the device."""
         return self._arrived()[2].numpy() if self._has_weights else None
 
     @cached_property
     def mean_loss(self) -> float:
-        """What the step minimised, before any weights."""
+        """The mean loss of the batch, before any weights."""
         return float(self.losses.mean())
 
     @cached_property

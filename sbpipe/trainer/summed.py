@@ -1,4 +1,4 @@
-"""Files with a digest over what goes through them, and the room they need. Knows no checkpoint."""
+"""Files with a digest over what is written or read, and the disk space they need. Knows no checkpoint."""
 
 import errno
 import hashlib
@@ -11,12 +11,12 @@ _PIECE_BYTES = 1 << 22
 
 
 def new_digest() -> hashlib.blake2b:
-    """What sums up a file."""
+    """A hash for the digest of a file."""
     return hashlib.blake2b(digest_size=32)
 
 
 def add(digest: hashlib.blake2b, file: BinaryIO, num_bytes: int, on_piece: Callable[[], None]) -> None:
-    """Sum up so many bytes of a file, or what there is of them."""
+    """Add the next `num_bytes` of a file to a digest, fewer if it ends before."""
     while num_bytes > 0 and (piece := file.read(min(_PIECE_BYTES, num_bytes))):
         digest.update(piece)
         num_bytes -= len(piece)
@@ -32,7 +32,7 @@ def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> str:
 
 
 class Summed:
-    """A file that sums up what goes through it."""
+    """A file that computes a digest of what is written to it."""
 
     def __init__(self, file: BinaryIO, on_piece: Callable[[], None]) -> None:
         self.digest = new_digest()
@@ -41,7 +41,7 @@ class Summed:
         self.error: OSError | None = None
 
     def write(self, content: bytes | memoryview) -> int:
-        """A tensor comes in one call, whatever its size: it goes on in pieces, each a sign of life."""
+        """Write in pieces, and report each: torch passes a tensor of any size in one call."""
         whole = memoryview(content).cast("B")
         for begin in range(0, len(whole), _PIECE_BYTES):
             piece = whole[begin : begin + _PIECE_BYTES]
@@ -55,12 +55,14 @@ class Summed:
         return len(whole)
 
     def flush(self) -> None:
-        """Asked for by torch."""
+        """Called by torch."""
         self._file.flush()
 
 
 def check_room(folder: Path, num_bytes: int) -> None:
-    """Raise before anything is written: half a file on a full disk takes the room of events and logs."""
+    """Raise before anything is written: half a file on a full disk would take the space of
+    events and logs.
+    """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < num_bytes:

@@ -1,8 +1,8 @@
-"""Slots on the trainer's device, which a selector on another device of the host reads without the host.
+"""Slots on the trainer's device, from which a selector on another device of the host reads without the host.
 
-Never run on hardware: no GPU was to be had. Tests share files and simulated devices in place of CUDA memory.
+Never run on hardware: no GPU was available. Tests share files and simulated devices instead of CUDA memory.
 
-Marks and versions stay in shared memory, as `slots.py` tells; of each slot only a handle lies there, plain
+Sequences and versions stay in shared memory, as in `slots.py`. Of each slot only a handle lies there, plain
 fields as JSON, by which another process opens the slot's memory. It knows no snapshot and no version.
 """
 
@@ -17,22 +17,23 @@ from sbpipe.errors import ConfigError
 from sbpipe.weights.slots import Slots
 
 HANDLE_BYTES = 4096
-"""What a slot takes in shared memory: room for a handle as text."""
+"""The size of a slot in shared memory: room for a handle as text."""
 _MOST_FIELD = 512
-# What torch calls the shared counter of a memory's users. Opened by name: nothing else may be.
+# torch's name for the shared reference counter of a memory block. It is opened by name, so no other name may
+# pass.
 _COUNTER = re.compile(r"/torch_[0-9]+_[0-9]+_[0-9]+", re.ASCII)
 
 
 class BadHandle(ValueError):
-    """A handle that cannot be opened here, and why."""
+    """A handle cannot be opened here; says why."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Where memory of a device lies: what torch tells of it, in plain fields. Bytes are written as hex."""
+    """A reference to device memory: torch's description in plain fields. Bytes are written as hex."""
 
     device: str
-    """Its UUID: processes may number devices differently."""
+    """The device's UUID: processes may number devices differently."""
     memory: str
     num_bytes: int
     offset: int = 0
@@ -46,13 +47,13 @@ class Handle:
         text = json.dumps(asdict(self)).encode() + b"\0"
         if len(text) > HANDLE_BYTES:
             raise BadHandle(f"a handle of {len(text)} bytes is longer than {HANDLE_BYTES}")
-        # What no selector would take is better refused when the run begins.
+        # A handle that no selector would take is refused now, when the run begins.
         self.read(text)
         return text
 
     @classmethod
     def read(cls, text: bytes) -> "Handle":
-        """From another process: exactly these fields, each of its type and within limits."""
+        """Parse a handle of another process: exactly these fields, each of its type and within limits."""
         try:
             found = json.loads(text.partition(b"\0")[0])
         except (ValueError, RecursionError):
@@ -74,10 +75,10 @@ def _is_legal(kind: Any, value: Any) -> bool:
 
 
 class Sharing(Protocol):
-    """How one process's memory on a device is opened by another."""
+    """How device memory of one process is opened by another."""
 
     def new(self, num_bytes: int, device: torch.device) -> tuple[torch.Tensor, Handle]:
-        """Flat bytes on a device, and the handle that opens them elsewhere."""
+        """Flat bytes on a device, and the handle that opens them in another process."""
         ...
 
     def open(self, handle: Handle, device: torch.device) -> torch.Tensor:
@@ -86,7 +87,7 @@ class Sharing(Protocol):
 
 
 class CudaSharing:
-    """CUDA's handles between processes, by what torch's own multiprocessing uses. Never run on hardware."""
+    """CUDA's inter-process handles, as torch's own multiprocessing uses them. Never run on hardware."""
 
     def new(self, num_bytes: int, device: torch.device) -> tuple[torch.Tensor, Handle]:
         """Flat bytes on a device, and the handle that opens them elsewhere."""
@@ -149,7 +150,7 @@ def create(
     fast_bytes: int = 0,
     sharing: Sharing | None = None,
 ) -> Slots:
-    """The trainer's side: slots on its device, their marks and handles in shared memory under `name`."""
+    """The trainer's side: slots on its device; their header and handles are in shared memory under `name`."""
     sharing = sharing or sharing_of(device, "train.device")
     try:
         slots = Slots.create(
@@ -168,7 +169,7 @@ def create(
 
 
 def attach(name: str, device: torch.device, *, sharing: Sharing | None = None) -> Slots:
-    """A selector's side: the trainer's slots, opened once, to be copied from to `device`."""
+    """A selector's side: the trainer's slots, opened once, to be copied to `device`."""
     sharing = sharing or sharing_of(device, "selector.device")
     try:
         slots = Slots.attach(name)
@@ -200,7 +201,7 @@ def _open(slots: Slots, device: torch.device, sharing: Sharing) -> None:
 
 
 def sharing_of(device: torch.device, key: str) -> Sharing:
-    """How this device's memory is shared between processes; refused where it cannot be."""
+    """How this device's memory is shared between processes; raises where it cannot be."""
     if device.type != "cuda":
         raise _refusal(f"it is for CUDA devices, and {key} is '{device}'")
     return CudaSharing()
@@ -213,5 +214,5 @@ def _refusal(reason: str) -> ConfigError:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what torch says; CUDA's advice on debugging follows it."""
+    """The first line of torch's message, without CUDA's advice on debugging."""
     return str(error).partition("\n")[0]

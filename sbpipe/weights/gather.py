@@ -1,6 +1,6 @@
-"""Snapshots of a model of which each rank holds a share: whole tensors, a few at a time, into a slot.
+"""Snapshots of a sharded model: whole tensors are gathered, a few at a time, into a slot.
 
-All ranks call it at the same steps, whether anybody reads the snapshot or not. It must not know who that is.
+All ranks call it at the same steps, whether the snapshot is read or not. It must not know the readers.
 """
 
 import sys
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 BUCKET_BYTES = 64 << 20
-"""Whole tensors that a device holds at one time, beside its shares; a larger tensor is a bucket by itself."""
+"""The most bytes of whole tensors on a device at one time; a larger tensor is a bucket by itself."""
 
 
 def is_share(value: object) -> "TypeGuard[DTensor]":
-    """Whether it is a tensor of which each rank holds a share.
+    """Whether it is a sharded tensor.
 
-    There is none before its class is loaded. To load it takes as long as half of torch, and every selector
-    and every trainer that is the only one would wait for what it never uses.
+    Before the class is loaded there is none. Loading it takes as long as half of torch, and every selector
+    and every trainer without other ranks would wait for what it never uses.
     """
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(value, loaded.DTensor)
@@ -36,7 +36,7 @@ def _is_cut(module: nn.Module) -> bool:
 
 
 class Shards:
-    """The live tensors of one layout, gathered bucket by bucket; one with two names is there once."""
+    """The live tensors of one layout, gathered bucket by bucket; one with two names only once."""
 
     def __init__(self, model: nn.Module, manifest: Manifest, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._model, self._manifest = model, manifest
@@ -44,13 +44,15 @@ class Shards:
 
     @staticmethod
     def are_in(model: nn.Module) -> bool:
-        """Whether a model is cut up, though it may be whole for the moment, as after an evaluation."""
+        """Whether a model is sharded, even if it is whole for the moment, as after an evaluation."""
         return any(map(_is_cut, model.modules())) or any(map(is_share, model.parameters()))
 
     @torch.no_grad()
     def copy_into(self, views: list[torch.Tensor] | None) -> None:
-        """Gather, and copy into views of a slot in the order of the layout; None: only give this share."""
-        # Asking for the state makes shares of what was whole: before anything is counted.
+        """Gather, and copy into views of a slot in the order of the layout; None: only contribute
+        this share.
+        """
+        # First: asking for the state shards again what was whole, and sizes change by that.
         live = tensors_of(self._model, self._manifest)
         sizes = [tensor.numel() * tensor.element_size() for tensor in live]
         for bucket in buckets(sizes, self._bucket_bytes):
@@ -61,7 +63,7 @@ class Shards:
 
 
 def buckets(sizes: list[int], most_bytes: int) -> Iterator[list[int]]:
-    """Places in buckets of at most so many bytes, in order; a larger tensor is one by itself."""
+    """Split places into buckets of at most `most_bytes`, in order; a larger tensor is a bucket by itself."""
     bucket: list[int] = []
     num_bytes = 0
     for place, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""What killed trainers left in shared memory. No torch: the supervisor, which knows none, clears up too."""
+"""What killed trainers left in shared memory. No torch: the supervisor, which has none, cleans up too."""
 
 import errno
 import fcntl
@@ -10,7 +10,7 @@ PREFIX = "sbpipe-"
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file of this user there; OSError where it is a link or another user's, who could change it."""
+    """Open a file of this user in shared memory; OSError if it is a link or another user's."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     owner = os.fstat(fd).st_uid
     if owner != os.geteuid():
@@ -20,18 +20,18 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def leftovers() -> list[Path]:
-    """This user's slots whose owner is gone: it held their lock while it lived."""
+    """This user's slots whose owner is gone: their lock is free."""
     found = []
     for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
         try:
-            # Everybody may leave files here, and what is another user's only that one can take away.
+            # Any user may create files here, and only the owner can remove one.
             fd = open_own(path, os.O_RDWR)
         except OSError:
             continue
         try:
-            # The kernel drops a lock with its process, however that ended; a pid could be another's by now.
+            # The kernel drops a lock when its process ends, in whatever way; a pid could have been reused.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # An empty one was just made, and its owner is about to lock it.
+            # An empty file was just created, and its owner is about to lock it.
             if os.fstat(fd).st_size:
                 found.append(path)
         except OSError:
@@ -42,7 +42,7 @@ def leftovers() -> list[Path]:
 
 
 def sweep() -> list[str]:
-    """Remove them; their names."""
+    """Remove the leftovers; returns their names."""
     removed = leftovers()
     for path in removed:
         path.unlink(missing_ok=True)

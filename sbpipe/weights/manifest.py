@@ -22,22 +22,22 @@ def build_manifest(
 ) -> Manifest:
     """Lay out every parameter and persistent buffer, the fast part first; one with several names once.
 
-    Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16. Kernels
-    of images lie channels-last where the trainer says that its own do, so that it turns none around.
+    Only parameters take the wire's `dtype`. Buffers keep theirs: running variances overflow in fp16.
+    Convolution kernels are channels-last if the trainer's own are, so that it never has to permute them.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     state, ties = model.state_dict(), ties_of(model)
     names: dict[str, list[str]] = {}
     for name in state:
         names.setdefault(ties.get(name, name), []).append(name)
-    # Of tensors with several names, those are fast of which one is.
+    # A tensor with several names is fast if one of its names is.
     part_of = {
         first: next((parts[name] for name in same if parts[name] in FAST_PARTS), parts[same[0]])
         for first, same in names.items()
     }
     specs: list[TensorSpec] = []
     offset = fast_bytes = 0
-    # The sort is stable, so the rest of the order is the state dict's, which both roles build alike.
+    # The sort is stable, so the order is otherwise that of the state dict, which both roles build alike.
     for first in sorted(names, key=lambda first: part_of[first] not in FAST_PARTS):
         name, *also = names[first]
         tensor, part = state[name], part_of[first]
@@ -53,10 +53,10 @@ def build_manifest(
 
 
 def lies_channels_last(model: nn.Module) -> bool:
-    """Whether the model is on an accelerator and its kernels of images lie channels-last.
+    """Whether the model is on an accelerator and its convolution kernels are channels-last.
 
-    There a list of pairs that lie alike is one kernel. On the CPU a snapshot stays row by row: so do most
-    models that read it.
+    There a grouped copy between equal layouts is one kernel. On the CPU a snapshot stays row by row, as do
+    most models that read it.
     """
     return any(
         tensor.dim() == 4
@@ -68,14 +68,14 @@ def lies_channels_last(model: nn.Module) -> bool:
 
 
 def row_by_row(manifest: Manifest) -> Manifest:
-    """The same layout with every tensor row by row: as checkpoints have it, on whatever device they go on."""
+    """The same layout with every tensor row by row, as in checkpoints, which may be resumed on any device."""
     return replace(
         manifest, tensors=tuple(replace(spec, is_channels_last=False) for spec in manifest.tensors)
     )
 
 
 def relaid(flat: torch.Tensor, layout: Manifest, into: Manifest) -> torch.Tensor:
-    """Flat bytes of one layout in the order of another; the very same where there is no difference."""
+    """Flat bytes of one layout in the order of another; the same tensor where they do not differ."""
     if layout.tensors == into.tensors:
         return flat
     other = torch.zeros_like(flat)
@@ -84,9 +84,10 @@ def relaid(flat: torch.Tensor, layout: Manifest, into: Manifest) -> torch.Tensor
 
 
 def ties_of(model: nn.Module) -> dict[str, str]:
-    """From the other names of a parameter to its first.
+    """Maps the other names of a parameter to its first.
 
-    By the module alone, so that all ranks and both roles agree; of buffers a device has one for each name.
+    A function of the module alone, so that all ranks and both roles agree. Buffers have no ties: a device has
+    one for each name.
     """
     first: dict[int, str] = {}
     return {
@@ -101,7 +102,7 @@ def fast_part(manifest: Manifest) -> Manifest | None:
     if not 0 < manifest.fast_bytes < manifest.num_bytes:
         return None
     tensors = tuple(spec for spec in manifest.tensors if spec.part in FAST_PARTS)
-    # The digest of the whole: both roles have already compared that one.
+    # The digest of the whole, which both roles have already compared.
     return Manifest(tensors, manifest.fast_bytes, manifest.fast_bytes, manifest.digest)
 
 
@@ -131,7 +132,7 @@ def tensors_of(model: nn.Module, manifest: Manifest) -> list[torch.Tensor]:
 
 
 def apart_in(model: nn.Module, manifest: Manifest) -> list[tuple[int, torch.Tensor]]:
-    """Tensors of a model that the layout has under another's place, and which this model holds apart."""
+    """Tensors that are tied to another in the layout, but separate in this model, with their places."""
     state = model.state_dict()
     return [
         (place, state[name])
@@ -144,8 +145,8 @@ def apart_in(model: nn.Module, manifest: Manifest) -> list[tuple[int, torch.Tens
 class LiveTensors:
     """The model's live tensors, looked up at each read because a module may rebind its buffers.
 
-    The modules that hold them are found once: the state dict says the same but takes long to build. Where its
-    names are not those of the modules (a hook renames them), it is built each time.
+    The modules that hold them are found once: a state dict has the same tensors but is slow to build. If its
+    names differ from those of the modules (a hook renames them), it is built each time.
     """
 
     def __init__(self, model: nn.Module, manifest: Manifest) -> None:
@@ -163,7 +164,7 @@ class LiveTensors:
             self._places = []
 
     def read(self) -> list[torch.Tensor]:
-        """The tensors as they are now, in the order of the layout."""
+        """The present tensors, in the order of the layout."""
         return [held[name] for held, name in self._places] or tensors_of(self._model, self._manifest)
 
 
@@ -178,7 +179,7 @@ def digest(model: nn.Module) -> str:
 
 
 def digest_of(state: Mapping[str, torch.Tensor]) -> str:
-    """The same of a state dict."""
+    """The fingerprint of a state dict."""
     digest = Digest()
     for name, tensor in sorted(state.items()):
         digest.add(name, tensor)
@@ -186,18 +187,18 @@ def digest_of(state: Mapping[str, torch.Tensor]) -> str:
 
 
 class Digest:
-    """The same of tensors that come one by one, in the order of their names."""
+    """The fingerprint of tensors that are added one by one, in the order of their names."""
 
     def __init__(self) -> None:
         self._hasher = hashlib.sha256()
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take in the next one."""
+        """Add the next tensor."""
         self._hasher.update(name.encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         self._hasher.update(flat.view(torch.uint8).numpy().tobytes())
 
     @property
     def text(self) -> str:
-        """The fingerprint of all so far."""
+        """The fingerprint of all tensors so far."""
         return self._hasher.hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""The trainer's side: a snapshot at a step boundary, costing the loop one copy. Knows no socket, no selector.
+"""The trainer's side: a snapshot at a step boundary costs the loop one copy. Knows no socket, no selector.
 
-`Publisher` is what everybody uses: the whole weights and, where it goes apart, the fast part. Its owner says
-how often each is due; a new version is told through `offered`, perhaps from another thread.
+`Publisher` is the public class: the whole weights and, where published apart, the fast part. Its owner says
+how often each is due; a new version is reported through `offered`, perhaps from another thread.
 """
 
 import threading
@@ -21,11 +21,11 @@ from sbpipe.weights.slots import Slots
 from sbpipe.weights.stage import DEADLINE_S, FlatCopy, stage_of
 
 Offered = Callable[[Part, int, bool], None]
-"""Told which part, which version, and whether the loop has gone on since it was asked for."""
+"""Called with the part, the version, and whether the loop has gone on since the publish."""
 
 
 class Publisher:
-    """The whole weights and, where it goes apart, the fast part: one thing to publish, serve and save."""
+    """The whole weights and, where published apart, the fast part: to publish, serve and save."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Publisher:
         *,
         urgent: Collection[Part] = (),
     ) -> None:
-        """Parts that `must` be there in their time are waited for. Of these, and of `urgent` ones, a publish
-        takes the slot of a puller; an urgent one that finds its way taken is made up for as soon as it can.
+        """A publish of a part in `must` waits until it is done. It, and one of an `urgent` part, may take the
+        slot of a puller. An urgent publish that has to be skipped is made up for as soon as possible.
         """
         self._must, self._urgent = must, urgent
         self._overdue: dict[Part, int] = {}
-        """The version that is missing of each urgent part."""
+        """The skipped version of each urgent part."""
         self.announce: Callable[[Part], None] = lambda part: None
-        """Told before a part is published outside of a step: other ranks may have to give their shares."""
+        """Called before a part is published outside of a step: other ranks may have to contribute shares."""
         layouts = {Part.WHOLE: (manifest, slots)}
         fast = fast_part(manifest)
         if slots.fast is not None and fast is not None:
@@ -62,21 +62,21 @@ class Publisher:
         return part in self._parts
 
     def get(self, part: Part) -> "PartPublisher | None":
-        """The publisher of one part, None where it does not go apart."""
+        """The publisher of one part, None where it is not published apart."""
         return self._parts.get(part)
 
     def __getitem__(self, part: Part) -> "PartPublisher":
         return self._parts[part]
 
     def publish_all(self, version: int) -> None:
-        """Offer every part as it is now: the beginning of a run, or of a resumed one."""
+        """Offer the present weights of every part, at the beginning of a run or of a resumed one."""
         for part, publisher in self._parts.items():
             self.announce(part)
             publisher.publish(version, must=True)
 
     def publish_due(self, step: int, intervals: Mapping[Part, int]) -> None:
-        """Offer the parts that are due after this step, or were and are missing; one without an interval
-        never is.
+        """Offer the parts that are due after this step, or were skipped; one without an interval is never
+        due.
         """
         for part, publisher in self._parts.items():
             is_due = part in intervals and step % intervals[part] == 0
@@ -86,7 +86,9 @@ class Publisher:
                 publisher.check()
 
     def catch_up(self) -> None:
-        """Offer what is missing, if its way is free by now. Between two steps: the weights are the last's."""
+        """Offer skipped versions, if possible by now. Called between two steps, with the last
+        step's weights.
+        """
         for part, version in list(self._overdue.items()):
             if self._parts[part].is_free:
                 self._publish(part, version)
@@ -100,19 +102,19 @@ class Publisher:
             self._overdue[part] = version
 
     def release(self, peer: str) -> None:
-        """Let go of what a peer held."""
+        """Release the slots that a peer holds."""
         for publisher in self._parts.values():
             publisher.release(peer)
 
     def state(self, step: int) -> dict[str, Any]:
-        """For the checkpoint: versions that selectors score with, where the model itself is newer."""
+        """For the checkpoint: the published snapshots that are older than the model itself."""
         newest = {part.name: publisher.newest() for part, publisher in self._parts.items()}
         return {name: snapshot for name, snapshot in newest.items() if snapshot["version"] != step}
 
     def restore(self, state: dict[str, Any], step: int) -> None:
-        """Offer again what a checkpoint holds, and for the rest the model as it is at `step`."""
+        """Offer again the snapshots of a checkpoint; for other parts, the model at `step`."""
         for part, publisher in self._parts.items():
-            # One of another size is of a version that laid out tensors with two names twice.
+            # A snapshot of another size is of a program version that stored tensors with two names twice.
             if part.name in state and len(state[part.name]["flat"]) == publisher.num_bytes:
                 publisher.publish_flat(state[part.name]["version"], state[part.name]["flat"])
             else:
@@ -120,7 +122,7 @@ class Publisher:
                 publisher.publish(step, must=True)
 
     def totals(self) -> dict[str, int]:
-        """How often each part was published, and not though it was due."""
+        """How often each part was published, and how often skipped though due."""
         whole, fast = self._parts[Part.WHOLE], self._parts.get(Part.FAST)
         return {
             "sync.published": whole.num_published,
@@ -130,7 +132,7 @@ class Publisher:
         }
 
     def close(self) -> None:
-        """Let snapshots that are on their way arrive."""
+        """Wait for snapshots that are on their way."""
         for publisher in self._parts.values():
             publisher.close()
 
@@ -139,9 +141,9 @@ class PartPublisher:
     """Copies the live parameters and buffers into a free slot; never hands out live storage.
 
     On the CPU the copy into the slot is the whole cost. On an accelerator the loop pays for one copy on the
-    device; a side stream brings it to pinned memory and a thread from there into the slot, and a publish that
-    finds the last one still on its way is skipped. Where the slots lie on that device themselves, the one
-    copy is all, and the thread only waits for it.
+    device; a side stream copies it to pinned memory, and a thread from there into the slot. A publish is
+    skipped while the last one is still on its way. If the slots lie on that device, the one copy is all, and
+    the thread only waits for it.
     """
 
     def __init__(
@@ -167,30 +169,32 @@ class PartPublisher:
         self._views = [tensors_in(slots.slot(k), manifest) for k in range(slots.num_slots)]
         self._spans = spans
         self._offered = offered
-        # The slot each peer pulls from. Under a lock: the loop publishes, the dispatcher's thread holds.
+        # The slot that each peer pulls from. Under a lock: the loop publishes, the dispatcher's thread holds
+        # slots.
         self._holds: dict[str, int] = {}
         self._lock = threading.Lock()
         device = next(iter(model.state_dict().values())).device
         overlaps_here = overlaps(device) and self._shards is None
         self._stage = stage_of(manifest, device, slots) if overlaps_here else None
-        # Without streams a copy blocks, and one is better than one for each tensor.
+        # Without streams copies block, and one is better than one for each tensor.
         is_plain = device.type == "cpu" or self._stage is not None or self._shards is not None
         self._flat = None if is_plain or slots.is_direct else FlatCopy(manifest, device)
         self.num_published = 0
         self.num_skipped = 0
 
     def publish(self, version: int, *, must: bool = False, is_urgent: bool = False) -> bool:
-        """Offer the weights as they are now as `version`; whether it was done.
+        """Offer the present weights as `version`; returns whether it was done.
 
-        It is skipped when the last one is still on its way or every slot is held by a puller. If it is
-        urgent, or `must` be, the oldest puller loses its slot and begins again; if it `must` be, the last one
-        is waited for, and its own arrival.
+        Skipped if the last snapshot is still on its way, or if pullers hold every slot. With `is_urgent` or
+        `must`, the oldest puller loses its slot and begins again. With `must`, it also waits for the last
+        snapshot and for its own.
         """
         held = () if must or is_urgent else self._holds.values()
         if self._shards is not None:
             return self._publish_shards(self._shards, version, held)
         with self._spans.span(self._span):
-            # A stage to the host has one buffer: a snapshot still in it would be overwritten half sent.
+            # A stage to the host has one buffer: a snapshot still in it would be overwritten while being
+            # copied.
             if not self._has_arrived(must=must):
                 self.num_skipped += 1
                 return False
@@ -206,7 +210,7 @@ class PartPublisher:
             return True
 
     def _has_arrived(self, *, must: bool) -> bool:
-        """Whether the last snapshot is in its slot; waits for it if it `must` be."""
+        """Whether the last snapshot is in its slot; with `must`, waits for it."""
         if self._stage is None or self._stage.wait(DEADLINE_S if must else 0.0):
             return True
         if must:
@@ -226,16 +230,18 @@ class PartPublisher:
 
     @property
     def is_free(self) -> bool:
-        """Whether a snapshot could leave now: the last one has arrived."""
+        """Whether a snapshot could be sent now: the last one has arrived."""
         return self._has_arrived(must=False)
 
     def check(self) -> None:
-        """Raise what went wrong with the last snapshot after the loop went on."""
+        """Raise the error of the last snapshot, if one occurred after the loop went on."""
         if self._stage is not None:
             self._stage.wait(0.0)
 
     def _publish_shards(self, shards: Shards, version: int, held: Collection[int]) -> bool:
-        """The same where each rank holds a share: gathered in any case, for the other ranks give theirs."""
+        """The same for a sharded model. Gathered even without a free slot: the other ranks contribute their
+        shares.
+        """
         with self._spans.span(self._span):
             with self._lock:
                 index = self._slots.begin(held)
@@ -275,7 +281,7 @@ class PartPublisher:
 
     def newest(self) -> dict[str, int | torch.Tensor]:
         """The version published last and a copy of its flat bytes, for a checkpoint, row by row."""
-        # A copy: the loop goes on publishing while the checkpoint is being written.
+        # A copy, because the loop goes on publishing while the checkpoint is written.
         flat = self._slots.slot(self._slots.newest).to("cpu", copy=True)
         return {
             "version": self.newest_version,
@@ -291,11 +297,11 @@ class PartPublisher:
             return index
 
     def release(self, peer: str) -> None:
-        """Let go of what a peer held."""
+        """Release the slot that a peer holds."""
         with self._lock:
             self._holds.pop(peer, None)
 
     def close(self) -> None:
-        """Let a snapshot that is on its way arrive."""
+        """Wait for a snapshot that is on its way."""
         if self._stage is not None:
             self._stage.close()

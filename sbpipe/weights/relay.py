@@ -1,9 +1,10 @@
 """Weights pulled once for all selectors of a host: one of them pulls, all read from shared memory.
 
-Who pulls is who holds the lock of a file under /dev/shm, named after the trainer's session; in it stands the
-name of the slots that it fills. The kernel drops the lock with its process, however that ended, and the next
-one that looks takes it, makes slots of its own and writes their name there. Until then the others score with
-the last version that was complete. It knows no socket: what is pulled comes in by `offer`.
+The puller is the selector that holds the lock of a file under /dev/shm, named after the trainer's session;
+the file contains the name of the slots that it fills. The kernel drops the lock when its process ends, in
+whatever way. The next selector that checks takes the lock, makes slots of its own and writes their name into
+the file. Until then the others score with the last complete version. It knows no socket: pulled snapshots
+come in by `offer`.
 """
 
 import contextlib
@@ -28,12 +29,12 @@ log = logging.getLogger("sbpipe.selector")
 
 _LEAD = "-lead"
 _LOOK_S = 0.25
-"""How long a wait for weights goes on before it looks whether another one pulls by now."""
+"""How long to wait for weights before checking whether another selector pulls by now."""
 _MOST_NAME_BYTES = 255
 
 
 class RelayedSource:
-    """Snapshots of a trainer on another host; the link's thread calls `leads` and `offer`, the scoring loop
+    """Snapshots of a trainer on another host. The link's thread calls `leads` and `offer`, the scoring loop
     `refresh`.
     """
 
@@ -54,26 +55,28 @@ class RelayedSource:
         os.close(self._open())
 
     def expect(self, sizes: Mapping[Part, int]) -> None:
-        """The bytes of a snapshot of each part."""
+        """Set the size of a snapshot of each part."""
         self._sizes = dict(sizes)
 
-    # --- who pulls --------------------------------------------------------------------------------
+    # --- pulling ----------------------------------------------------------------------------------
 
     def leads(self) -> bool:
-        """Whether this process pulls for all; takes it over where nobody does."""
+        """Whether this process pulls for all; takes over if no other does."""
         with self._turn:
             if self._own is not None or self._is_closed:
                 return not self._is_closed
             try:
                 fd = self._open()
             except OSError:
-                # Another user's file or link stands there: nobody can be led by it, so each pulls for itself.
+                # The path is another user's file or a link, so it cannot be used: each selector pulls for
+                # itself.
                 if self._sizes:
                     self._own = self._make_slots("")
                 return self._own is not None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Swept away as a leftover between the opening and the lock: then it is nobody's any more.
+                # It may have been removed as a leftover between opening and locking: then the lock is
+                # worthless.
                 is_there = self._path.exists() and os.stat(self._path).st_ino == os.fstat(fd).st_ino
                 if not is_there or not self._sizes:
                     os.close(fd)
@@ -111,22 +114,22 @@ class RelayedSource:
         return Slots.create(self._sizes[Part.WHOLE], name=name, fast_bytes=self._sizes.get(Part.FAST, 0))
 
     def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
-        """A complete snapshot of a part has arrived here: everybody may have it."""
+        """A complete snapshot of a part has arrived here; publish it to all selectors of this host."""
         slots = self._own if part is Part.WHOLE else self._own and self._own.fast
         if slots is None:
             return
-        # Readers copy and look again, so no slot is ever held.
+        # Readers copy and check the sequence again, so no slot is ever held.
         index = slots.begin()
         assert index is not None
         slots.slot(index).copy_(flat)
         slots.commit(index, version)
 
-    # --- who reads --------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def refresh(
         self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
     ) -> bool:
-        """Load the newest that anybody here has pulled; waits for the first."""
+        """Load the newest snapshot that was pulled on this host; waits for the first."""
         give_up = time.monotonic() + deadline_s
         while True:
             slots = self._slots()
@@ -144,7 +147,7 @@ class RelayedSource:
                 time.sleep(0.005)
 
     def _slots(self) -> Slots | None:
-        """Those that are being filled now; the last ones where they cannot be found."""
+        """The slots that are being filled now; the last known ones where these cannot be found."""
         if self._own is not None:
             return self._own
         try:
@@ -152,7 +155,7 @@ class RelayedSource:
                 name = file.read(_MOST_NAME_BYTES).decode("ascii", "replace")
             if name and (self._found is None or self._found[0] != name):
                 slots = Slots.attach(name)
-                # New ones are empty at first: what was complete before still scores.
+                # New slots are empty at first: until then keep scoring with the old ones.
                 if self._found is None or slots.version(slots.newest) >= 0:
                     self._found = name, slots
         except OSError:
@@ -160,7 +163,7 @@ class RelayedSource:
         return self._found[1] if self._found else None
 
     def close(self) -> None:
-        """Leave it to another."""
+        """Stop pulling, so that another selector can take over."""
         with self._turn:
             self._is_closed = True
             if self._own is not None:

@@ -1,4 +1,4 @@
-"""The selector's side: where its weights come from, and applying them whole, between leases.
+"""The selector's side: the sources of weights, and applying them whole, between leases.
 
 Knows no socket and no policy.
 """
@@ -25,13 +25,13 @@ _STAGES = {Part.WHOLE: "apply", Part.FAST: "apply_fast"}
 class Replica:
     """A model that is overwritten with snapshots, parameters and buffers, and knows its versions (-1 = none).
 
-    The fast part may be newer than the rest; a snapshot of the whole brings a fast part of its own.
+    The fast part may be newer than the rest; a snapshot of the whole includes a fast part.
     """
 
     def __init__(
         self, model: nn.Module, manifest: Manifest, on_load: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_load` is told of every overwriting."""
+        """`on_load` is called after every overwrite."""
         self.manifest = manifest
         self._on_load = on_load
         self._layouts = layouts_of(manifest)
@@ -55,9 +55,9 @@ class Replica:
     def load(self, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
         """Take the bytes of a part; the caller calls `became` once it knows that they were not torn.
 
-        On the CPU they go straight into the model, elsewhere into a stage.
+        On the CPU they are copied straight into the model, elsewhere into a stage.
         """
-        # Of no version until the copy is known to be whole: a torn one must not pass for the old weights.
+        # No version until the copy is known to be whole: a torn copy must not pass for the old weights.
         self._is_of(-1, part)
         begin = time.perf_counter()
         if self._stage is None:
@@ -67,7 +67,7 @@ class Replica:
         self._loads.append((_STAGES[part], begin, time.perf_counter() - begin))
 
     def became(self, version: int, part: Part = Part.WHOLE) -> None:
-        """The bytes that were loaded last are whole, and of this version."""
+        """Confirm that the bytes loaded last are whole, and of this version."""
         if self._stage is not None:
             begin = time.perf_counter()
             self._overwrite(self._stage.sent(self._layouts[part].num_bytes), part)
@@ -95,11 +95,11 @@ class Replica:
 
 
 class _Stage:
-    """The way of a snapshot to an accelerator: host memory that nobody else writes, one upload.
+    """The way of a snapshot to an accelerator: private host memory, then one upload.
 
-    A slot may be written into while the device reads, and nobody on the host would see it; so the bytes leave
-    the slot before its sequence is looked at again. From a slot on another device they come without the host,
-    into the memory that the upload would fill.
+    If the device read from the slot itself, the trainer could overwrite it unnoticed. So the bytes are copied
+    out of the slot before its sequence is checked again. From a slot on another device they are copied
+    without the host, into the memory that the upload would fill.
     """
 
     def __init__(self, manifest: Manifest, device: torch.device) -> None:
@@ -116,7 +116,7 @@ class _Stage:
         if self._is_there:
             self._take_direct(flat)
             return
-        # The last upload has long run when the scores that it led to are known: this waits for nothing then.
+        # The last upload has finished long before the scores computed from it are known: usually no wait.
         if self._sent is not None and not self._sent.query():
             self._sent.synchronize()
         self._host[: flat.numel()].copy_(flat)
@@ -124,11 +124,11 @@ class _Stage:
     def _take_direct(self, flat: torch.Tensor) -> None:
         self._flat[: flat.numel()].copy_(flat, non_blocking=self._has_streams)
         if self._has_streams:
-            # Waited for: the slot's sequence is looked at next, and must not be before the device has read.
+            # Wait: the slot's sequence is checked next, and that must not happen before the device has read.
             torch.accelerator.current_stream(self._device).record_event().synchronize()
 
     def sent(self, num_bytes: int) -> torch.Tensor:
-        """The bytes on the device, for whatever is queued from now on."""
+        """The bytes on the device, for kernels queued from now on."""
         if self._is_there:
             return self._flat[:num_bytes]
         flat = self._flat[:num_bytes].copy_(self._host[:num_bytes], non_blocking=self._has_streams)
@@ -138,15 +138,15 @@ class _Stage:
 
 
 class WeightsSource(Protocol):
-    """Where snapshots come from."""
+    """A source of snapshots."""
 
     def refresh(
         self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
     ) -> bool:
-        """Bring the replica to `version` exactly, or to the newest that is not older; whether it changed.
+        """Bring the replica to exactly `version`, or to the newest not older; returns whether it changed.
 
-        The same for its fast part with `fast_version`, unless that is -1. Where the whole is as new, its own
-        fast part counts.
+        The same for its fast part with `fast_version`, unless that is -1. If the whole is as new, its
+        included fast part counts.
         """
         ...
 
@@ -160,7 +160,7 @@ class SlotSource:
     def refresh(
         self, replica: Replica, version: int, *, exact: bool, deadline_s: float, fast_version: int = -1
     ) -> bool:
-        """Copy the slot out; read again if the trainer wrote into it meanwhile."""
+        """Copy the slot out; repeat if the trainer wrote into it meanwhile."""
         give_up = time.monotonic() + deadline_s
         # Under an exact lease a fast part that is too new is undone by loading the whole again.
         newest_fast = max(version, fast_version) if exact else sys.maxsize
@@ -176,7 +176,7 @@ class SlotSource:
             if index is not None:
                 if self._slots.version(index) == replica.version >= 0 and replica.fast_version <= newest_fast:
                     return False
-                # The slot may have been written between `find` and `read`: what was read decides.
+                # The slot may have been written between `find` and `read`: the version read decides.
                 found = self._slots.read(index, replica.load)
                 if found is not None and (found >= version if not exact else found == version):
                     replica.became(found)
@@ -205,7 +205,7 @@ class SlotSource:
 def _wait(give_up: float, complaint: str) -> None:
     if time.monotonic() > give_up:
         raise PeerLost(complaint)
-    # Polled: a writer that woke its readers would need a lock between processes. Far below a train step.
+    # Polled: waking readers would need a lock between processes. The interval is far below a train step.
     time.sleep(0.0005)
 
 
@@ -217,7 +217,7 @@ class PulledSource:
         self._offers: dict[Part, tuple[int, torch.Tensor]] = {}
 
     def leads(self) -> bool:
-        """It pulls for itself."""
+        """True: it pulls for itself."""
         return True
 
     def offer(self, version: int, flat: torch.Tensor, part: Part = Part.WHOLE) -> None:
@@ -245,7 +245,7 @@ class PulledSource:
             newest_fast = max(version, fast_version) if exact else sys.maxsize
             is_whole_due = self._version(Part.WHOLE) != replica.version or replica.fast_version > newest_fast
             has_changed = is_whole_due and self._load(replica, Part.WHOLE)
-            # Asked after the whole was loaded, which may have brought an older fast part.
+            # Checked after the whole was loaded, which may have included an older fast part.
             is_fast_due = fast_version >= 0 and replica.fast_version < self._version(Part.FAST) <= newest_fast
             return (is_fast_due and self._load(replica, Part.FAST)) or has_changed
 

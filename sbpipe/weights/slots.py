@@ -1,13 +1,14 @@
-"""Slots of memory that snapshots pass through: one writer, many readers, no lock between processes.
+"""Memory slots for snapshots: one writer, many readers, no lock between processes.
 
     header   magic, number of slots, bytes per slot, index of the newest slot | per slot: sequence, version
     slots    slot 0 | slot 1 | slot 2 ...
 
-The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes it even,
-and only then names it the newest. A reader copies a slot out and looks at its sequence again: if it moved,
-the copy is torn and is read again. So a reader never delays the writer, and a snapshot is seen whole or not
-at all. In a file under /dev/shm both roles of a host map the same slots; the writer holds a lock on that
-file, so a process that finds it unlocked knows that its owner is gone and removes it.
+The writer takes a slot that is neither the newest nor held, makes its sequence odd, fills it, makes the
+sequence even, and only then names it the newest. A reader copies a slot and checks its sequence again: if
+that has changed, the copy is torn, and the reader repeats it. So a reader never delays the writer, and a
+snapshot is seen whole or not at all. Both roles of a host map the same slots in a file under /dev/shm. The
+writer holds a lock on that file; a process that finds it unlocked knows that its owner is gone, and removes
+it.
 """
 
 import contextlib
@@ -52,9 +53,9 @@ class Slots:
 
     @classmethod
     def create(cls, slot_bytes: int, *, num_slots: int = 3, name: str = "", fast_bytes: int = 0) -> "Slots":
-        """Make slots, in shared memory under `name`, or private without. OSError when memory is short.
+        """Make slots, in shared memory under `name`, or private without a name. OSError if memory is short.
 
-        With `fast_bytes` there are as many small ones beside them, for the fast parts.
+        With `fast_bytes` there are as many small slots beside them, for the fast parts.
         """
         size = _PAGE + num_slots * _round_up(slot_bytes)
         path = SHARED_MEMORY / f"{PREFIX}{name}" if name else None
@@ -77,9 +78,9 @@ class Slots:
 
     @classmethod
     def attach(cls, name: str) -> "Slots":
-        """Map slots that another process made, and those of the fast part beside them, if it made any.
+        """Map slots that another process made, and those of the fast part beside them, if there are any.
 
-        Raises OSError when they are not there, are not slots, or are not this user's.
+        Raises OSError if they are not there, are not slots, or are not this user's.
         """
         path = SHARED_MEMORY / name
         # The name came over the wire: it must not lead out of the folder.
@@ -100,7 +101,7 @@ class Slots:
         return slots
 
     def lie_in(self, memory: list[torch.Tensor]) -> None:
-        """Let the slots lie in this memory from now on; their marks stay in the header."""
+        """Use this memory for the slots from now on; the header stays."""
         assert len(memory) == self.num_slots
         self._slots = memory
         self.slot_bytes = memory[0].numel()
@@ -129,7 +130,7 @@ class Slots:
     def begin(self, held: Collection[int] = ()) -> int | None:
         """Take the oldest slot that is neither the newest nor held, and mark it as being written.
 
-        It holds no version until it is whole again. None if there is no such slot.
+        It has no version until it is committed. None if there is no such slot.
         """
         newest = self.newest if self.version(self.newest) >= 0 else -1
         free = [k for k in range(self.num_slots) if k != newest and k not in held]
@@ -147,13 +148,14 @@ class Slots:
         self._barrier()
         self._header[_FIRST + 2 * index + 1] = version
         self._header[_FIRST + 2 * index] += 1
-        # Named last: whoever is led here by `newest` finds it whole.
+        # Named last: a reader that follows `newest` finds it whole.
         self._barrier()
         self._header[_NEWEST] = index
 
     def _barrier(self) -> None:
-        """A full memory barrier, on ARM too: it lies between the release of a lock and its next acquire."""
-        # Python has no fence of its own. The lock is this process's: it orders memory, it excludes nobody.
+        """A full memory barrier, on ARM too: releasing a lock and acquiring it again is one."""
+        # Python has no fence. The lock is private to this process: it orders memory and excludes no other
+        # process.
         for _ in range(2):
             with self._fence:
                 pass
@@ -165,9 +167,9 @@ class Slots:
         return next((k for k in range(self.num_slots) if self.version(k) == version), None)
 
     def read(self, index: int, copy_out: Callable[[torch.Tensor], None]) -> int | None:
-        """Copy a slot out; its version if the copy is whole, None if the writer came in between.
+        """Copy a slot out; returns its version if the copy is whole, None if the writer interfered.
 
-        `copy_out` returns when the bytes have been read: what a device only has queued may still be torn.
+        `copy_out` must return only after the bytes were read: a copy that is only queued may still be torn.
         """
         before = self.sequence(index)
         version = self.version(index)
@@ -177,10 +179,10 @@ class Slots:
         return version if self.sequence(index) == before else None
 
     def close(self) -> None:
-        """The writer's end: nothing stays behind in shared memory."""
+        """Close the writer's side, and leave nothing in shared memory."""
         if self.fast is not None:
             self.fast.close()
-        # Only the name goes: tensors still view the mapping, and the kernel frees it with the last of them.
+        # Only the name is removed: tensors still view the mapping, and the kernel frees it with the last one.
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()

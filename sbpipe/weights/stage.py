@@ -16,7 +16,7 @@ from sbpipe.weights.slots import Slots
 log = logging.getLogger("sbpipe.weights")
 
 DEADLINE_S = 60.0
-"""How long a publish that must be waits for a snapshot to leave the device."""
+"""How long a publish with `must` waits for a snapshot to leave the device."""
 
 
 class Stage(Protocol):
@@ -27,25 +27,25 @@ class Stage(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the last snapshot has arrived; raises what kept it from arriving."""
+        """Whether the last snapshot has arrived; raises the error that prevented it."""
         ...
 
     def close(self) -> None:
-        """Let the last snapshot arrive and end the thread."""
+        """Wait for the last snapshot and end the thread."""
         ...
 
 
 def stage_of(manifest: Manifest, device: torch.device, slots: Slots) -> Stage:
-    """The way from this device to where the slots lie."""
+    """The stage for this device and these slots."""
     way = DeviceStage if slots.is_direct else HostStage
     return way(manifest, device, slots)
 
 
 class _Thread:
-    """What ends a snapshot's way when the device has done its part.
+    """The thread that finishes a snapshot when the device has done its part.
 
-    The thread is there as long as the stage: one that is started when memory is short may never begin. What
-    fails in it is raised where the loop publishes next.
+    It lives as long as the stage: a thread that is started when memory is short may never begin. An error in
+    it is raised where the loop publishes next.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class _Thread:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the last snapshot has arrived; raises what kept it from arriving."""
+        """Whether the last snapshot has arrived; raises the error that prevented it."""
         is_idle = self._is_idle.wait(timeout_s)
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -70,7 +70,7 @@ class _Thread:
         self._work.put(finish)
 
     def close(self) -> None:
-        """Let the last snapshot arrive and end the thread."""
+        """Wait for the last snapshot and end the thread."""
         self._work.put(None)
         self._thread.join(DEADLINE_S)
         if self._failure is not None:
@@ -79,7 +79,7 @@ class _Thread:
     def _run(self) -> None:
         while (finish := self._work.get()) is not None:
             try:
-                # Waiting for an event starts a context on the device that is current, here the first.
+                # Waiting for an event creates a context on the current device, by default the first one.
                 make_current(self._device)
                 finish()
             except BaseException as error:  # noqa: BLE001 - the top of a thread: the loop raises it again
@@ -131,7 +131,7 @@ class DeviceStage(_Thread):
         done = torch.accelerator.current_stream(self._device).record_event()
 
         def finish() -> None:
-            # A selector sees the marks at once, but what is only queued here it would read too early.
+            # A selector sees the header at once, so the copy must be complete, not only queued.
             done.synchronize()
             arrived()
 
@@ -139,13 +139,13 @@ class DeviceStage(_Thread):
 
 
 class FlatCopy:
-    """The weights in one piece of memory on their own device."""
+    """The weights as flat bytes on their own device."""
 
     def __init__(self, manifest: Manifest, device: torch.device) -> None:
         self._flat = torch.empty(manifest.num_bytes, dtype=torch.uint8, device=device)
         self._views = tensors_in(self._flat, manifest)
 
     def taken(self, live: list[torch.Tensor]) -> torch.Tensor:
-        """The bytes of the weights as they are now; they stay until the next call."""
+        """The bytes of the present weights; valid until the next call."""
         copy(self._views, live)
         return self._flat

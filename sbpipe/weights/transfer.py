@@ -1,8 +1,9 @@
-"""A snapshot in pieces, by credit: a pure state machine that says what to ask for next. Knows no socket.
+"""A snapshot in pieces, by credit: a pure state machine that says which pieces to request next. Knows no
+socket.
 
-The puller asks for `CREDIT` pieces ahead, so the sender never has more than that on its way and heartbeats
-never wait behind a model. The newest version announced wins, but a pull that has begun is finished first:
-half a model is worth nothing.
+The puller requests `CREDIT` pieces ahead, so the sender never has more than that on its way, and heartbeats
+never wait behind a model. The newest announced version wins, but a pull that has begun is finished first:
+half a model is useless.
 """
 
 from typing import NamedTuple
@@ -39,24 +40,26 @@ class Pull:
         return self._flat is not None
 
     def want(self, version: int) -> list[Piece]:
-        """A version is wanted; the pieces to ask for now."""
+        """Set the wanted version; returns the pieces to request now."""
         self._target = version
         return self._start() if self._flat is None else []
 
     def restart(self) -> list[Piece]:
-        """Pieces were lost: begin again with the version wanted now."""
+        """Pieces were lost: restart with the version wanted now."""
         self._flat = None
         return self._start()
 
     def gone(self) -> list[Piece]:
-        """The trainer no longer has the version being pulled: go for a newer one, now or when announced."""
+        """The trainer no longer has the version being pulled: pull a newer one, now or when announced."""
         self._flat = None
-        # Counted as done, so that the same version is not asked for again.
+        # Counted as done, so that the same version is not requested again.
         self.done = max(self.done, self.version)
         return self._start()
 
     def receive(self, version: int, offset: int, data: memoryview) -> tuple[list[Piece], torch.Tensor | None]:
-        """A piece arrived; what to ask for next, and the whole snapshot if this was its last piece."""
+        """A piece arrived; returns the pieces to request next, and the snapshot if this was its
+        last piece.
+        """
         if (
             self._flat is None
             or version != self.version
@@ -64,7 +67,7 @@ class Pull:
             or len(data) != self._size(offset)
         ):
             return [], None
-        # Copied twice, because torch warns of the read-only memory that a received frame is.
+        # Copied twice, because torch warns about read-only memory, which a received frame is.
         self._flat[offset : offset + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._missing.discard(offset)
         if self._missing:

@@ -1,4 +1,4 @@
-"""What policies that judge a score by recent ones have in common: how the history is kept. Knows no rule."""
+"""The common part of policies that rank a score among recent ones: keeping the history. Knows no rule."""
 
 from sbpipe.records import Classes, Floats
 from sbpipe.selection.class_history import ClassHistory
@@ -6,7 +6,7 @@ from sbpipe.selection.history import History
 
 
 class HistoryPolicy:
-    """Holds the last scores; a subclass says what follows from them."""
+    """Holds the last scores; a subclass has the rule."""
 
     _history: History | ClassHistory
 

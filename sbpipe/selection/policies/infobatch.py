@@ -14,7 +14,7 @@ from sbpipe.selection.history import History
 from sbpipe.selection.policies.base import HistoryPolicy
 
 _LEAST_CHANCE = 0.05
-"""Holds the weights, 1 / chance, to 20 at most."""
+"""Limits the weights, 1 / chance, to 20."""
 
 
 class TrainedLosses:
@@ -24,11 +24,11 @@ class TrainedLosses:
         self._losses: Floats = np.full(num_examples, np.nan, np.float32)
 
     def see(self, example_ids: Ids, losses: Floats) -> None:
-        """Take in the losses of a train batch; an example that is in it twice has its last one."""
+        """Take in the losses of a train batch; of an example that occurs twice, the last one counts."""
         self._losses[example_ids] = losses
 
     def of(self, example_ids: Ids) -> Floats:
-        """What is known of these examples."""
+        """The last losses of these examples."""
         return self._losses[example_ids]
 
     def state(self) -> NDArray[np.float32]:
@@ -41,10 +41,10 @@ class TrainedLosses:
 
 
 class InfoBatch(HistoryPolicy):
-    """Below the mean loss an example is kept with one chance for all, at or above it, or unknown, for sure.
+    """Examples below the mean loss are kept with one common chance, all others with certainty.
 
-    The chance is such that a share `keep` of all is kept, as far as those below the mean can be dropped. A
-    kept example weighs 1 / chance, so that the mean gradient is that of all.
+    The chance is such that a share `keep` of all is kept, as far as dropping examples below the mean allows.
+    A kept example has the weight 1 / chance, so that the mean gradient is that of all.
     """
 
     traits = TRAITS["infobatch"]
@@ -56,13 +56,13 @@ class InfoBatch(HistoryPolicy):
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """1, or the chance of those below the mean of the recent losses."""
+        """1, or the common chance below the mean of the recent losses."""
         probability: Floats = np.ones(len(scores), np.float32)
         known = self._history.state()
         if len(known):
             mean = known.mean()
             share = float((known < mean).mean())
-            # From keep = (1 - share) + share * chance: those at or above the mean are all kept.
+            # From keep = (1 - share) + share * chance: all at or above the mean are kept.
             chance = max(_LEAST_CHANCE, 1.0 - (1.0 - keep) / share) if share > 0 else 1.0
             # A comparison with NaN is false: an example that was never trained is kept.
             probability[scores < mean] = chance

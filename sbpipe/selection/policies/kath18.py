@@ -12,10 +12,10 @@ from sbpipe.selection.policies.base import HistoryPolicy
 class Kath18(HistoryPolicy):
     """A fixed number of each pass, drawn in proportion to the score, or uniformly until that pays.
 
-    With g the scores divided by their sum, tau = sqrt(n sum g^2) says how many times the batch uniform
-    sampling would need for the same variance. A step costs a forward pass of every candidate and three
-    forward passes' worth of every trained one, so it pays from tau > (1 + 3 keep) / (3 keep) on. tau is that
-    of the last `selection.history` scores.
+    With g the scores divided by their sum, tau = sqrt(n sum g^2) is the factor by which a uniform batch would
+    have to be larger for the same variance. A step costs one forward pass for every candidate and the
+    equivalent of three for every trained example, so importance sampling pays if tau > (1 + 3 keep) / (3
+    keep). tau is computed over the last `selection.history` scores.
     """
 
     traits = TRAITS["kath18"]
@@ -34,7 +34,9 @@ class Kath18(HistoryPolicy):
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """In proportion to the score once it pays, `keep` before; what is not finite is never kept."""
+        """In proportion to the score once it pays, `keep` before; a score that is not finite is
+        never kept.
+        """
         finite = np.isfinite(scores)
         weights = np.where(
             finite, np.maximum(scores, 0.0) if self.tau > (1.0 + 3.0 * keep) / (3.0 * keep) else 1.0, 0.0

@@ -1,4 +1,4 @@
-"""`rho`: loss less irreducible loss, what is worth learning and not yet learnt (Mindermann et al. 2022)."""
+"""`rho`: loss minus irreducible loss, what can still be learnt (Mindermann et al. 2022)."""
 
 from sbpipe.config import TRAITS
 from sbpipe.selection.policies.topk import TopK
@@ -7,8 +7,8 @@ from sbpipe.selection.policies.topk import TopK
 class Rho(TopK):
     """`topk` of reducible losses.
 
-    The judge subtracts each candidate's irreducible loss (`selection.irreducible`) first, so the policy sees,
-    and a new selector takes over, differences; the scores that travel stay losses.
+    The judge first subtracts each candidate's irreducible loss (`selection.irreducible`). So the policy sees
+    differences, and a new selector takes over a history of differences; the scores that are sent stay losses.
     """
 
     traits = TRAITS["rho"]

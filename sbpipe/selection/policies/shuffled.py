@@ -10,11 +10,11 @@ from sbpipe.selection.policies.sb import SelectiveBackprop
 
 
 class Shuffled(SelectiveBackprop):
-    """`sb`'s keep probabilities, dealt out at random among the candidates of one scoring pass.
+    """`sb`'s keep probabilities, permuted at random among the candidates of one scoring pass.
 
-    The same forward passes, the same keep rate and the same spread of probabilities; only the link from an
-    example to its own score is cut. The deal is drawn from the scores themselves, so that every process that
-    sees them deals alike.
+    Forward passes, keep rate and distribution of probabilities are the same; only the link between an example
+    and its own score is removed. The permutation is seeded by the scores, so that every process that sees
+    them makes the same one.
     """
 
     traits = TRAITS["shuffled"]
@@ -22,7 +22,9 @@ class Shuffled(SelectiveBackprop):
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """cdf^beta of another candidate; a score that is not finite is never kept and not dealt out."""
+        """cdf^beta of another candidate; a candidate without a finite score is never kept, nor part of the
+        permutation.
+        """
         probability = super().keep_probability(scores, classes, keep=keep)
         finite = np.flatnonzero(np.isfinite(scores))
         dealer = np.random.Generator(np.random.PCG64(zlib.crc32(scores.tobytes())))

@@ -1,4 +1,4 @@
-"""`steady`: Selective-Backprop for scores that come late. The trainer weighs by fresh losses."""
+"""`steady`: Selective-Backprop for old scores. The trainer weighs examples by fresh losses."""
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from sbpipe.selection.policies.sb import SelectiveBackprop
 class Steady(SelectiveBackprop):
     """Keep probability = strength * cdf^beta + (1 - strength) * keep: the same keep rate at every strength.
 
-    The strength comes with each lease from the trainer, who alone knows how far training is and how calm.
+    The strength comes with each lease from the trainer, which alone knows the progress and health of
+    training.
     """
 
     traits = TRAITS["steady"]
@@ -21,6 +22,6 @@ class Steady(SelectiveBackprop):
         """Between uniform (strength 0) and `sb` (strength 1); a score that is not finite is never kept."""
         sharp = super().keep_probability(scores, classes, keep=keep)
         probability: Floats = np.float32(strength) * sharp + np.float32(1.0 - strength) * np.float32(keep)
-        # Again: the uniform part was added to them too.
+        # Once more: the uniform part was added to them too.
         probability[~np.isfinite(scores)] = 0.0
         return probability

@@ -1,4 +1,4 @@
-"""`topk`: the highest scores of each scoring pass, no others, as many short scripts choose."""
+"""`topk`: only the highest scores of each scoring pass, as in many short scripts."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from sbpipe.selection.policies.uniform import Random
 
 
 class TopK(Random):
-    """The `keep` share of a pass with the highest scores is kept for sure, the rest not at all.
+    """The `keep` share of a pass with the highest scores is kept, the rest is not.
 
     Of equal scores the earlier one is kept.
     """

@@ -1,4 +1,4 @@
-"""Policies that do not look at scores: `full` (the paper's Traditional) and `random`."""
+"""Policies that do not use scores: `full` (the paper's Traditional) and `random`."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Random:
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """`keep`, for everyone."""
+        """`keep` for every candidate."""
         return np.full(len(scores), keep, np.float32)
 
     def consider(self, scores: Floats, classes: Classes | None = None) -> None:
@@ -43,5 +43,5 @@ class Full(Random):
     def keep_probability(
         self, scores: Floats, classes: Classes | None = None, *, keep: float, strength: float = 1.0
     ) -> Floats:
-        """1, for everyone."""
+        """1 for every candidate."""
         return np.ones(len(scores), np.float32)

@@ -1,4 +1,4 @@
-"""What ranks other than 0 do in our own loop: load their shares and do what they are told, until the end."""
+"""The loop of ranks other than 0: load shares and follow rank 0's words, until the end."""
 
 import contextlib
 import queue
@@ -34,9 +34,9 @@ class Follower:
         self._following = Following()
 
     def run(self) -> None:
-        """Follow rank 0. A signal to stop is its affair: it ends its step, and all others with it.
+        """Follow rank 0 until the end. Signals to stop are ignored: rank 0 handles them for all ranks.
 
-        Where rank 0 is gone and a collective does not end by itself, the group's watch ends this process.
+        If rank 0 is gone and a collective does not end by itself, the group's watch ends this process.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -75,7 +75,7 @@ class Follower:
 
 
 def shares_of(config: Config, model: Any, manifest: Manifest) -> dict[Part, Shards]:
-    """What a rank gives to each publish: nothing where every rank holds the whole model."""
+    """What a rank contributes to each publish; {} where every rank holds the whole model."""
     if not Shards.are_in(model):
         return {}
     parts = layouts_of(manifest)
@@ -102,14 +102,14 @@ class Ahead:
 
     def next(self) -> Any:
         """The next share."""
-        # No deadline of its own: the thread's wait for rank 0 has one, and raises here.
+        # No deadline here: the thread's wait for rank 0 has one, and its error is raised here.
         batch = self._ready.get()
         if isinstance(batch, BaseException):
             raise batch
         return batch
 
     def stop(self) -> None:
-        """Hear out rank 0, which has no more batches, and end."""
+        """Drain the remaining orders of rank 0 and end the thread."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join(_GRACE_S)

@@ -1,12 +1,12 @@
-"""What ranks say to each other. It must not know what a word means.
+"""The communication between ranks. It must not know what a word means.
 
-Gradients go through the default group, on the device's own backend. Four further groups on gloo carry a few
+Gradients go through the default group, on the device's own backend. Four more groups on gloo carry a few
 numbers each: which examples come next (for the loader's thread), what to do now (for the loop), fresh losses
-back, and which files of a checkpoint are written (for its thread). They are apart because a group must be
-used from one thread, and because a user's own loop has collectives of its own on the default one.
+back, and which files of a checkpoint are written (for its thread). They are separate because a group must be
+used from one thread only, and because a user's own loop has collectives of its own on the default group.
 
-Every wait has a deadline but that for rank 0's next word: it ends with rank 0, or when rank 0's loop or
-loader stands still in what the others wait for (`duty.py`). `watch.py` sees both.
+Every wait has a deadline, except for rank 0's next word: that wait ends if rank 0 ends, or if rank 0's loop
+or loader hangs in a duty (`duty.py`). `watch.py` detects both.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from sbpipe.trainer.ranks.watch import Watch
 from sbpipe.trainer.ranks.word import LENGTH, Word
 
 _SIGNS = ("gloo", "nccl", "xccl", "connection", "timed out", "timeout")
-"""Words in the errors that torch raises as a plain RuntimeError where another rank is gone."""
+"""Words by which to recognise torch's plain RuntimeErrors that mean that another rank is gone."""
 _POLL_S = 0.02
 _ENDLESS = timedelta(days=3650)
 
@@ -51,12 +51,13 @@ class Group:
         self.downloads = Downloads(device)
         self._told: dist.Work | None = None
         self.loop, self.loader = Duty(wait_s), Duty(wait_s)
-        """What the others wait for of rank 0's two threads."""
+        """The duties of rank 0's two threads, which the other ranks wait for."""
         with self.waiting_for("all ranks to start"):
             if not dist.is_initialized():
                 join_ranks(_backend_of(device), rank=rank, world=world, wait_s=wait_s)
             self._watch = Watch(wait_s, overdue=lambda: self.loop.overdue or self.loader.overdue)
-            # Rank 0 says nothing for as long as its work takes: that it goes on is what the watch knows.
+            # No deadline: rank 0 is silent for as long as its work takes, and the watch sees whether it
+            # lives.
             self._orders, self._words = (self._side_group(_ENDLESS) for _ in range(2))
             self._losses, self._saves = (self._side_group(self._wait) for _ in range(2))
 
@@ -67,12 +68,14 @@ class Group:
         return group
 
     def leave(self, *, is_fine: bool = True) -> None:
-        """This rank waits for no other any more; where all `is_fine`, the others need not either."""
+        """Stop waiting for other ranks; `is_fine`: tell the others that they need not wait for this one
+        either.
+        """
         self._watch.leave(is_fine=is_fine)
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """What another rank's end means here: which wait it broke, and what to do."""
+        """Turn the end of another rank into a RankLost that names the broken wait and the way out."""
         try:
             yield
         except RuntimeError as error:
@@ -89,8 +92,7 @@ class Group:
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model whose backward pass averages gradients over the ranks; buffers are rank 0's.
 
-        The graph is the same in every step, which DDP turns into less copying: 30 against 34 ms for a step of
-        the small net.
+        The graph is static, so DDP copies less: 30 instead of 34 ms for a step of the small net.
         """
         devices = None if self.device.type == "cpu" else [self.device.index]
         with self.waiting_for("all ranks to hold the same weights"):
@@ -101,18 +103,18 @@ class Group:
     # --- the loader's thread ----------------------------------------------------------------------
 
     def order(self, example_ids: Ids, epochs: Ids) -> None:
-        """Rank 0 says which examples come next."""
+        """Rank 0 names the examples of the next batch."""
         row = np.zeros(1 + 2 * self.batch_size, np.int64)
         row[0] = len(example_ids)
         row[1:] = np.resize(np.concatenate([example_ids, epochs]), 2 * self.batch_size)
         self._broadcast(torch.from_numpy(row), self._orders, "the other ranks to take the next batch")
 
     def order_end(self) -> None:
-        """Rank 0 says that there are no more."""
+        """Rank 0 says that there are no more batches."""
         self.order(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def next_order(self) -> tuple[Ids, Ids] | None:
-        """The other ranks hear it; None = there are no more."""
+        """The other ranks receive it; None = there are no more."""
         row = torch.empty(1 + 2 * self.batch_size, dtype=torch.int64)
         self._broadcast(row, self._orders, "rank 0 to name the next batch")
         count = int(row[0])
@@ -122,7 +124,7 @@ class Group:
     # --- the loop ---------------------------------------------------------------------------------
 
     def tell(self, word: Word) -> None:
-        """Rank 0 says what to do now; it goes on without waiting, until it has something to tell again."""
+        """Rank 0 says what to do now. It does not wait for the others until it sends the next word."""
         with self.waiting_for(f"the other ranks to hear of step {word.step}"):
             if self._told is not None:
                 self._told.wait()
@@ -137,14 +139,14 @@ class Group:
         return work
 
     def flush(self) -> None:
-        """Until all have heard the last word."""
+        """Wait until all ranks have received the last word."""
         with self.waiting_for("the other ranks to hear the last word"):
             if self._told is not None:
                 self._told.wait()
             self._told = None
 
     def hear(self) -> Word:
-        """The other ranks hear it."""
+        """The other ranks receive a word."""
         row = torch.empty(LENGTH, dtype=torch.float64)
         self._broadcast(row, self._words, "rank 0 to say what to do next")
         word, num_table = Word.of(row), int(row[-1])
@@ -155,18 +157,18 @@ class Group:
         return replace(word, table=table)
 
     def spread(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
-        """A tensor of rank 0 to all; the others give one of the same size to take it."""
+        """Broadcast a tensor of rank 0; the others pass one of the same size to receive it."""
         self.flush()
         self._broadcast(tensor, self._words, what)
         return tensor
 
     def spread_text(self, value: Any) -> Any:
-        """A plain value of rank 0 to all, as JSON."""
+        """Broadcast a plain value of rank 0, as JSON."""
         self.flush()
         return self._broadcast_text(value, self._words, "rank 0's state")
 
     def agree(self, is_fine: bool, what: str) -> bool:
-        """Whether all ranks find that something is as it should be."""
+        """Whether `is_fine` holds on all ranks."""
         self.flush()
         found = torch.tensor([int(is_fine)])
         with self.waiting_for(what):
@@ -174,11 +176,11 @@ class Group:
         return bool(found)
 
     def gather(self, losses: torch.Tensor, count: int) -> "Gathering":
-        """Bring the fresh losses of all shares of a batch of `count` to rank 0."""
+        """Gather the fresh losses of all shares of a batch of `count` on rank 0."""
         return Gathering(self, losses, count)
 
     def start_gather(self, share: torch.Tensor, into: list[torch.Tensor] | None) -> dist.Work:
-        """Begin to bring a share to rank 0."""
+        """Start to gather shares on rank 0."""
         work = dist.gather(share, into, dst=0, group=self._losses, async_op=True)
         assert work is not None, "this rank is one of the group"
         return work
@@ -186,14 +188,14 @@ class Group:
     # --- the thread of checkpoints ----------------------------------------------------------------
 
     def spread_save(self, name: str) -> str:
-        """Rank 0 says where a checkpoint is written."""
+        """Rank 0 names the folder of a checkpoint; all ranks return it."""
         said: str = self._broadcast_text(name, self._saves, "rank 0 to say where its checkpoint lies")
         return said
 
     def gather_save(self, word: Any, on_piece: Callable[[], None] = lambda: None) -> list[Any] | None:
-        """Bring to rank 0 what each rank has written, as JSON; None on the others.
+        """Gather on rank 0 what each rank has written, as JSON; None on the others.
 
-        `on_piece` is called while it waits: others may have more to write, or a slower disk.
+        `on_piece` is called during the wait: other ranks may have more to write, or a slower disk.
         """
         what = "all ranks to write their shares of a checkpoint"
         content = torch.frombuffer(bytearray(json.dumps(word).encode()), dtype=torch.uint8)
@@ -229,7 +231,7 @@ class Group:
 
 
 def _backend_of(device: torch.device) -> str:
-    """What carries gradients between devices of a kind."""
+    """The backend that carries gradients between devices of this type."""
     try:
         backend: str = dist.get_default_backend_for_device(device)
     except ValueError:
@@ -256,7 +258,7 @@ class Gathering:
         self._arrival: Arrival | None = group.downloads([losses])
         self._num_losses = len(losses)
         self._work: dist.Work | None = None
-        # From a device they come later: the copy waits for the forward pass, and the host must not.
+        # Not yet for a device: the copy waits for the forward pass, and the host must not wait for it.
         if losses.device.type == "cpu":
             self._start()
 

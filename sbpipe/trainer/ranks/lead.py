@@ -21,7 +21,7 @@ from sbpipe.weights.slots import Slots
 
 
 def prepare_rank(config: Config, place: Place, run: Path, *, is_resumed: bool) -> tuple[Setup, Group]:
-    """What a rank of a run is built from; all ranks meet here, and rehearse a step on their shares."""
+    """The setup of one rank; all ranks meet here, and rehearse a step on their shares."""
     name = devices.of_rank(config.train.device, place.local_rank)
     device = devices.resolve("train.device", name)
     devices.use(device)
@@ -55,7 +55,7 @@ def engine_of(
 
 
 def announce_publishes(group: Group, engine: Engine) -> None:
-    """Let the other ranks give their shares where weights are published outside of a step."""
+    """Have the other ranks contribute their shares where weights are published outside of a step."""
 
     def announce(part: Part) -> None:
         group.tell(Word(Do.PUBLISH, part=part))
@@ -64,9 +64,9 @@ def announce_publishes(group: Group, engine: Engine) -> None:
 
 
 def finished(summary: dict[str, Any], group: Group | None) -> dict[str, Any]:
-    """The run is over: the other ranks may go.
+    """The run is over: let the other ranks end.
 
-    Not after an error: they may be in the middle of a step, and see that we are gone.
+    Not called after an error: they may be in the middle of a step, and notice that rank 0 is gone.
     """
     if group is not None:
         group.tell(Word(Do.END))

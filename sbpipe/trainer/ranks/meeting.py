@@ -1,8 +1,8 @@
 """How ranks find each other, also after restarts: the default process group. It knows nothing of training.
 
-torchrun keeps one store over its restarts, so the addresses of ranks that are gone still stand there. Its
-count of restarts does not tell them apart: each host's agent counts its own, and none where nodes come or go.
-So the ranks agree on a name for each meeting through the store itself.
+torchrun keeps one store over its restarts, so it still holds the addresses of ranks that are gone. Its count
+of restarts does not tell them apart: each host's agent counts for itself, and does not count where nodes come
+or go. So the ranks agree on a name for each meeting through the store itself.
 """
 
 import secrets
@@ -33,11 +33,11 @@ def join_ranks(
 
 
 def meet(store: Store, rank: int, world: int, wait_s: float) -> str:
-    """A name that all ranks that are there now have in common, and none that were there before.
+    """A name that all present ranks share, and no earlier ones.
 
-    Each rank says hello with a token of its own, and rank 0 answers that token with the name of its meeting.
-    Who reads the answer is ready; when all are, rank 0 closes the meeting. What ranks wrote that are gone
-    is answered too, and never comes ready.
+    Each rank says hello with a random token, and rank 0 answers the token with the name of its meeting. A
+    rank that has read the answer says that it is ready; when all are, rank 0 closes the meeting. Tokens of
+    ranks that are gone are answered too, but never become ready.
     """
     give_up = time.monotonic() + wait_s
     if rank == 0:
@@ -56,7 +56,7 @@ def _lead(store: Store, world: int, give_up: float) -> str:
                 if tokens.get(rank) != token:
                     tokens[rank] = token
                     store.set(_welcome(token), name)
-        # All of them every time: one that was ready may have been started again since.
+        # All ranks every time: one that was ready may have been restarted since.
         missing = [
             r for r in range(1, world) if r not in tokens or not store.check([_ready(name, tokens[r])])
         ]
@@ -70,7 +70,7 @@ def _follow(store: Store, rank: int, give_up: float) -> str:
     token, name = secrets.token_hex(8), ""
     store.set(_hello(rank), token)
     while not name or not store.check([_closed(name)]):
-        # Asked again and again: a rank 0 that was about to end may have answered first.
+        # Checked again and again: the first answer may be of a rank 0 that was about to end.
         if store.check([_welcome(token)]) and (told := store.get(_welcome(token)).decode()) != name:
             name = told
             store.set(_ready(name, token), "1")

@@ -1,8 +1,8 @@
-"""A checkpoint of a model of which each rank holds a share: all write theirs, beside the loop, on threads.
+"""A checkpoint of a sharded model: all ranks write their shares beside the loop, on threads.
 
-Rank 0 names a new folder, every rank writes one file into it and tells rank 0 what is in it, and rank 0
-writes its own checkpoint last: as long as that is not there, the one before counts. It must not know what is
-in a file (`checkpoint_shares.py` does), nor which checkpoints there are.
+Rank 0 names a new folder; every rank writes one file into it and tells rank 0 what is in it; rank 0 writes
+its own checkpoint last. Until that exists, the checkpoint before counts. It must not know what is in a file
+(`checkpoint_shares.py` does), nor which checkpoints there are.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from sbpipe.runs.names.files import SHARES
 from sbpipe.trainer.ranks.group import Group
 
 if TYPE_CHECKING:
-    # For ranks that save shares alone: it loads much of torch that a lone trainer need not wait for.
+    # Only for ranks that save shares: it loads much of torch that a lone trainer need not wait for.
     from sbpipe.trainer.checkpoint_shares import Index, Share
 
 OnPiece = Callable[[], None]
@@ -31,16 +31,18 @@ class Saving:
         self._group, self._share = group, share
 
     def lead(self, folder: Path, step: int, on_piece: OnPiece) -> "Index":
-        """Rank 0: have all shares written into a new folder; its index. Raises OSError and leaves nothing."""
+        """Rank 0: have all shares written into a new folder; returns its index. On OSError
+        nothing is left.
+        """
         name = SHARES.format(step, secrets.token_hex(4))
         refused: OSError | None = None
         try:
             make_folder(folder)
-            # By rank 0 alone: a rank that does not see it writes to another disk, and must say so.
+            # Only by rank 0: a rank that does not see the folder is on another disk, and must report that.
             (folder / name).mkdir()
         except OSError as error:
             refused = error
-        # Told in any case: the others wait for it.
+        # Sent in any case: the others wait for it.
         self._group.spread_save("" if refused else name)
         if refused:
             raise refused
@@ -58,7 +60,7 @@ class Saving:
         """The others: write this share where rank 0 says."""
         name = self._group.spread_save("")
         if name:
-            # A name, not a way: whatever is said, it lies in this run's own folder.
+            # Only the last part of the name: the file must lie in this run's own folder.
             self._group.gather_save(self._written(folder / Path(name).name, lambda: None))
 
     def _written(self, folder: Path, on_piece: OnPiece) -> dict[str, Any]:
@@ -89,6 +91,6 @@ class Following:
         self._writing = self._writer.submit(saving.follow, folder)
 
     def wait(self) -> None:
-        """Until the last one is written and told; raises what kept it from that."""
+        """Wait until the last share is written and reported; raises its error."""
         if self._writing is not None:
             self._writing.result()

@@ -1,7 +1,7 @@
-"""A model of which each rank holds a share (FSDP2): cut up, gathered, restored. It must not know steps.
+"""A sharded model (FSDP2): sharding, gathering, restoring. It must not know steps.
 
-A checkpoint holds whole tensors, or shares that are put together or cut in another way when they are read: a
-run may go on with another number of ranks, or with one.
+A checkpoint holds whole tensors, or shares that are joined or cut differently when they are read: a run may
+go on with another number of ranks, or with one.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def shard(model: nn.Module, device: torch.device, world: int) -> None:
-    """Cut a model up between all ranks, in place; a block is whole only while it computes."""
-    # Loaded here and not above: the trainers that cut nothing up would wait for it at their start.
+    """Shard a model over all ranks, in place; a block is whole only while it computes."""
+    # Imported here and not above: trainers that do not shard need not wait for it at start-up.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world,))
     with torch.no_grad():
         for parameter in model.parameters():
-            # What lies channels-last cannot be cut, and lies so again in the forward pass.
+            # A channels-last tensor cannot be sharded; the forward pass restores that layout.
             parameter.data = parameter.data.contiguous()
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
@@ -33,9 +33,9 @@ def shard(model: nn.Module, device: torch.device, world: int) -> None:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The outermost elements of lists and sequences of modules: what a forward pass calls one by one.
+    """The outermost elements of module lists and sequences: what a forward pass calls one by one.
 
-    One that shares a parameter with the rest stays with the root: two blocks cannot both own it.
+    A block that shares a parameter with the rest stays with the root: two blocks cannot both own it.
     """
     found: list[nn.Module] = []
     for module in model.modules():
@@ -44,7 +44,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     uses: dict[int, int] = {}
     for _, parameter in model.named_parameters(remove_duplicate=False):
         uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    # The same block may stand in two places.
+    # The same block may occur in two places.
     different = list({id(block): block for block in found}.values())
     return [block for block in different if all(uses[id(each)] == 1 for each in block.parameters())]
 
@@ -56,9 +56,9 @@ def _is_inside(module: nn.Module, blocks: list[nn.Module]) -> bool:
 def room_for(
     index: "Index", lives: Mapping[str, Mapping[str, torch.Tensor]], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
-    """Memory for the tensors of an index, cut as those that are alive; what lives in no rank is left out.
+    """Memory for the tensors of an index, sharded as the live ones; tensors that are not live are left out.
 
-    `lives` has the state of each model by its kind, as names of tensors begin with it.
+    `lives` has the state of each model by its kind; names of tensors begin with the kind.
     """
     from sbpipe.trainer.checkpoint_shares import shape_of, type_of
 
@@ -72,7 +72,7 @@ def room_for(
             live = lives[kind].get(rest) if kind in lives else None
         if live is None:
             continue
-        # What an optimizer keeps of another shape than its parameter's stays whole.
+        # Optimizer state of another shape than its parameter stays whole.
         is_alike = live.shape == shape_of(index, name)
         room[name] = (
             torch.empty_like(live, dtype=type_of(index, name))
@@ -95,12 +95,12 @@ def gathered(value: Any, *, is_kept: bool) -> Any:
 
 
 def like(live: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """A whole tensor in the form of a live one: this rank's share of it, where that is one."""
+    """A whole tensor in the form of a live one: this rank's share of it, if the live one is sharded."""
     if not is_share(live) or is_share(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor
 
-    # Every rank has the whole: nothing is sent.
+    # Every rank has the whole tensor: nothing is sent.
     there = whole.to(live.device_mesh.device_type, live.dtype)
     return distribute_tensor(there, live.device_mesh, live.placements, src_data_rank=None)
 

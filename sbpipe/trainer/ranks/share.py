@@ -1,4 +1,4 @@
-"""A global batch cut into the ranks' shares, and put together again. Pure: knows no process and no model.
+"""A global batch cut into the ranks' shares, and joined again. Pure: knows no process and no model.
 
 Rank r of n has the examples at positions r, r + n, r + 2n, ...: shares are disjoint, complete and differ by
 one example at most.
@@ -30,9 +30,9 @@ def largest_share(count: int, world: int) -> int:
 
 
 def shown(column: Ids, rank: int, world: int) -> Ids:
-    """What a rank loads: its share, or the first example of all where it has none.
+    """What a rank loads: its share, or the first example of the batch where its share is empty.
 
-    It must go through the model all the same, with weight 0, for the others wait for it in every collective.
+    That example must go through the model, with weight 0: the others wait for the rank in every collective.
     """
     own = share_of(column, rank, world)
     return own if len(own) else column[:1]

@@ -1,4 +1,4 @@
-"""A state of rank 0 brought to all ranks: its form as JSON, its tensors as they are. Knows no checkpoint."""
+"""Broadcasts a state of rank 0: its structure as JSON, its tensors as bytes. Knows no checkpoint."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _TENSOR, _TABLE, _LIST = "tensor", "table", "list"
 
 
 def spread(group: Group, state: Any) -> Any:
-    """Rank 0 gives a state of dicts, lists, numbers and tensors, all get it; the others give None."""
+    """Rank 0 passes a state of dicts, lists, numbers and tensors, the others None; all ranks return it."""
     tensors: list[torch.Tensor] = []
     form = group.spread_text(_form_of(state, tensors) if group.rank == 0 else None)
     return _rebuilt(group, form, iter(tensors))
@@ -21,7 +21,7 @@ def _form_of(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value)
         return {_TENSOR: [str(value.dtype).removeprefix("torch."), list(value.shape)]}
     if isinstance(value, dict):
-        # As pairs: the keys of an optimizer's state are numbers, which JSON would turn into text.
+        # As pairs: an optimizer's state has integer keys, which JSON would turn into text.
         return {_TABLE: [[key, _form_of(inner, tensors)] for key, inner in value.items()]}
     if isinstance(value, (list, tuple)):
         return {_LIST: [_form_of(inner, tensors) for inner in value]}

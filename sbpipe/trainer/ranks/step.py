@@ -34,7 +34,7 @@ _STATES = ("model", "optimizer", "scaler", "ema")
 class RankedStep(TrainStep):
     """Forward and backward on this rank's share of the batch; the gradient is the mean over the whole batch.
 
-    Rank 0 calls it as any other step, and it tells the others, which `follow`.
+    Rank 0 calls it as any other step. That tells the other ranks, which call `follow`.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class RankedStep(TrainStep):
         self._gathering: Gathering | None = None
         self._whole_losses: torch.Tensor | None = None
         self.intervals: Callable[[], Mapping[Part, int]] = dict
-        """How often each part of the weights is published now; rank 0's engine knows."""
+        """How often each part of the weights is published now; set from rank 0's engine."""
         if self.is_sharded:
             for each in (model, *([] if self.ema is None else [self.ema.model])):
                 shards.shard(each, group.device, group.world)
-            # Once more: the parameters are others now.
+            # Again: sharding has replaced the parameters.
             self.optimizer = build_optimizer(config.optim, model)
 
     # --- a step -----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class RankedStep(TrainStep):
     def __call__(
         self, step: int, progress: float, inputs: Any, targets: Any, weigh: Weigh | None = None
     ) -> torch.Tensor:
-        """Rank 0: train on its share, the others on theirs; the losses of the whole batch."""
+        """Rank 0: train on its share, the others on theirs; returns the losses of the whole batch."""
         by, table = way_to_weigh(weigh, self._group.batch_size, is_clocked=self._config.is_clocked)
         word = Word(Do.STEP, step, progress, by, intervals=self.intervals(), table=table)
         self._group.tell(word)
@@ -76,7 +76,7 @@ class RankedStep(TrainStep):
         losses = self._gathered()
         assert losses is not None, "rank 0 gathers them"
         if weigh is not None and by is By.RECENT:
-            weigh(losses)  # remembered: the next step is weighed by them
+            weigh(losses)  # only to remember them: the next step is weighed by them
         return losses
 
     def follow(self, word: Word, inputs: Any, targets: Any) -> None:
@@ -86,8 +86,8 @@ class RankedStep(TrainStep):
 
     def _train(self, word: Word, inputs: Any, targets: Any) -> None:
         if not self._is_wrapped and not self.is_sharded:
-            # Not before the first step: wrapping hands rank 0's weights to all, and a resumed run has loaded
-            # them by now.
+            # Not before the first step: wrapping broadcasts rank 0's weights, and by now a resumed run has
+            # loaded them.
             self.forward = self._group.wrap(self.model)
         self._is_wrapped = True
         self._word, self._gathering, self._whole_losses = word, None, None
@@ -107,7 +107,7 @@ class RankedStep(TrainStep):
             weighed = losses if weights is None else losses * weights
             if not self._own_size:
                 weighed = 0.0 * weighed
-            # Torch averages the ranks' gradients: shares that are not alike still count by their examples.
+            # Torch averages the gradients of ranks: with this divisor unequal shares count by their examples.
             torch.autograd.backward(
                 self.scaler.scale(weighed.sum() / (self._group.batch_size / self._group.world))
             )
@@ -136,7 +136,7 @@ class RankedStep(TrainStep):
     # --- what all ranks do together where each holds a share of the model ---------------------------
 
     def before_evaluation(self) -> None:
-        """Rank 0: the test split goes through the model now."""
+        """Rank 0: called before the test split goes through the model."""
         if self.is_sharded:
             self._group.tell(Word(Do.EVALUATE))
 
@@ -148,13 +148,13 @@ class RankedStep(TrainStep):
         return self.join_state()
 
     def join_state(self) -> dict[str, Any]:
-        """Give this rank's shares of the state; rank 0 has the whole."""
+        """Contribute this rank's shares of the state; rank 0 gets the whole."""
         with self._group.waiting_for("the shares of the weights"):
             whole: dict[str, Any] = shards.gathered(self._live_state(), is_kept=self._group.rank == 0)
         return {**whole, "scaler": self.scaler.state_dict()}
 
     def checkpoint(self) -> tuple[dict[str, Any], Beside | None]:
-        """Rank 0: have every rank take its share of the state now, to be written beside the loop."""
+        """Rank 0: have every rank copy its share of the state now, to be written beside the loop."""
         if not self.is_sharded or self._config.checkpoint.whole:
             return super().checkpoint()
         self._group.tell(Word(Do.SAVE))
@@ -164,7 +164,7 @@ class RankedStep(TrainStep):
         return state, saving.lead
 
     def take_share(self) -> tuple[dict[str, Any], Saving | None]:
-        """The state with marks for what is cut up, and the way of this share to disk; None if not finite."""
+        """The state with marks for sharded tensors, and what writes this share; None if not finite."""
         from sbpipe.trainer import checkpoint_shares
 
         state, tensors = checkpoint_shares.cut(self._live_state(), self._ties())
@@ -192,7 +192,7 @@ class RankedStep(TrainStep):
         return self.join_digest()
 
     def join_digest(self) -> str:
-        """Give this rank's shares of the weights, one tensor after the other; rank 0 gets the fingerprint."""
+        """Contribute this rank's shares of the weights, tensor by tensor; rank 0 gets the fingerprint."""
         digest = Digest()
         with self._group.waiting_for("the shares of the weights"):
             for name, tensor in sorted(self.model.state_dict().items()):
@@ -207,7 +207,7 @@ class RankedStep(TrainStep):
         self.take_state({name: state[name] for name in (*_STATES, SHARES) if name in state})
 
     def take_state(self, state: dict[str, Any] | None = None) -> None:
-        """Take rank 0's state; of whole tensors this rank keeps its share, and of files it reads no more."""
+        """Take rank 0's state. Of whole tensors this rank keeps its share; of files it reads only that."""
         state = spread(self._group, state)
         if SHARES in state:
             state = self._read_shares(state, state.pop(SHARES))
@@ -229,12 +229,12 @@ class RankedStep(TrainStep):
 
 
 def way_to_weigh(weigh: Weigh | None, count: int, *, is_clocked: bool) -> tuple[By, torch.Tensor | None]:
-    """How the ranks come to the weights of their shares of `count` examples, and what they need for it."""
+    """How the ranks find the weights of their shares of `count` examples, and what they need for it."""
     if weigh is None:
         return By.NOTHING, None
     if not isinstance(weigh, FreshWeigher):
         return By.TABLE, weigh(torch.zeros(count)).double()
-    # Under a clock a run is exact, and waits; else no rank waits for another's losses.
+    # Under a clock results must be exact, so ranks wait; else no rank waits for another's losses.
     if is_clocked:
         return By.BATCH, None
     recent = weigh.recent()
@@ -242,7 +242,7 @@ def way_to_weigh(weigh: Weigh | None, count: int, *, is_clocked: bool) -> tuple[
 
 
 class SharedSplit:
-    """Rank 0's training split: tells the others what comes next, and loads its own share."""
+    """Rank 0's training split: tells the others the next batch, and loads its own share."""
 
     def __init__(self, split: Examples, group: Group) -> None:
         self._split = split

@@ -1,12 +1,12 @@
-"""Notices at once that another rank has ended, whatever this one waits for. It must not know what they do.
+"""Notices at once that another rank has ended, whatever this rank waits for. It must not know what ranks do.
 
-A collective that waits for a rank which is gone ends by itself on gloo, whose sockets close with the process.
-On devices' own backends it does not: NCCL sees no peer's death, and the host stands behind it until a
-deadline. So rank 0 and every other rank hold one more connection on gloo, to which a thread of each listens.
+A collective that waits for a rank that is gone fails by itself on gloo, whose sockets close with the process.
+On devices' own backends it does not: NCCL does not see the death of a peer, and the host blocks until a
+deadline. So rank 0 and every other rank share one more gloo connection, and a thread of each listens to it.
 
-Each end says something every third of the deadline. So a rank may be silent for as long as its work takes (a
-long evaluation, a loop that waits for selectors), and is missed where its process or its host stands. Where a
-process lives and its loop stands, `overdue` tells: then all ranks end.
+Each side sends a word every third of the deadline. So a rank may work for any time (a long evaluation, a loop
+that waits for selectors), but is missed when its process or host hangs. If a process lives but its loop
+hangs, `overdue` says so, and all ranks end.
 """
 
 import atexit
@@ -30,16 +30,16 @@ log = logging.getLogger("sbpipe")
 _BYE, _HERE, _LOST, _STANDS = range(4)
 _REASONS = {_LOST: "it has lost another rank", _STANDS: "it stands still"}
 _GRACE_S = 5.0
-"""For a loop that noticed it too, to close what it has open."""
+"""Time for a loop that noticed it too, to close its files."""
 
 
 def _leave_now() -> None:
-    # Not by an exception: the loop's thread may stand in a call that nothing ends.
+    # Not by an exception: the loop's thread may be in a call that never returns.
     os._exit(RankLost.exit_code)
 
 
 class Watch:
-    """One rank's eye on the others: rank 0's on all, theirs on rank 0."""
+    """One rank's watch: rank 0 watches all others, the others watch rank 0."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Watch:
         *,
         overdue: Callable[[], str] = lambda: "",
     ) -> None:
-        """All ranks make theirs together. `on_loss` is called a moment after a rank was lost.
+        """All ranks create theirs together. `on_loss` is called a moment after a rank was lost.
 
-        `overdue` is what this process does for longer than the others can wait; "" = nothing.
+        `overdue` returns what this process has been doing for longer than the others can wait; "" = nothing.
         """
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=wait_s))
         assert isinstance(group, dist.ProcessGroup)
-        # Held here: it serves until the process ends, also after `destroy_process_group`.
+        # A reference is kept: it is used until the process ends, also after `destroy_process_group`.
         self._group = group
         self._rank, self._wait_s, self._on_loss = dist.get_rank(), wait_s, on_loss
         self._overdue = overdue
@@ -74,7 +74,7 @@ class Watch:
         atexit.register(self._part)
 
     def leave(self, *, is_fine: bool = True) -> None:
-        """Watch no more. Where all is fine the others are told, and miss this rank no more either."""
+        """Stop watching. `is_fine`: the others are told, and stop watching this rank too."""
         if self._is_over.is_set():
             return
         self._is_over.set()
@@ -83,7 +83,7 @@ class Watch:
             self._is_leave_said = True
 
     def _part(self) -> None:
-        """The program ends: wait until the others are about to, or have.
+        """At the end of the program: wait until the other ranks end too.
 
         A thread that comes back from gloo while the interpreter shuts down aborts the process ("terminate
         called without an active exception"), and torchrun would start a run again that is done.
@@ -103,7 +103,7 @@ class Watch:
     def _say(self, word: int) -> None:
         with self._turn:
             for other in sorted(self._others):
-                # One that is gone is noticed by who listens to it.
+                # A rank that is gone is noticed by its listening thread.
                 with contextlib.suppress(RuntimeError):
                     self._group.send([torch.tensor([word])], other, 0).wait()
 
@@ -135,7 +135,7 @@ class Watch:
         self._end()
 
     def _stand(self, what: str) -> None:
-        """This process lives, and does not get on with what the others wait for."""
+        """End all ranks: this process lives, but hangs in what the others wait for."""
         self._is_standing = True
         log.error(
             "rank %d has been %s (train.ranks_wait_s = %g), so all ranks end. Where it stands is told below; "

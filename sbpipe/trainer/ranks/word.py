@@ -1,6 +1,6 @@
-"""What rank 0 tells the others, as numbers: what to do next, and how to weigh it. Knows no process group.
+"""What rank 0 tells the others, as numbers: what to do next, and how to weigh a step. Knows no process group.
 
-Never pickled: a word is one row of float64, and a table behind it where the weights of a step need one.
+Never pickled: a word is one row of float64, followed by a table where the weights of a step need one.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Do(IntEnum):
     END = 0
     STEP = 1
     EVALUATE = 2
-    """Run the test split through a sharded model: no rank can alone."""
+    """Run the test split through a sharded model: no rank can do it alone."""
     GATHER = 3
     """Gather weights and optimizer state of a sharded model: for a checkpoint of whole tensors."""
     RESTORE = 4
@@ -38,16 +38,16 @@ class Do(IntEnum):
 
 
 class By(IntEnum):
-    """Where the weights of a step's examples come from."""
+    """How the weights of a step's examples are found."""
 
     NOTHING = 0
     """All count alike."""
     TABLE = 1
     """Known before the losses are."""
     BATCH = 2
-    """From the losses of the whole batch: rank 0 sends them when it has gathered these."""
+    """From the losses of the whole batch: rank 0 gathers these, then sends the weights."""
     RECENT = 3
-    """Each rank by itself, from its fresh losses and those of all ranks up to the step before."""
+    """Each rank alone, from its fresh losses and those of all ranks up to the step before."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Word:
     position: int = 0
     """Where in its pass a user's own loop begins."""
     table: torch.Tensor | None = None
-    """What the weights are made from, in float64."""
+    """What the weights are computed from, in float64."""
 
     @property
     def row(self) -> torch.Tensor:
-        """The form in which it is sent; the table goes behind it."""
+        """The row that is sent; the table follows it."""
         every = [self.intervals.get(part, 0) for part in Part]
         num_table = 0 if self.table is None else len(self.table)
         part = list(Part).index(self.part)
@@ -80,7 +80,7 @@ class Word:
 
     @classmethod
     def of(cls, row: torch.Tensor) -> "Word":
-        """The inverse, without the table."""
+        """The inverse of `row`, without the table."""
         do, step, progress, by, part, *every, position, _ = row.tolist()
         intervals = {known: int(given) for known, given in zip(Part, every, strict=True) if given}
         return cls(
@@ -88,7 +88,7 @@ class Word:
         )
 
     def due(self, step: int) -> list[Part]:
-        """The parts that are published after so many steps: by the number alone, whoever is there to read."""
+        """The parts that are published after `step` steps: a function of the number alone."""
         return [part for part in self.intervals if step % self.intervals[part] == 0]
 
 
@@ -97,7 +97,7 @@ LENGTH = len(Word(Do.END).row)
 
 
 def weights_of_share(word: Word, losses: torch.Tensor, rank: int, world: int) -> torch.Tensor | None:
-    """What each example of a rank's share weighs, where no other rank's losses are needed; None = 1."""
+    """The weight of each example of a rank's share, where no other rank's losses are needed; None = 1."""
     if word.table is None or not len(losses):
         return None
     if word.by is By.TABLE:

@@ -37,12 +37,12 @@ class Trained:
     manifest: Manifest
     device: torch.device
     digest: Callable[[], str | None]
-    """A fingerprint of the weights as they are now; None where no rank has them all."""
+    """A fingerprint of the present weights; None where no rank has all of them."""
 
 
 @dataclass
 class Accounts:
-    """Asks every part what it counted, and adds what earlier processes of the run had counted."""
+    """Collects the counts of every part, and adds those of earlier processes of the run."""
 
     config: Config
     trained: Trained
@@ -74,7 +74,7 @@ class Accounts:
         return {name: value + self._before.get(name, 0) for name, value in now.items()}
 
     def summary(self, ending: RunEnd, numbers: dict[str, Any]) -> dict[str, Any]:
-        """Everything, with the loop's own numbers, which were taken when it ended."""
+        """All numbers; `numbers` are the loop's own, taken when it ended."""
         config, totals, publisher = self.config, self.totals(), self.engine.publisher
         manifest, device = self.trained.manifest, self.trained.device
         fast_bytes = publisher[Part.FAST].num_bytes if Part.FAST in publisher else 0
@@ -111,7 +111,7 @@ def _of_ranks(count: int, device: str) -> str:
 
 
 def _without_selector() -> dict[str, Any]:
-    """What a run without a selector says of selecting: nothing."""
+    """The numbers on selection of a run without a selector: all unknown."""
     nothing = dict.fromkeys(
         ("selector.busy_ratio", "selector.idle_ratio", "staleness.mean", "staleness.p95", "staleness.max")
     )

@@ -33,9 +33,9 @@ class Census:
         self.count_from_here()
 
     def count_from_here(self) -> None:
-        """What the table holds now was told before."""
+        """Start counting: what the table holds now is already reported."""
         if self._table.owner is not None:
-            return  # a row's counts begin anew with its next example: they say nothing of classes over time
+            return  # a row's counts restart with its next example: no counts over time
         self._considered_before, self._kept_before = (
             self._table.times_considered.copy(),
             self._table.times_kept.copy(),
@@ -47,11 +47,13 @@ class Census:
         return self._classes is not None
 
     def counts_by(self, targets: Any) -> bool:
-        """Whether classes are counted by these targets: they may be, and nothing else tells."""
+        """Whether classes are counted by these targets: only where no classes are known and targets may be
+        some.
+        """
         return self._classes is None and isinstance(targets, torch.Tensor) and targets.ndim == 1
 
     def class_counts(self, example_ids: Ids, targets: torch.Tensor) -> list[int]:
-        """How many of these examples are of each class; by their targets where no classes are known."""
+        """The number of these examples in each class; by their targets where no classes are known."""
         if self._classes is not None:
             classes = self._classes[example_ids]
         elif targets.ndim == 1 and not targets.is_floating_point() and len(targets) == len(example_ids):
@@ -62,10 +64,10 @@ class Census:
         return counts
 
     def take(self) -> dict[str, Any]:
-        """The fields of a `scores` event; classes are counted since the last one."""
+        """The fields of a `scores` event; counts by class are since the last one."""
         table = self._table
         kept, recent = table.times_kept.copy(), table.recent
-        # After `kept`: selections arrive meanwhile, and nothing may be kept that was not considered.
+        # Read after `kept`: selections arrive meanwhile, and kept must never exceed considered.
         considered = table.times_considered.copy()
         fields: dict[str, Any] = {
             "quantiles": np.percentile(recent, np.arange(101)).round(6).tolist() if len(recent) else [],
@@ -87,9 +89,9 @@ class Census:
         ]
 
     def write(self, folder: Path, show: Show) -> None:
-        """Leave what is known of every example, with thumbnails of the extreme ones, whole or not at all.
+        """Write what is known of every example, with thumbnails of the extreme ones, whole or not at all.
 
-        Of a data set larger than the table, of those that it still holds, with their ids.
+        Of a data set larger than the table, only the examples that it still holds, with their ids.
         """
         table = self._table
         used = slice(None) if table.owner is None else table.owner >= 0
@@ -113,7 +115,7 @@ class Census:
 
 
 def extremes(scores: Floats, considered: NDArray[np.int32], kept: NDArray[np.int32]) -> dict[str, Ids]:
-    """The places of the examples with the lowest and highest scores, and those never kept."""
+    """The places of the examples with the lowest and highest scores, and of those never kept."""
     scored = np.flatnonzero(np.isfinite(scores))
     by_score = scored[np.argsort(scores[scored], kind="stable")]
     seen = np.flatnonzero(considered > 0)

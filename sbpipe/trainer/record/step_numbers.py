@@ -1,4 +1,4 @@
-"""What one step tells in numbers, from its batch and its fresh losses. Pure and cheap: runs in the loop."""
+"""The numbers of one step, from its batch and its fresh losses. Pure and cheap: it may run in the loop."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from sbpipe.trainer.step_outcome import StepOutcome
 
 
 class StepNumbers(NamedTuple):
-    """Sums over a batch. Nobody scored what was filled in: it has neither age nor fidelity."""
+    """Sums over a batch. Fills were not scored: they have neither age nor fidelity."""
 
     step: int
     candidates: int
@@ -20,7 +20,7 @@ class StepNumbers(NamedTuple):
     trained: int
     filled: int
     staleness: Ids
-    """At each index how many of the selected examples are so many steps stale."""
+    """At index k, the number of selected examples that are k steps stale."""
     staleness_sum: int
     fast_sum: int
     age_sum: int
@@ -71,5 +71,5 @@ def numbers_of(outcome: StepOutcome, rate: float) -> StepNumbers:
 
 
 def _sum(numbers: Ids) -> int:
-    # `sum` and `mean` of small arrays spend most of their time on the way to this.
+    # For small arrays `sum` and `mean` spend most of their time on the way to this call.
     return int(np.add.reduce(numbers))

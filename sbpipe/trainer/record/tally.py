@@ -1,4 +1,4 @@
-"""Running totals of what steps told: of the whole run, and of a window of steps. Both survive a resume."""
+"""Running totals of the numbers of steps: over the run, and over a window of steps. Both survive a resume."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ class Tally:
     share: float = 0.0
     evaluations: int = 0
     window: dict[str, Any] = field(default_factory=dict)
-    """The window that was open at a checkpoint."""
+    """The window that was open at the checkpoint."""
 
     def add(self, step: StepNumbers) -> None:
         """Count a step."""
@@ -48,11 +48,11 @@ class Tally:
 
     @property
     def fill_share(self) -> float:
-        """Of the examples trained, those that nobody selected."""
+        """The share of the trained examples that were filled in."""
         return self.filled / max(1, self.trained)
 
     def staleness_mean(self) -> float | None:
-        """Of the selected examples; None if there are none."""
+        """The mean over the selected examples; None if there are none."""
         total = int(self.staleness.sum())
         return float((self.staleness * np.arange(len(self.staleness))).sum() / total) if total else None
 
@@ -102,7 +102,7 @@ class Window:
     health_sums: list[float] = field(default_factory=lambda: [0.0] * len(Health._fields))
     health_counts: list[int] = field(default_factory=lambda: [0] * len(Health._fields))
     stages: Stages = field(default_factory=dict)
-    """What earlier processes of the run had timed of it."""
+    """Stage times of this window from earlier processes of the run."""
 
     def add(self, step: StepNumbers, health: Health) -> None:
         """Gather a step."""
@@ -130,7 +130,7 @@ class Window:
                 self.health_counts[k] += 1
 
     def fields(self, stages: Stages, *, is_two_rate: bool) -> dict[str, Any]:
-        """Those of the `steps` event; `stages` is what this process has timed since the window began."""
+        """The fields of a `steps` event; `stages` is what this process has timed since the window began."""
         selected, fidelities = self.trained - self.filled, self.fidelity_count
         means = {
             name: _mean(total, count)

@@ -1,6 +1,7 @@
-"""What a run tells of itself: its steps, progress now and then, the summary. Reads; never steers.
+"""The events of a run: its steps, its progress twice a second, and the summary. Reads; never steers.
 
-It runs in the loop: what it does for a step costs training time. A long run's steps are written in windows.
+Without a thread for it, it runs in the loop, and its work for a step costs training time. A long run's steps
+are written in windows.
 """
 
 from typing import Any, NamedTuple
@@ -36,9 +37,10 @@ _EVALUATED = {"error": "error", "test_loss": "loss", "metric": "metric", "metric
 
 
 class Telemetry:
-    """Measures the loop from outside: losses are read one step late, so that logging waits for no device.
+    """Observes the loop. Losses are read one step late, so that logging never waits for a device.
 
-    What it writes of a step is written after it, beside the next one where there is a thread for that.
+    Events are written after their step, beside the next one where there is a thread for that
+    (`after_step.py`).
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Telemetry:
         self._health = Health()
 
     def say_start(self, *, is_endless: bool = False) -> None:
-        """The event that every run begins with; one that is endless ends when its user's loop does."""
+        """Write the first event of a run; an endless run ends when its user's loop does."""
         config, stream = self._config, self._stream
         self._events.write(
             "start",
@@ -91,7 +93,7 @@ class Telemetry:
         )
 
     def begin(self) -> None:
-        """The first step is about to be taken: ratios count from here."""
+        """The first step is about to begin: ratios count from here."""
         self.began = self._clock()
         self._spans.clear()
 
@@ -103,7 +105,7 @@ class Telemetry:
     # --- per step ---------------------------------------------------------------------------------
 
     def step(self, outcome: StepOutcome, rate: float) -> None:
-        """Note a step; what is written now is the step before, whose losses have arrived by now."""
+        """Note a step, and write the step before, whose losses have arrived by now."""
         before = self._last
         if before is not None:
             self._after.do(lambda: self._tell(before))
@@ -112,7 +114,7 @@ class Telemetry:
         self._last = _Noted(outcome, rate, turn, spans)
 
     def flush(self, *, waits: bool = True) -> None:
-        """Write the last step, or add it to its window; unless it `waits`, only if its losses have come."""
+        """Write the last step, or add it to its window; without `waits`, only if its losses have arrived."""
         self._after.settle()
         if self._last is None or not (waits or self._last.outcome.has_come):
             return
@@ -122,7 +124,7 @@ class Telemetry:
     def _tell(self, noted: _Noted) -> None:
         numbers = numbers_of(noted.outcome, noted.rate)
         self._tally.add(numbers)
-        # None where steering is still to look at it: then it is as healthy as before.
+        # None if steering has not read this step yet: then the last known health stands.
         self._last_loss, self._health = numbers.loss, noted.outcome.health or self._health
         if noted.turn.is_single:
             self._write_single(numbers, noted)
@@ -194,7 +196,7 @@ class Telemetry:
             loss=evaluation.loss,
             metric=evaluation.metric,
             metric_name=evaluation.metric_name,
-            # After hundreds of evaluations, each class of each one is more than anybody looks at.
+            # After hundreds of evaluations the error of each class in each is too much to show.
             class_errors=evaluation.class_errors if is_full else [],
         )
         self._untold_scores = (step, candidates)
@@ -207,9 +209,9 @@ class Telemetry:
             self._events.write("scores", step=step, candidates=candidates, **self._census.take())
 
     def progress(self, share: float | None, *, now: bool = False) -> None:
-        """Twice a second, an event that a terminal can show; the share stays as it was if none is given.
+        """Twice a second, write an event for terminals; without a share the last one stands.
 
-        In a long run only some of them stay. `now`: the run ends, and this one and what is untold do.
+        In a long run only some of these events are kept. `now`: the run ends; write all that is pending.
         """
         share = self._tally.share = self._tally.share if share is None else share
         clock = self._clock()
@@ -257,7 +259,7 @@ class Telemetry:
         )
 
     def _worth(self, name: str) -> dict[str, float | None]:
-        """How unlike the last candidates are, and the standard error of that."""
+        """The effective share of the last candidates, and its standard error."""
         found = self._stream.kind.effective(self._stream.table.recent)
         return {name: found.share if found else None, f"{name}_error": found.error if found else None}
 
@@ -290,11 +292,11 @@ class Telemetry:
 
     @property
     def doubt(self) -> str:
-        """What is to be said beside the summary of how busy the device was; "" = nothing."""
+        """A caveat on how busy the device was, to go with the summary; "" = none."""
         return self._usage.doubt
 
     def evaluation_numbers(self) -> dict[str, float | str | None]:
-        """What the last evaluation found."""
+        """The results of the last evaluation."""
         names = ("error", "loss", "metric", "metric_name")
         return {f"eval.{name}": getattr(self._evaluation, name, None) for name in names}
 
@@ -311,7 +313,7 @@ class Telemetry:
         }
 
     def restore(self, state: dict[str, Any], *, startup_s: float) -> None:
-        """Go on from a checkpoint; `startup_s` were spent before training by earlier processes of the run."""
+        """Go on from a checkpoint; `startup_s` is what earlier processes of the run spent before training."""
         self._tally = Tally(**state)
         self._window = Window(**self._tally.window) if self._tally.window else None
         self._startup_before_s = startup_s

@@ -1,4 +1,4 @@
-"""Examples as a person sees them, for the report. The run is done by then, whatever goes wrong here."""
+"""Thumbnails of examples for the report. The run is done by then, so an error here is only logged."""
 
 import logging
 from pathlib import Path
@@ -35,7 +35,9 @@ def leave_examples(census: Census, folder: Path, setup: Setup) -> None:
 
 
 def thumbnails(inputs: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Images (n, channels, height, width) as bytes, each over the whole range; None if they are no images."""
+    """Images (n, channels, height, width) as bytes, each stretched to 0 to 255; None if they
+    are no images.
+    """
     if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
         return None
     low, high = inputs.min(axis=(1, 2, 3), keepdims=True), inputs.max(axis=(1, 2, 3), keepdims=True)

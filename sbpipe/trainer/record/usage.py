@@ -1,5 +1,5 @@
-"""What the two sides did with their time, and what selectors tell of their scoring: shares and means, out of
-spans and rosters. Reads; never steers.
+"""How the loop and the selectors spent their time, and what selectors report: shares and means, from spans
+and rosters. Reads; never steers.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from sbpipe.trainer.serving.peers import Roster
 
 BUSY = stages_of("trainer", "work")
 OWN = tuple(name for name in stages_of("trainer", "overhead") if name != "between")
-"""Stages of the loop that plain training has not. What a user's own loop does between steps is its own."""
+"""Stages of the loop that plain training lacks. What a user's own loop does between steps is not ours."""
 APART = stages_of("trainer", "apart")
-"""Stages the loop steps out of training for; ratios are of the rest of its time."""
+"""Stages that are not training, such as evaluation; ratios are of the rest of the loop's time."""
 
 
 _LARGE = 0.1
-"""Of the time that a device is said to have computed: an error that a user shall know of."""
+"""An error of the busy time, relative to it, that the user is told."""
 
 
 class Usage:
@@ -37,7 +37,7 @@ class Usage:
 
     @property
     def loop_s(self) -> float:
-        """Seconds of the loop, without what it stepped out for."""
+        """Seconds of the loop, without the stages apart from training."""
         return max(1e-9, self._since_began_s() - sum(self._spans.total_s[name] for name in APART))
 
     def ratio(self, *names: str) -> float:
@@ -45,7 +45,7 @@ class Usage:
         return min(1.0, sum(self._spans.total_s[name] for name in names) / self.loop_s)
 
     def selector_busy(self) -> float:
-        """The share of that time in which a selector worked, on average."""
+        """The share of that time in which a selector worked, averaged over selectors."""
         devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
         return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (self.loop_s * devices))
 
@@ -69,7 +69,7 @@ class Usage:
 
     @property
     def doubt(self) -> str:
-        """What is to be said where nobody knows how busy an accelerator was; "" = nothing."""
+        """A caveat where it is uncertain how busy an accelerator was; "" = none."""
         worked_s, error_s = self._spans.worked_s(BUSY), self._spans.worked_error_s()
         if error_s <= _LARGE * worked_s:
             return ""
@@ -80,7 +80,7 @@ class Usage:
         )
 
     def of_selectors(self) -> dict[str, float | str | None]:
-        """For the summary: how busy selectors were, how they scored and how weights came to them."""
+        """For the summary: how busy selectors were, how they scored and how weights reached them."""
         roster, busy = self._roster, self.selector_busy()
         return {
             "selector.busy_ratio": busy,

@@ -1,1 +1,1 @@
-"""The trainer's side of the wire: who is there, what they are granted, what is prepared. Knows no model."""
+"""The trainer's side of the wire: the roster, leases, and prepared batches. Knows no model."""

@@ -1,5 +1,5 @@
-"""What becomes of what selectors say. A selection goes to the stream, once it is clear that it is its
-sender's to give and what in it can be true; anything else goes to the reception. No thread, no model.
+"""Handles messages of selectors. A selection is checked (is it the sender's own lease, are its numbers
+possible) and goes to the stream; any other message goes to the reception. No thread, no model.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from sbpipe.trainer.stream.stream import Stream
 
 
 class Answers:
-    """Takes in message after message; counts the answers that came too late or twice."""
+    """Handles each message; counts answers that came too late or twice."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Answers:
         self._stream, self._reception, self._late, self._expire = stream, reception, late, expire
         self._events = events
         self._finite = FiniteScores() if config.selection.traits.needs_scores else None
-        # A loop that goes on without this selector sees by its own losses whether training has diverged.
+        # A loop that can go on without this selector detects divergence by its own losses.
         self._goes_on_alone = not config.needs_a_selector
         self.num_fenced = 0
 
@@ -48,7 +48,7 @@ class Answers:
 
     def _check(self, peer: Peer, selection: Selection, now: float) -> None:
         if not peer.is_ready:
-            return  # it was granted nothing since it said hello
+            return  # it was granted no lease since it said hello
         if not peer.answers_its_own(selection.lease_id):
             self._expire(self._reception.accuse(peer, "answered a lease that it was never granted"))
         elif peer.answers_again(selection.lease_id):

@@ -1,7 +1,7 @@
-"""What a selector says, cut to what can be true: its times by the clock, its scores by float32. Pure.
+"""The claims of a selector, limited to what is possible: times by the clock, scores by float32. Pure.
 
-A selector that holds a key may still lie. What it says then must not end the run, nor reach further than its
-own choice of examples.
+A selector that holds a key may still lie. A lie must not end the run, nor affect more than the selector's own
+choice of examples.
 """
 
 from dataclasses import fields, replace
@@ -23,9 +23,9 @@ _all_times = attrgetter(*_SECONDS, *_MILLISECONDS)
 
 
 def possible_stats(stats: SelectorStats, known_s: float) -> SelectorStats:
-    """The statistics of a selector that has been known for so long: it cannot have worked for longer."""
+    """The statistics of a selector that has been known for `known_s`: it cannot have worked for longer."""
     most_s = known_s + _CLOCK_SLACK_S
-    # What every honest selector passes at once: all of its numbers below the least of their limits.
+    # Every honest selector passes here: all its numbers are below the smallest limit.
     if max(time or 0.0 for time in _all_times(stats)) <= most_s:
         return stats
     limits = dict.fromkeys(_SECONDS, most_s) | {"score_cpu_s": _MOST_CORES * most_s}
@@ -39,7 +39,7 @@ def possible_stats(stats: SelectorStats, known_s: float) -> SelectorStats:
 
 
 def possible_selection(selection: Selection, known_s: float) -> Selection:
-    """A selection whose finite scores are of a size that can be reckoned with."""
+    """A selection whose finite scores are small enough to compute with."""
     stats = possible_stats(selection.stats, known_s)
     scores = _bounded(selection.scores)
     if stats is selection.stats and scores is selection.scores:
@@ -53,7 +53,7 @@ def _bounded(scores: Floats) -> Floats:
         np.minimum.reduce(scores) >= -MAX_SCORE and np.maximum.reduce(scores) <= MAX_SCORE
     ):
         return scores
-    # Infinite and NaN stay: they say that there is no score, and are counted where that matters.
+    # Infinity and NaN stay: they mean that there is no score, and are counted where that matters.
     is_huge = np.isfinite(scores) & (np.abs(scores) > MAX_SCORE)
     if not is_huge.any():
         return scores

@@ -2,8 +2,8 @@
 
 It sees selectors only as peers of a port, so the same code runs over ZeroMQ, in one process, or under a port
 that loses messages. It never touches the model: the loop tells it which step is done and which version is
-out, and takes train batches when it wants them. What is done with a message is in `answers.py`, what is sent
-in `leasing.py`, what happens to a late batch in `late.py`; here are the thread, and the lock that they share.
+published, and takes train batches when it wants them. `answers.py` handles messages, `leasing.py` sends
+leases, `late.py` completes late batches; this file has the thread, and the lock that all of them share.
 """
 
 import threading
@@ -29,7 +29,7 @@ from sbpipe.trainer.stream.stream import Stream
 
 
 class Dispatcher:
-    """Runs the stream against the port; the loop and the loader call it from their threads."""
+    """Runs the stream against the port; the loop and the feed call it from their threads."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Dispatcher:
         self._num_ready = 0
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
-    # --- called by the loop and the loader --------------------------------------------------------
+    # --- called by the loop and the feed ----------------------------------------------------------
 
     def start(self) -> None:
         """Begin to listen."""
@@ -81,7 +81,8 @@ class Dispatcher:
             while not (self._failure or self._is_stopping or stream.has_next or stream.is_finished):
                 left_s = self._late.time_left(time.perf_counter(), is_paused=self._is_paused)
                 if left_s is None or left_s > 0.0 or not self._late.fill():
-                    # What changes that is told: an answer, a step that begins, a loop that waits, an end.
+                    # Every change of the condition notifies: an answer, a step that begins, a loop that
+                    # waits, an end.
                     self._changed.wait(left_s if left_s is None or left_s > 0.0 else None)
             if self._failure is not None:
                 raise self._failure
@@ -92,7 +93,7 @@ class Dispatcher:
             return batch
 
     def loop_waits(self) -> None:
-        """The loop has nothing to train on: whoever idles is given a lease now, or the batch is filled."""
+        """The loop has nothing to train on: idle selectors get leases now, or the batch is filled."""
         with self._changed:
             self._stream.wait()
             self._changed.notify_all()
@@ -101,7 +102,7 @@ class Dispatcher:
     def batch_started(self, asked_at: float, view_s: float) -> None:
         """The loop, which asked at `asked_at`, begins to train a batch that took `view_s` to load.
 
-        It is time to lease the next.
+        Wakes the thread to lease the next one.
         """
         with self._changed:
             self._pace.viewed(view_s)
@@ -112,19 +113,19 @@ class Dispatcher:
         self._port.wake()
 
     def step_done(self, terms: Terms) -> None:
-        """The loop has finished a step; leases are granted on these terms from now on."""
+        """The loop has finished a step; later leases are granted on these terms."""
         with self._changed:
             self._stream.finish_step(terms.strength, terms.doubt)
             self._follower.step_done(labels_look_wrong=terms.labels_look_wrong)
-            # Without a clock nothing is granted for a step that has ended, and the next one, which calls the
-            # thread, begins at once: a turn of it less on the loop's core.
+            # Without a clock the end of a step allows no new lease, and the next step, which wakes the
+            # thread, begins at once: this saves a turn of the thread on the loop's core.
             if self._config.is_clocked:
                 self._port.wake()
 
     def pause(self, deadline_s: float) -> None:
-        """Grant nothing more and wait for what is out: time that does not count must gain nothing.
+        """Grant no more leases and wait for those that are out: no selection in time that does not count.
 
-        A loop that never waits for selection waits for no more than a step here.
+        A loop that never waits for selection waits here for a step at the most.
         """
         if self._config.fills:
             deadline_s = min(deadline_s, self._pace.period_s or deadline_s)
@@ -135,7 +136,7 @@ class Dispatcher:
             )
 
     def _wait_for(self, is_quiet: Callable[[], Any], deadline_s: float) -> bool:
-        """Wait until what is out has come; whether it has."""
+        """Wait until `is_quiet`; returns whether it is."""
         self._num_waiting_for_quiet += 1
         self._port.wake()
         try:
@@ -152,13 +153,13 @@ class Dispatcher:
         self._port.wake()
 
     def leave_out(self, seconds: float) -> None:
-        """So much of the time since the last batch was no training."""
+        """Leave out this much of the time since the last batch: it was not training."""
         with self._changed:
             self._pace.skip(seconds)
 
     @property
     def period_s(self) -> float | None:
-        """What a step takes the loop if it never waits; None while it is not known."""
+        """The time of a step for a loop that never waits; None while it is not known."""
         return self._pace.period_s
 
     @property
@@ -175,15 +176,15 @@ class Dispatcher:
         }
 
     def restored(self) -> None:
-        """The stream goes on from a checkpoint: so does the keep rate."""
+        """The stream goes on from a checkpoint; so does the keep rate."""
         self._follower.restored()
 
     def state(self, deadline_s: float, *, is_last: bool) -> dict[str, Any]:
-        """The stream's state at a step boundary; with a fixed lag, once nothing is on its way any more.
+        """The stream's state at a step boundary; with a fixed lag, once no lease is out any more.
 
         A lease that is out was granted for weights of `lag` steps ago, which a resumed run no longer has.
-        Without a lag it is simply granted again, and after the last step not at all. Raises TimeoutError if
-        no selector answers in time.
+        Without a lag it is granted again after a resume, and after the last step never. Raises TimeoutError
+        if no selector answers in time.
         """
         must_wait = self._config.lag and not is_last
         with self._changed:
@@ -211,14 +212,14 @@ class Dispatcher:
             while not self._is_stopping:
                 messages = self._port.receive(self._config.link.heartbeat_s / 2)
                 now = time.monotonic()
-                # Processor time: what this thread costs the loop on a shared core, not how long it waited.
+                # Processor time: the cost of this thread to the loop on a shared core, without its waits.
                 with self._changed, self._spans.cpu_span("dispatch"):
                     self._take(messages, now)
                     self._leasing.watch(now)
                     self._leasing.grant(now, is_paused=self._is_paused)
                     self._announce()
                     self._tell()
-                    # Once a turn: what many have said is written together.
+                    # Once a turn: the answers of many selectors are written together.
                     self._stream.table.settle()
                 # Outside the lock: a full socket must not hold up the loop.
                 self._heartbeat(now)
@@ -229,13 +230,15 @@ class Dispatcher:
 
     def _take(self, messages: list[tuple[str, Message]], now: float) -> None:
         if messages:
-            # One span of a turn: many selectors' answers come by the thousand a second.
+            # One span for a turn, not for each message: many selectors send thousands of answers a second.
             with self._spans.span("receive"):
                 for name, message in messages:
                     self._answers.handle(name, message, now)
 
     def _tell(self) -> None:
-        """Wake who waits, but only for what it waits for: a batch, an end, nothing out, another roster."""
+        """Wake waiting threads, but only for what they wait for: a batch, an end, no lease out, a changed
+        roster.
+        """
         stream, num_ready = self._stream, len(self._roster.ready())
         if (
             stream.has_next
@@ -247,7 +250,9 @@ class Dispatcher:
             self._changed.notify_all()
 
     def _announce(self) -> None:
-        """Tell who pulls weights what there is; under a clock an exact lease tells."""
+        """Announce new versions to selectors that pull weights; under a clock an exact lease names its
+        version.
+        """
         if self._config.is_clocked:
             return
         for part, version in self._stream.versions.offered.items():

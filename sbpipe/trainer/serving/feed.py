@@ -15,11 +15,11 @@ from sbpipe.trainer.serving.dispatch import Dispatcher
 
 _POLL_S = 0.2
 _LOOK_S = 0.05
-"""How often a loop that waits for a batch looks at what else it can do."""
+"""How often a loop that waits for a batch does other work that is due."""
 
 
 class Prepared(NamedTuple):
-    """A train batch and its examples on the trainer's device: pixels, or what a user's own data set gives."""
+    """A train batch and its examples on the trainer's device: pixels, or a batch of a user's own data set."""
 
     batch: TrainBatch
     inputs: Any
@@ -27,11 +27,11 @@ class Prepared(NamedTuple):
     whole_at: float = 0.0
     """When the batch was whole and its loading began, on the performance counter."""
     view_s: float = 0.0
-    """What its loading took."""
+    """How long its loading took."""
 
 
 class Examples(Protocol):
-    """Where examples come from."""
+    """A source of examples."""
 
     def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Any, torch.Tensor]:
         """The examples of these ids, in that order, as they look in their epochs."""
@@ -48,7 +48,7 @@ class Feed:
         self._dispatcher, self._device = dispatcher, device
         self._examples = examples
         self._spans = spans
-        # One ahead of the loop: a second would be one step staler when it is trained.
+        # One batch ahead of the loop: a second one would be a step staler when it is trained.
         self._queue: queue.Queue[Prepared | BaseException | None] = queue.Queue(maxsize=1)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -67,7 +67,7 @@ class Feed:
     ) -> Prepared | None:
         """The next prepared batch; None when there are no more or the run was stopped.
 
-        `meanwhile` is called now and then while it is missing.
+        `meanwhile` is called from time to time while it is missing.
         """
         asked_at, is_waiting = time.perf_counter(), self.is_empty
         if is_waiting:
@@ -82,7 +82,8 @@ class Feed:
                 raise item
             if item is not None:
                 if is_waiting:
-                    # The rest of the wait was for the batch to be whole: for selection.
+                    # Only this part of the wait was for loading; the time before `whole_at` was for
+                    # selection.
                     begin, now = max(asked_at, item.whole_at), time.perf_counter()
                     self._spans.add("wait_view", begin, now - begin)
                 self._dispatcher.batch_started(asked_at, item.view_s)
@@ -90,7 +91,7 @@ class Feed:
         return None
 
     def stop(self) -> None:
-        """End the thread; a batch it holds is left untrained and stays in the stream."""
+        """End the thread; a batch that it holds is not trained and stays in the stream."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join(5.0)

@@ -1,4 +1,4 @@
-"""When train batches begin and cease to be filled: told in the log and as events. Decides nothing."""
+"""When filling of train batches begins and ends, reported in the log and as events. Decides nothing."""
 
 import logging
 from collections import Counter
@@ -8,18 +8,18 @@ from sbpipe.runs.events import EventLog
 log = logging.getLogger("sbpipe.trainer")
 
 STARTING, ALONE, LATE = "starting", "no selector", "selector late"
-"""Why a batch was not whole in time: no selector has come yet, none is left, or none was fast enough."""
+"""Why a batch was not whole in time: no selector was ready yet, none is left, or none was fast enough."""
 _WORDS = {
     STARTING: "no selector is ready yet: training begins on examples that nobody selected",
     ALONE: "no selector is left: training goes on without selection",
     LATE: "selection comes later than the loop needs it: train batches are filled with other examples",
 }
 CALM = 16
-"""Batches in a row that were whole in time, after which filling has ended."""
+"""Batches in a row, whole in time, after which filling has ended."""
 
 
 class Filling:
-    """Counts filled batches from the first to the last one before a calm."""
+    """Counts filled batches until CALM batches in a row were whole in time."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -27,10 +27,10 @@ class Filling:
         self._said: set[str] = set()
         self._batches = self._examples = self._whole = 0
         self.totals: Counter[str] = Counter()
-        """Examples filled in, by the reason."""
+        """Examples filled in, by reason."""
 
     def filled(self, step: int, count: int, reason: str) -> None:
-        """The batch of this step took `count` examples that nobody selected."""
+        """The batch of this step took `count` fills."""
         if reason != self._reason:
             self._end(step)
             self._reason = reason

@@ -1,5 +1,5 @@
-"""What follows from how fast the loop and its selectors are: how far ahead is leased, and the keep rate under
-`selection.keep = "auto"`. Tells the stream; no thread, no socket.
+"""Follows the speeds of the loop and of the selectors: sets how far ahead the stream leases, and the keep
+rate under `selection.keep = "auto"`. No thread, no socket.
 """
 
 from sbpipe.config import Config
@@ -12,7 +12,7 @@ from sbpipe.trainer.stream.stream import Stream
 
 
 class SpeedFollower:
-    """Looks at both speeds when a batch begins and when its step has ended."""
+    """Reads both speeds when a batch begins and when its step has ended."""
 
     def __init__(self, config: Config, stream: Stream, roster: Roster, pace: Pace, events: EventLog) -> None:
         self._stream, self._roster, self._pace, self._events = stream, roster, pace, events
@@ -23,7 +23,7 @@ class SpeedFollower:
         self._effective: float | None = None
 
     def batch_started(self) -> None:
-        """Tell the stream what a step takes, and how many batches to lease ahead."""
+        """Tell the stream how long a step takes, and how many batches to lease ahead."""
         stream = self._stream
         if self._fills:
             speed = sum(self._rates())
@@ -33,9 +33,9 @@ class SpeedFollower:
             stream.step_s = self._pace.period_s
 
     def step_done(self, *, labels_look_wrong: bool = False) -> None:
-        """Aim at another keep rate where speeds have changed, or the share of the candidates that counts.
+        """Revise the keep rate where speeds, or the effective share of the candidates, have changed.
 
-        Where labels look wrong that share is no reason to keep fewer: these do much of the pulling.
+        Where labels look wrong a small share is no reason to keep fewer: wrong labels make up much of it.
         """
         rates = self._rates()
         if self._stream.steps_done % TURN == 0:
@@ -47,20 +47,20 @@ class SpeedFollower:
             self._events.write("keep", step=self._stream.steps_done, selectors=len(rates), **change._asdict())
 
     def restored(self) -> None:
-        """The stream goes on from a checkpoint: so does the keep rate."""
+        """The stream goes on from a checkpoint; so does the keep rate."""
         self._control.restore(self._stream.keep)
-        # At once: until the next turn the rate would go back to its usual bound.
+        # Now: until the next turn the rate would otherwise go back to its usual bound.
         self._look_at_share()
 
     def _look_at_share(self) -> None:
-        """The effective share of the last candidates; as often as the rate may take its turn."""
+        """Update the effective share of the last candidates; called as often as the rate may change."""
         if not self._goes_lower:
             return
         found = self._stream.kind.effective(self._stream.table.recent)
         self._effective = found.share if found else None
 
     def _rates(self) -> list[float]:
-        """Candidates per second of the selectors that are ready, where known, and can be used at a time."""
+        """Candidates per second, where known, of the ready selectors that can be of use at a time."""
         rates = [peer.rate for peer in self._roster.ready() if peer.rate]
         stream = self._stream
         most = fleet.most_useful(batch_size=stream.batch_size, keep=stream.keep, least=self._least)

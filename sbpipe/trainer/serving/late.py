@@ -1,5 +1,5 @@
-"""Train batches that would be late: until when the next one may wait for selection, and how it is completed
-then. Knows the stream and the roster; no thread, no socket, no model.
+"""Late train batches: how long the next one may wait for selection, and how it is then completed. Knows the
+stream and the roster; no thread, no socket, no model.
 """
 
 from sbpipe.config import Config
@@ -14,7 +14,7 @@ from sbpipe.trainer.stream.stream import Stream
 
 
 class LateBatches:
-    """Completes the next train batch from the line when selection does not come in time."""
+    """Completes the next train batch from the line when selections do not arrive in time."""
 
     def __init__(
         self,
@@ -25,14 +25,14 @@ class LateBatches:
         drawer: Fallback,
         events: EventLog,
     ) -> None:
-        """`pace` is the loop's, which the owner measures; `drawer` answers the leases of fills."""
+        """`pace` is the loop's, measured by the owner; `drawer` answers the leases of fills."""
         self._stream, self._roster, self._pace = stream, roster, pace
         self._fills, self._needs_a_selector = config.fills, config.needs_a_selector
         self._filler = Filler(stream, drawer)
         self._filling = Filling(events)
 
     def time_left(self, now: float, *, is_paused: bool) -> float | None:
-        """Seconds until the next batch must be whole; None = it may take its time."""
+        """Seconds until the next batch must be whole; None = no limit."""
         stream = self._stream
         if not self.may_fill or stream.num_assembled > stream.num_started:
             return None  # the loop has yet to begin the batch before this one
@@ -43,11 +43,13 @@ class LateBatches:
 
     @property
     def may_fill(self) -> bool:
-        """Whether late batches are filled; with nobody to wait for, `selection.fallback` has its say."""
+        """Whether late batches are filled. Where a selector is needed and none is ready, `selection.fallback`
+        decides.
+        """
         return self._fills and not (self._needs_a_selector and not self._roster.ready())
 
     def fill(self) -> bool:
-        """Complete the next batch from the line; whether that was possible."""
+        """Complete the next batch from the line; returns whether that was possible."""
         step = self._stream.num_assembled
         count = self._filler.fill()
         self._stream.table.settle()
@@ -63,7 +65,7 @@ class LateBatches:
             self._filling.whole(batch.step)
 
     def was_taken_back(self, lease_id: int) -> bool:
-        """Whether the answer to this lease came too late by nobody's fault: its candidates were filled in."""
+        """Whether this lease was taken back for a fill, so that its late answer is no fault."""
         return lease_id in self._filler.taken_back
 
     @property

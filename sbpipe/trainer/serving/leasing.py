@@ -1,5 +1,5 @@
-"""Leases to selectors and back: sent to who is ready, taken back from who is lost, and answered by the
-trainer itself where nobody is left. Time is passed in; no thread, no model.
+"""Leases to selectors and back: sent to ready ones, taken back from lost ones, and answered by the trainer
+itself where none is left. Time is passed in; no thread, no model.
 """
 
 from sbpipe.config import Config
@@ -39,7 +39,7 @@ class Leasing:
 
     def watch(self, now: float) -> None:
         """Give up on selectors that are silent or stuck."""
-        # Many selectors' answers come by the thousand a second, and silence is measured in heartbeats.
+        # Many selectors cause thousands of turns a second, and silence is measured in heartbeats.
         if now < self._next_watch:
             return
         self._next_watch = now + self._config.link.heartbeat_s / 10
@@ -50,13 +50,13 @@ class Leasing:
             self._alone_since = now
 
     def expire(self, name: str) -> None:
-        """Take back what a selector holds."""
+        """Take back the leases of a selector."""
         count = self._stream.expire_peer(name)
         if count:
             self._events.write("expired", selector=name, leases=count)
 
     def grant(self, now: float, *, is_paused: bool = False) -> None:
-        """Send the leases that are due, to who is there."""
+        """Send the leases that are due to the ready selectors."""
         peers = self._roster.ready()
         self.most_selectors = max(self.most_selectors, len(peers))
         if is_paused:
@@ -74,7 +74,7 @@ class Leasing:
             self._go_alone(now)
 
     def _go_alone(self, now: float) -> None:
-        """No selector is there: wait for the first one, or do as `selection.fallback` says."""
+        """No selector is ready: wait for the first one, or do as `selection.fallback` says."""
         # Before the first selector there are no scores to fall back on, and the user is still starting it.
         fallback = self._config.selection.fallback if self._roster.num_admitted else "wait"
         if fallback == "fail":
@@ -83,7 +83,7 @@ class Leasing:
                 "another fallback"
             )
         if self._config.is_clocked:
-            fallback = "wait"  # what a fallback chose would depend on when it began
+            fallback = "wait"  # the choice of a fallback would depend on when it began
         if self._late.may_fill:
             return
         alone_s = now - self._alone_since

@@ -1,4 +1,4 @@
-"""The selectors the trainer knows: who is ready, silent or stuck. Pure bookkeeping; time is passed in."""
+"""The selectors that the trainer knows: which are ready, silent or stuck. Pure; time is passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,24 +29,24 @@ class Peer:
     answers: int = field(default=0, init=False)
     stats: SelectorStats = field(default=SelectorStats(), init=False)
     rate: float | None = field(default=None, init=False)
-    """Candidates per second of work, of late; None before its second answer."""
+    """Recent candidates per second of work; None before its second answer."""
     _speed: Speed = field(default_factory=Speed, init=False)
     _busy_s: float = field(default=0.0, init=False)
     _tuned_s: float = field(default=0.0, init=False)
     _answered_at: float = field(default=0.0, init=False)
     round_trips: tuple[float, ...] = field(default=(), init=False)
-    """Seconds that the last leases and their answers travelled: from grant to answer, without its work."""
+    """Travel times of the last leases and answers in seconds: from grant to answer, without the work."""
     _asked: tuple[float, float] | None = field(default=None, init=False)
     _leases: dict[int, bool] = field(default_factory=dict, init=False)
-    """Leases that it was granted, oldest first, and whether it has answered them."""
+    """The leases that it was granted, oldest first, and whether it has answered them."""
 
     @property
     def description(self) -> str:
-        """Its device, and what it scores in as far as it has said so."""
+        """Its device, and its precision if known."""
         return f"{self.device} {self.stats.precision}".strip()
 
     def owes(self, lease_id: int) -> None:
-        """It was granted a lease."""
+        """Note that it was granted a lease."""
         self._leases[lease_id] = False
         if len(self._leases) > _LEASES:
             del self._leases[next(iter(self._leases))]
@@ -56,55 +56,60 @@ class Peer:
         return lease_id in self._leases
 
     def answers_again(self, lease_id: int) -> bool:
-        """Whether it has answered this lease before; from now on it has."""
+        """Whether it has answered this lease before; marks it as answered."""
         before, self._leases[lease_id] = self._leases[lease_id], True
         return before
 
     def begins(self, now: float) -> None:
-        """It was idle until now: the time before this lease is not time without progress."""
+        """It was idle until this lease: the time before does not count as time without progress."""
         self.progressed_at = now
         self._asked = (now, self.stats.busy_s)
 
     def answered(self, stats: SelectorStats, now: float, considered: int = 0) -> None:
-        """A selection of so many candidates came from it."""
+        """Note its answer: a selection from `considered` candidates."""
         self.stats, self.answers = stats, self.answers + 1
-        worked_s = stats.busy_s - stats.tune_s  # what it measures for itself is over after the first leases
+        worked_s = stats.busy_s - stats.tune_s  # tuning is over after the first leases
         busy_s, self._busy_s = worked_s - self._busy_s, worked_s
         elapsed_s, self._answered_at = now - self._answered_at, now
         asked, self._asked = self._asked, None
-        # Only of a lease that met it idle: another would count the time that it lay behind the one before.
+        # Only for a lease that found it idle: any other would count the time queued behind the lease before.
         if asked is not None:
             asked_at, busy_before_s = asked
             trip = max(0.0, now - asked_at - (stats.busy_s - busy_before_s))
-            # A new one: the loop's thread reads them while answers come.
+            # A new tuple: the loop's thread reads it while answers arrive.
             self.round_trips = (*self.round_trips[1 - _TRIPS :], trip)
-            # Beyond the usual way: what it waited for a core before it began, which its spans do not see.
+            # The excess over the usual travel time is a wait for a core before it began, which its spans
+            # miss.
             busy_s += max(0.0, trip - median(self.round_trips))
         elif stats.tune_s == self._tuned_s:
-            # It had work all the time: what its spans do not see (a shared or throttled core) counts too.
+            # It had work all the time: what its spans miss (a shared or throttled core) counts too.
             busy_s = max(busy_s, elapsed_s)
         self._tuned_s = stats.tune_s
         self._rate(considered, busy_s)
 
     def _rate(self, considered: int, busy_s: float) -> None:
-        # The first answer holds what only first ones take: pages, caches, kernels.
+        # The first answer includes one-time costs: pages, caches, kernels.
         if self.answers < 2 or not busy_s > 0.0:
             return
         self._speed.add(considered, busy_s)
         self.rate = self._speed.rate
 
     def was_refused(self) -> None:
-        """Its last answer does not count, but its history holds those scores: it needs the run's again."""
+        """Its last answer does not count, but its history has those scores: send it the run's
+        history again.
+        """
         self.needs_history = True
 
     def takes_history(self) -> bool:
-        """Whether the lease it is about to get must carry the run's history; only the first one does."""
+        """Whether its next lease must carry the run's history; resets the mark."""
         needed, self.needs_history = self.needs_history, False
         return needed
 
 
 class Former(NamedTuple):
-    """What the totals of a run need of a selector that is gone: selectors may come and go for months."""
+    """What the totals of a run need of a selector that is gone. Kept small: selectors may come and go for
+    months.
+    """
 
     device: str
     description: str
@@ -112,9 +117,9 @@ class Former(NamedTuple):
 
 
 class Roster:
-    """All peers by name, and the limits of patience."""
+    """All peers by name, and the limits of silence and of no progress."""
 
-    # A pass over the data may be slow without being stuck, so patience is a multiple of the slowest one seen.
+    # A slow pass is not a stuck one, so the limit is a multiple of the slowest pass seen.
     _SLOWEST_PASSES = 8.0
 
     def __init__(self, *, lost_after_s: float, hung_after_s: float) -> None:
@@ -134,12 +139,13 @@ class Roster:
     def add(self, peer: Peer) -> None:
         """A peer has come, or has become ready."""
         self.num_admitted += peer.is_ready
-        # In order here, where it is rare: who is ready is asked at every turn. A new one: other threads read.
+        # Sorted here, which is rare: `ready` is read at every turn. A new dict, because other threads read
+        # it.
         self.peers = dict(sorted((self.peers | {peer.name: peer}).items()))
         self._ready = [peer for peer in self.peers.values() if peer.is_ready]
 
     def hear(self, name: str, now: float, *, progress: int | None = None) -> None:
-        """A message came; `progress` moves when the selector does."""
+        """Note a message; `progress` changes while the selector works."""
         peer = self.peers[name]
         peer.heard_at = now
         if progress is None or progress != peer.progress:
@@ -148,11 +154,13 @@ class Roster:
             peer.progress = progress
 
     def remove(self, name: str, *, is_lost: bool = False) -> Peer | None:
-        """A peer is gone, `is_lost` if not by its own will; its statistics stay. None if it was unknown."""
+        """Remove a peer, `is_lost` if it did not leave by itself; its statistics stay. None if it was
+        unknown.
+        """
         peer = self.peers.get(name)
         if peer is None:
             return None
-        # New ones, as in `add`: other threads read.
+        # A new dict and list, as in `add`: other threads read them.
         self.peers = {other: known for other, known in self.peers.items() if other != name}
         self._ready = [other for other in self._ready if other is not peer]
         if peer.is_ready:
@@ -163,8 +171,8 @@ class Roster:
     def complaints(self, now: float, holds_lease: set[str]) -> dict[str, str]:
         """Peers to give up on, and why: silent, or alive and stuck on a lease.
 
-        A stuck selector is judged by its own pace, loading included. Before its first answer it may be
-        compiling or loading, and gets `hung_after_s`.
+        The limit for a stuck selector follows its own pace, loading included. Before its first answer it may
+        be compiling or loading, and the limit is `hung_after_s`.
         """
         found = {}
         for peer in self.peers.values():
@@ -179,20 +187,22 @@ class Roster:
 
     @property
     def ever(self) -> list[Former | Peer]:
-        """All selectors that there ever were."""
+        """All selectors of the run, present and gone."""
         return [*self.gone, *self.peers.values()]
 
     def total(self, of: Callable[[SelectorStats], float]) -> float:
-        """The sum of a statistic over all selectors there ever were."""
+        """The sum of a statistic over all selectors of the run."""
         return sum(of(peer.stats) for peer in self.ever)
 
     def mean(self, of: Callable[[SelectorStats], float | None]) -> float | None:
-        """The mean of a statistic over those that measured it; None if nobody did."""
+        """The mean of a statistic over the selectors that measured it; None if none did."""
         values = [of(peer.stats) for peer in self.ever]
         known = [value for value in values if value is not None]
         return fmean(known) if known else None
 
     def precisions(self) -> str | None:
-        """What selectors score in; of those that are gone only if all are; None if nobody scored."""
+        """The precisions of the present selectors, or of the gone ones if none is left; None if none has
+        scored.
+        """
         told = {peer.stats.precision for peer in self.peers.values() or self.gone}
         return ", ".join(sorted(told - {""})) or None

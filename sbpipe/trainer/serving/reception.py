@@ -1,6 +1,7 @@
-"""How selectors come and go: hello, welcome, ready, heartbeat, goodbye, and the pieces of weights they fetch.
+"""How selectors join and leave: hello, welcome, ready, heartbeat, goodbye, and the pieces of weights they
+fetch.
 
-It keeps the roster and answers; leases and batches are the dispatcher's business.
+It keeps the roster and replies; leases and batches belong to the dispatcher.
 """
 
 import logging
@@ -32,7 +33,7 @@ log = logging.getLogger("sbpipe.trainer")
 
 
 class Reception:
-    """The door of the trainer."""
+    """Admits, hears and removes selectors."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Reception:
     def admit(
         self, name: str, device: str, now: float, *, pulls_weights: bool = False, precision: str = ""
     ) -> None:
-        """A selector may be granted leases from now on."""
+        """Make a selector ready: it may be granted leases from now on."""
         ready = Peer(
             name, device, True, pulls_weights=pulls_weights, heard_at=now, progressed_at=now, came_at=now
         )
@@ -77,7 +78,7 @@ class Reception:
         )
 
     def told(self, peer: Peer, stats: SelectorStats) -> None:
-        """A selector told of itself; one that scores in another precision from now on is ready anew."""
+        """Note a selector's statistics; if its precision has changed, report it as ready again."""
         before, peer.stats = peer.stats.precision, stats
         if peer.is_ready and before and stats.precision not in ("", before):
             reason = f"scores in {stats.precision} from now on"
@@ -85,7 +86,7 @@ class Reception:
             self._say_ready(peer, reason)
 
     def heard(self, name: str, now: float, progress: int | None = None) -> bool:
-        """Note a sign of life; a peer that was given up on is told to say hello again."""
+        """Note a sign of life; tell a peer that was given up on to say hello again."""
         if name not in self.roster.peers:
             self._port.send(name, Fenced())
             return False
@@ -93,9 +94,11 @@ class Reception:
         return True
 
     def handle(self, name: str, message: Message, now: float) -> str:
-        """Answer anything but a selection; the name of a peer whose leases must be taken back, or ""."""
+        """Handle any message but a selection; returns the name of a peer whose leases must be taken back, or
+        "".
+        """
         if isinstance(message, Hello):
-            # A selector says hello again when it has lost us: whatever it held of the session before is void.
+            # A selector says hello again when it has lost us: what it held of the session before is void.
             self._publisher.release(name)
             self.roster.remove(name)
             self.roster.add(Peer(name, message.device, heard_at=now, progressed_at=now, came_at=now))
@@ -107,7 +110,7 @@ class Reception:
             told = f"{message.end}: {message.reason}" if message.reason else message.end
             return self.lose(name, f"said goodbye ({told})", is_failure=message.end is RunEnd.FAILED)
         if isinstance(message, Fetch):
-            # Weights are for those who have shown that they train the same thing.
+            # Weights are only for selectors with matching fingerprints.
             if self.heard(name, now) and self.roster.peers[name].is_ready:
                 self._serve(name, message)
         elif self.heard(name, now, message.progress if isinstance(message, Heartbeat) else None):
@@ -134,7 +137,7 @@ class Reception:
                 peer.name, peer.device, now, pulls_weights=ready.pulls_weights, precision=ready.precision
             )
         if ready.pulls_weights and not self._is_clocked:
-            # Under a clock an exact lease names what to pull, which need not be the newest.
+            # Under a clock an exact lease names the version to pull, which need not be the newest.
             for part in self._publisher:
                 if self._publisher[part].newest_version >= 0:
                     self.announce(peer.name, part, self._publisher[part].newest_version)
@@ -147,25 +150,25 @@ class Reception:
         self._events.write("selector", selector=peer.name, state="rejected", reason=reason)
 
     def accuse(self, peer: Peer, fault: str) -> str:
-        """A selector did what an honest one never does; its name if that was once too often, else ""."""
+        """Note an act that no honest selector does; returns its name if it is turned out for it, else ""."""
         peer.strikes += 1
         if peer.strikes < MAX_STRIKES:
             return ""
         return self.turn_out(peer, f"{peer.strikes} times: {fault}")
 
     def turn_out(self, peer: Peer, reason: str) -> str:
-        """Hear nothing more of a selector; its name, for its leases must be taken back."""
+        """Refuse all further messages of a selector; returns its name: its leases must be taken back."""
         self._publisher.release(peer.name)
         self._port.refuse(peer.name)
         self._reject(peer, reason)
         return peer.name
 
     def announce(self, name: str, part: Part, version: int) -> None:
-        """Tell a selector that pulls of a newer snapshot."""
+        """Tell a selector that pulls weights about a newer snapshot."""
         self._port.send(name, Announce(version, self._publisher[part].num_bytes, part))
 
     def lose(self, name: str, reason: str, *, is_failure: bool = True) -> str:
-        """A selector is gone; its name, if it was known."""
+        """Remove a selector that is gone; returns its name if it was known, else ""."""
         self._publisher.release(name)
         self._port.release(name)
         if self.roster.remove(name, is_lost=is_failure) is None:
@@ -180,7 +183,7 @@ class Reception:
         return name
 
     def _serve(self, name: str, fetch: Fetch) -> None:
-        """One piece of a snapshot; its slot is held from the first piece to the last."""
+        """Send one piece of a snapshot; its slot is held from the first piece to the last."""
         publisher = self._publisher.get(fetch.part)
         index = publisher.hold(name, fetch.version) if publisher is not None else None
         end = fetch.offset + fetch.num_bytes
@@ -194,11 +197,11 @@ class Reception:
 
 
 _ROUNDING = 0.01
-"""How far two devices may differ, relative to the largest number, where both compute the same."""
+"""How far two devices may differ on the same computation, relative to the largest number."""
 
 
 def _agree(ours: str, theirs: str) -> bool:
-    """Whether two fingerprints are of the same thing: equal, or all but equal lists of numbers."""
+    """Whether two fingerprints match: equal, or nearly equal lists of numbers."""
     if ours == theirs:
         return True
     try:

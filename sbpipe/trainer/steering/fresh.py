@@ -1,14 +1,14 @@
-"""Decide with fresh losses: the weights that turn a proposal made from old scores into the choice fresh ones
-would have made.
+"""Weights by fresh losses: they turn a selection made with old scores into the one fresh scores would make.
 
-A candidate was kept with probability q, by a score of `staleness` steps ago. The forward pass of its train
-step gives its loss as it is now, and with it the probability p that fresh selection would have kept it with.
-Weighted by p / q, the batch's gradient is in expectation the one of fresh selection, whatever the delay: sum
+A candidate was kept with probability q, by a score that is `staleness` steps old. The forward pass of its
+train step gives its present loss, and with it the probability p with which fresh selection would have kept
+it. Weighted by p / q, the batch's gradient is in expectation that of fresh selection, whatever the delay: sum
 of q * (p / q) * gradient = sum of p * gradient. Weights are divided by their running mean, which would be 1
-if the estimate of p were exact, so that it does not change the learning rate. They are not normalised within
-a batch: one whose examples were all corrected meanwhile shall push less, and this is what stops the swinging.
-All on the trainer's device, without waiting for it; on the CPU in numpy, to the same bits, for there every
-call of torch lets go of the interpreter and may have to wait for its other threads.
+if the estimate of p were exact, so that they do not change the learning rate. They are not normalised within
+a batch: a batch whose examples were all corrected meanwhile must count less, and this stops the swinging.
+
+All of it runs on the trainer's device without waiting for it. On the CPU it runs in numpy, to the same bits:
+there every call of torch releases the interpreter lock and may have to wait for other threads to get it back.
 """
 
 from typing import NamedTuple
@@ -20,14 +20,16 @@ from sbpipe.machine.copies import uploads_to
 from sbpipe.records import Classes, Floats, Rates
 
 _UNITS, _MOST_UNITS = 2.0**23, 2.0**46
-"""What a candidate counts in whole numbers; at the most so much, so that the sum of a window fits."""
+"""What one candidate counts as an integer, and the most, so that the sum of a window fits."""
 
 SLOWNESS = 0.95
 """Share of the running mean that stays at each step: about the last twenty batches count."""
 
 
 class FreshWeights:
-    """Recent fresh losses, each standing for 1 / q candidates: together they estimate the cdf of all now."""
+    """Recent fresh losses, each standing for 1 / q candidates: they estimate the present cdf of all
+    candidates.
+    """
 
     def __init__(self, *, window: int) -> None:
         self._window = window
@@ -45,11 +47,11 @@ class FreshWeights:
         *,
         keep: Rates,
     ) -> torch.Tensor:
-        """The weight of each example of a train batch, from its detached losses; 1 for those that were kept
-        without a choice.
+        """The weight of each example of a train batch, from its detached losses; 1 for those kept with
+        certainty.
 
         With `classes` a loss is ranked among those of its class, as its score was. `keep` is the keep rate
-        that each example's lease aimed at: fresh selection would have aimed at the same.
+        that each example's lease aimed at: fresh selection would aim at the same.
         """
         ratios = self.ratios(losses, keep_probability, strength, classes, keep=keep)
         if not self._in_numpy(losses):
@@ -70,7 +72,7 @@ class FreshWeights:
         *,
         keep: Rates,
     ) -> torch.Tensor:
-        """What each fresh loss deserves over what its old score got, bounded; the losses are remembered."""
+        """p / q of each example, bounded; the losses are remembered."""
         losses, in_numpy = losses.float(), self._in_numpy(losses)
         stands_for = torch.from_numpy(1.0 / keep_probability.numpy()) if in_numpy else 1.0 / keep_probability
         self._losses = self._newest(self._losses, losses)
@@ -84,7 +86,8 @@ class FreshWeights:
             )
         else:
             shares = _share_below(losses, self._losses, self._stands_for)
-        # Nearly always all examples aim at one rate: a number, not a column, has the bits of a fixed one.
+        # Nearly always all examples aim at one rate. A number, not a column: the same bits as with a fixed
+        # rate.
         aim: float | torch.Tensor = float(keep[0])
         if not (keep == keep[0]).all():
             (aim,) = uploads_to(losses.device).together([torch.from_numpy(keep).float()])
@@ -104,7 +107,7 @@ class FreshWeights:
     def recent(
         self, keep_probability: Floats, strength: float, classes: Classes | None, *, keep: Rates
     ) -> "Recent | None":
-        """What a rank needs to weigh its share of a batch by itself; None before the first step."""
+        """What a rank needs to weigh its share of a batch alone; None before the first step."""
         if self._losses is None or self._stands_for is None:
             return None
         known = self._classes if classes is not None else None
@@ -139,18 +142,20 @@ class FreshWeights:
 
 
 class Recent(NamedTuple):
-    """What weighs some examples of a batch without the others' losses: those up to the step before."""
+    """What weighs some examples of a batch without the losses of the others: by losses up to the
+    step before.
+    """
 
     batch: Rates
     """Keep probability, keep rate aimed at and class (-1 = not asked) of each example."""
     known: Rates
-    """Loss, number of candidates it stands for, and class, of each that is remembered."""
+    """Of each remembered example: its loss, the number of candidates it stands for, its class."""
     strength: float
     mean: float
 
     @property
     def table(self) -> torch.Tensor:
-        """As numbers, for the other ranks."""
+        """As one row of numbers, for the other ranks."""
         head = [self.strength, self.mean, self.batch.shape[1]]
         return torch.from_numpy(np.concatenate([head, self.batch.ravel(), self.known.ravel()]))
 
@@ -174,7 +179,7 @@ class Recent(NamedTuple):
         shares = _share_below(losses.float(), known, stands_for)
         if (self.batch[2] >= 0).all():
             among = _share_below_in_class(losses.float(), classes, known, stands_for, known_classes)
-            # Of a class that was not trained for long nothing is known.
+            # Of a class that was not trained recently nothing is known.
             shares = torch.where(among.isfinite(), among, shares)
         keep = self.batch[1]
         aim = float(keep[0]) if (keep == keep[0]).all() else torch.from_numpy(keep).float().to(device)
@@ -189,8 +194,8 @@ def _column(classes: Classes | None, count: int) -> Classes:
 def _bounded(
     sharp: torch.Tensor, keep_probability: torch.Tensor, strength: float, keep: float | torch.Tensor
 ) -> torch.Tensor:
-    """Target over chance, at most 1 / keep: the weight of an example kept blindly (its chance is `keep`, that
-    of the line) which fresh selection would keep for sure.
+    """p / q, at most 1 / keep: the weight of a fill (its q is `keep`) that fresh selection would certainly
+    keep.
     """
     if keep_probability.device.type != "cpu":
         target = strength * sharp + (1.0 - strength) * keep
@@ -203,10 +208,10 @@ def _bounded(
 
 
 def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Tensor) -> torch.Tensor:
-    """The share of the candidates that the known losses stand for strictly below each loss.
+    """The share of the candidates, as estimated by the known losses, that lie strictly below each loss.
 
-    Each 1 / q is a multiple of 2^-23. Summed as whole numbers they are exact in any order: an accelerator
-    adds floats in another one every time.
+    Each 1 / q is a multiple of 2^-23. Summed as integers they are exact in any order: an accelerator adds
+    floats in a different order every time.
     """
     ordered, order = torch.sort(known)
     units = (stands_for[order] * _UNITS).clamp(max=_MOST_UNITS).long()
@@ -216,9 +221,9 @@ def _share_below(losses: torch.Tensor, known: torch.Tensor, stands_for: torch.Te
 
 
 def _share_below_in_numpy(losses: Floats, known: Floats, stands_for: Floats) -> Floats:
-    """The same, to the bit, by sorting the few losses asked for and not the many known ones.
+    """The same, to the bit, by sorting the few losses asked for instead of the many known ones.
 
-    Sums are taken in float64, as torch does on the CPU: each 1 / q is a multiple of 2^-23, so they are exact
+    Sums are taken in float64, as torch does on the CPU. Each 1 / q is a multiple of 2^-23, so they are exact
     in any order.
     """
     order = losses.argsort()
@@ -236,13 +241,13 @@ def _share_below_in_class(
     stands_for: torch.Tensor,
     known_classes: torch.Tensor,
 ) -> torch.Tensor:
-    """The same among the candidates of the loss's own class; each loss is known itself, so none is alone."""
+    """The same among candidates of the loss's own class, which is never empty: each loss is itself known."""
     mass = stands_for * (known_classes == classes[:, None])
     return (mass * (known < losses[:, None])).sum(dim=1) / mass.sum(dim=1)
 
 
 def effective_share(weights: Floats) -> float:
-    """Effective sample size as a share of the number, (sum w)^2 / (n sum w^2): 1 = all count alike."""
+    """Effective sample size over n, (sum w)^2 / (n sum w^2): 1 = all count alike."""
     return float(weights.sum()) ** 2 / max(len(weights) * float(weights @ weights), 1e-30)
 
 

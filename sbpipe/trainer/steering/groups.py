@@ -1,8 +1,8 @@
-"""Groups that stand for classes where a data set has none: tenths of the scores of what was trained before.
+"""Groups in place of classes where a data set has none: tenths of the scores of examples trained before.
 
-A loop that over-corrects floods its batches with examples of one kind and starves it one delay later; the
-kind shows in the scores too. By the trained batches alone, so that under a clock it does not depend on when
-answers arrive. Pure; it must not know what is done with the counts.
+A loop that over-corrects floods its batches with examples of one kind, and starves that kind one delay later.
+The kind shows in the scores too. Only trained batches count, so that under a clock the groups do not depend
+on when answers arrive. Pure; it must not know what is done with the counts.
 """
 
 import numpy as np

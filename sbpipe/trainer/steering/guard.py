@@ -1,7 +1,8 @@
-"""The last resort against a loop that swings: choose less sharply until it calms. Pure.
+"""The last resort against a loop that swings: choose less sharply until it calms down. Pure.
 
 It watches two numbers of each step, the swing of the class shares and the effective sample size of the
-weights, and answers with a factor of the strength: 1 = open, 0 = uniform selection, which no delay can hurt.
+weights. From them it makes a factor of the strength: 1 = open, 0 = uniform selection, which no delay can
+hurt.
 """
 
 CALM, WILD = 4.0, 10.0
@@ -11,7 +12,7 @@ CALM, WILD = 4.0, 10.0
 ENOUGH, TOO_FEW = 0.35, 0.1
 """The same for the effective sample size."""
 CLOSING, OPENING = 0.2, 0.02
-"""Share of the way to go in one step: quick to close, slow to open again, so that it does not swing itself.
+"""Share of the way to go in one step: quick to close, slow to open, so that the guard itself does not swing.
 """
 
 
@@ -22,7 +23,7 @@ class Guard:
         self.factor = 1.0
 
     def observe(self, swing: float | None, ess: float | None) -> None:
-        """Take in one step; None = not known, which alarms nobody."""
+        """Take in one step; None = not known, which raises no alarm."""
         goal = 1.0 - max(_alarm(swing, CALM, WILD), _alarm(ess, ENOUGH, TOO_FEW))
         self.factor += (CLOSING if goal < self.factor else OPENING) * (goal - self.factor)
 

@@ -1,6 +1,6 @@
-"""Is the loop healthy? What each step tells, the means over a run, warnings when selection swings or guesses.
+"""Is the loop healthy? Numbers of each step, means over a run, and warnings when selection swings or guesses.
 
-For every policy; it decides nothing. Knows neither leases nor the model.
+It serves every policy and decides nothing. Knows neither leases nor the model.
 """
 
 import logging
@@ -20,16 +20,16 @@ from sbpipe.trainer.stream.doubts import Doubt
 log = logging.getLogger("sbpipe.trainer")
 
 FOLLOWS, SWAYS = 2.0, 35.0
-"""A step counts as swinging when the classes of its batches follow something (swing) and the model sways
-(prediction swing) above these.
+"""A step counts as swinging when the swing of its batches and the prediction swing of the model are above
+these.
 """
 TOO_MUCH = 6.0
-"""Swing that must be exceeded instead where nobody tells what the model predicts."""
+"""The same for the swing alone, where the model's predictions are not known."""
 LEARNING = 96
-"""First steps, which never count: healthy runs swing in them too."""
+"""Number of first steps that never count: healthy runs swing in them too."""
 ENOUGH, PATIENCE = 80, 128
-"""So many of the last so many steps must swing before the run is said to: 96 did in the calmest bad run
-measured, 56 in the wildest good.
+"""This many of the last PATIENCE steps must swing before a warning: 96 did in the calmest bad run measured,
+56 in the wildest good one.
 """
 
 
@@ -38,7 +38,7 @@ _GEOMETRIC, _LEAST = ("swing", "prediction_swing"), 1e-3
 
 
 class Health(NamedTuple):
-    """What is known of the loop after a step; None = does not apply, or not yet known."""
+    """The state of the loop after a step; None = does not apply, or not yet known."""
 
     swing: float | None = None
     prediction_swing: float | None = None
@@ -51,7 +51,7 @@ class Health(NamedTuple):
 
 
 def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
-    """Whether a step swings. Either sign is found in good runs too; both for long, only in bad ones."""
+    """Whether a step swings. One sign alone occurs in good runs too; both for long, only in bad ones."""
     if swing is None:
         return False
     return swing > TOO_MUCH if prediction_swing is None else swing > FOLLOWS and prediction_swing > SWAYS
@@ -59,7 +59,7 @@ def is_swinging(swing: float | None, prediction_swing: float | None) -> bool:
 
 @dataclass
 class _Means:
-    """Means over a run; geometric for the swings, whose first steps would else outweigh all others."""
+    """Means over a run; geometric for swings, where the first steps would otherwise outweigh all others."""
 
     totals: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Means:
 
 
 class HealthMonitor:
-    """Follows the swing of batches and of predictions, and says once when both have swung for long."""
+    """Follows the swing of batches and of predictions, and warns once when both have swung for long."""
 
     def __init__(self, config: Config, events: EventLog, *, is_steered: bool) -> None:
         self._config, self._events, self._is_steered = config, events, is_steered
@@ -93,7 +93,7 @@ class HealthMonitor:
         self.last = Health()
 
     def count(self, class_counts: list[int]) -> float | None:
-        """Take in the classes of a train batch; the swing of the last batches."""
+        """Take in the classes of a train batch; returns the swing of the last batches."""
         if class_counts:
             self._swing.add(class_counts)
         return self._swing.value
@@ -116,7 +116,7 @@ class HealthMonitor:
         label_trust: float | None = None,
         wrong_labels: float | None = None,
     ) -> Health:
-        """Note what a step told; `swing` is what counting its classes gave."""
+        """Note the numbers of a step; `swing` is what `count` returned for it."""
         sway = self._prediction_swing.value
         self.last = Health(swing, sway, ess, strength, guard, trust, label_trust, wrong_labels)
         self._means.add(self.last)
@@ -124,8 +124,8 @@ class HealthMonitor:
         return self.last
 
     def doubt(self, step: int, subject: str, reason: str) -> None:
-        """Note why scores or labels are not trusted; "" = they are. The first time it is a warning, later a
-        note.
+        """Note why scores or labels are not trusted; "" = they are. The first doubt is a warning, later ones
+        are notes.
         """
         if bool(reason) != bool(self._doubts[subject]):
             is_followed = self._is_steered and self._config.selection.trust
@@ -138,7 +138,7 @@ class HealthMonitor:
         self._doubts[subject] = reason
 
     def passes_over(self, step: int, doubt: Doubt | None, wrong: float | None) -> None:
-        """Note that candidates with probably wrong labels are passed over from now on, once."""
+        """Note, once, that candidates with probably wrong labels are passed over from now on."""
         if doubt is None or self._passes_over:
             return
         self._passes_over = True

@@ -1,4 +1,4 @@
-"""How sharply to choose, by what the model has learnt: uniformly while it knows nothing. Pure."""
+"""How sharply to choose, by the model's progress: uniformly while it knows nothing. Pure."""
 
 import math
 
@@ -7,15 +7,15 @@ import numpy as np
 from sbpipe.records import Floats
 
 START = 128
-"""Examples whose mean loss counts as the loss at the start."""
+"""The mean loss of this many first examples is the loss at the start."""
 
 
 class Ramp:
     """Strength g = clip(1 - mean loss now / loss at the start, 0, 1).
 
-    The mean is over the last trained examples, each weighted 1 / keep probability, so that it speaks of all
-    candidates and not of the chosen ones. Nothing is tuned: a loss that has halved chooses half as sharply as
-    plain Selective-Backprop.
+    The mean is over the last trained examples, each weighted 1 / keep probability, so that it estimates that
+    of all candidates and not of the chosen ones. Nothing is tuned: once the loss has halved, leases choose
+    half as sharply as plain Selective-Backprop.
     """
 
     def __init__(self, window: int) -> None:
@@ -24,7 +24,7 @@ class Ramp:
         self._weights: Floats = np.empty(0, np.float32)
         self._at_start: float | None = None
         self.strength = 0.0
-        """0 at the start and wherever the loss is no measure of progress: not above 0 at the start, or not
+        """0 at the start, and where the loss cannot measure progress: not positive at the start, or not
         finite now.
         """
 

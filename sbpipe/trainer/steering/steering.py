@@ -1,9 +1,9 @@
 """What fresh losses decide: how sharply the next leases choose, and what each trained example weighs.
 
-It puts ramp, fresh weights and guard of a steered policy together, and keeps the loop's health for every
+It combines ramp, fresh weights, guard and trust for a steered policy, and keeps the loop's health for every
 policy. It knows neither leases nor sockets nor the model. On an accelerator it reads losses one step late, so
-that it never waits for the device, unless a logical clock must not depend on that. A checkpoint holds nothing
-half seen: what is still to be read is read for it.
+that it never waits for the device; under a logical clock it waits where the next selection depends on them.
+Before a checkpoint it reads what is still unread.
 """
 
 import math
@@ -30,18 +30,18 @@ from sbpipe.trainer.stream.doubts import Doubt
 from sbpipe.trainer.stream.score_kind import ScoreKind
 
 LONGEST_MEMORY = 4096
-"""Fresh losses that weights are taken from, at the most: every step looks through them all."""
+"""The most fresh losses that weights are computed from: every step goes through all of them."""
 
 
 class Terms(NamedTuple):
     """What fresh losses ask of the next leases."""
 
     strength: float
-    """How sharply they choose, by scores that will be old."""
+    """How sharply they choose by scores that will be old when trained."""
     doubt: Doubt | None
-    """Whether they pass over candidates with probably wrong labels, and how they then choose."""
+    """How they pass over candidates with probably wrong labels; None = they do not."""
     labels_look_wrong: bool
-    """Whether labels do, also where nothing is done about it."""
+    """Whether labels look wrong, also where nothing is done about it."""
 
 
 class _Taken(NamedTuple):
@@ -49,22 +49,22 @@ class _Taken(NamedTuple):
 
     outcome: StepOutcome
     weights: torch.Tensor | None
-    """What its examples counted, where that is known on the host."""
+    """The weights of its examples, where they are on the host."""
     predicted: Sequence[Predicted]
 
 
 class FreshWeigher:
-    """Weighs one batch by its fresh losses: whole, or for a share of it by those of the steps before."""
+    """Weighs one batch: by its own fresh losses, or a rank's share of it by those of the steps before."""
 
     def __init__(self, steering: "Steering", fresh: FreshWeights, batch: TrainBatch) -> None:
         self._steering, self._fresh, self._batch = steering, fresh, batch
 
     def __call__(self, losses: torch.Tensor) -> torch.Tensor:
-        """The weight of each example, from the losses of all."""
+        """The weight of each example, from the losses of the whole batch."""
         return self._steering.weigh_fresh(self._fresh, self._batch, losses)
 
     def recent(self) -> Recent | None:
-        """What weighs the batch without its losses; None before the first step."""
+        """What weighs the batch without its own losses; None before the first step."""
         batch, steering = self._batch, self._steering
         return self._fresh.recent(
             batch.keep_probability, steering.strength, steering.classes_of(batch), keep=batch.target_keep
@@ -83,8 +83,8 @@ class Steering:
         *,
         kind: ScoreKind | None = None,
     ) -> None:
-        """`classes` of all examples, where known; `trained` is told all losses, for `infobatch`; `kind` is
-        what is known of the scores (by default, by the settings alone).
+        """`classes` are those of all examples, where known; `trained` is told all losses, for `infobatch`;
+        `kind` tells what the scores are (by default, by the settings alone).
         """
         selection = config.selection
         self._trained = trained
@@ -98,7 +98,7 @@ class Steering:
         self._guard = Guard() if self._is_steered and selection.guard else None
         self._fresh = FreshWeights(window=window) if by_loss and selection.reweight else None
         self._trust = Trust(_largest_share(classes)) if selection.traits.needs_scores else None
-        # Where the next selection depends on these losses: under a clock, always on those of the same step.
+        # Under a clock, where the next selection depends on these losses: always on those of the same step.
         self._is_immediate = config.is_clocked and (self._is_steered or trained is not None)
         self._pending: _Taken | None = None
         self._weights: torch.Tensor | None = None
@@ -107,7 +107,7 @@ class Steering:
 
     @property
     def strength(self) -> float:
-        """How sharply fresh selection would choose now: the target that weights aim at."""
+        """How sharply fresh selection would choose now: the target of the weights."""
         return self._strength(self._trust.labels.factor) if self._trust is not None else self._strength(1.0)
 
     def _strength(self, label_trust: float) -> float:
@@ -120,16 +120,18 @@ class Steering:
 
     @property
     def proposal(self) -> float:
-        """How sharply the next leases choose by scores that will be old: the target, softened if asked."""
+        """How sharply the next leases choose by scores that will be old: `strength`, softened as
+        configured.
+        """
         return self.strength * (1.0 - self._config.selection.soften) if self._is_steered else 1.0
 
     @property
     def doubt(self) -> Doubt | None:
-        """Whether the next leases pass over candidates with probably wrong labels, and how they choose."""
+        """How the next leases pass over candidates with probably wrong labels; None = they do not."""
         selection = self._config.selection
         if self._trust is None or not (selection.trust and selection.traits.chooses_sets):
             return None
-        # The bound is that of cross entropy.
+        # The bound, log C, holds for cross entropy only.
         above = self._trust.labels.doubt_above if self._kind.are_entropy else None
         if above is None:
             return None
@@ -146,7 +148,8 @@ class Steering:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
         fresh, most = self._fresh, self._config.selection.unbiased
         if self._trained is not None:
-            most = math.inf  # as InfoBatch does: whoever could have been dropped counts for those who were
+            # as InfoBatch does: an example that could have been dropped counts for those that were
+            most = math.inf
         if fresh is None and most:
             return lambda losses: uploads_to(losses.device).together([self._unbiased(batch, most)])[0]
         if fresh is None:
@@ -163,7 +166,7 @@ class Steering:
         return self._weights
 
     def classes_of(self, batch: TrainBatch) -> Classes | None:
-        """The classes that a batch's losses are ranked in; None = all are one."""
+        """The classes within which a batch's losses are ranked; None = all together."""
         return None if self._classes is None else self._classes[batch.example_ids]
 
     def _unbiased(self, batch: TrainBatch, most: float) -> torch.Tensor:
@@ -174,14 +177,14 @@ class Steering:
 
     @property
     def far_weights(self) -> torch.Tensor | None:
-        """What the examples of the last batch count, where only the device knows: it goes with the losses."""
+        """The weights of the last batch, if they are on the device: they are copied with the losses."""
         is_far = self._weights is not None and self._weights.device.type != "cpu"
         return self._weights if is_far else None
 
     def observe(self, outcome: StepOutcome, predicted: Sequence[Predicted] = ()) -> None:
-        """Take in a step: it steers at once on the CPU and under a clock, else when the next one comes.
+        """Take in a step. It steers at once on the CPU and under a clock, else when the next step comes.
 
-        `predicted` is what selectors' models said of the candidates before it.
+        `predicted` is what selectors' models predicted of the candidates before it.
         """
         weights = self._weights if self.far_weights is None else None
         taken: _Taken | None = _Taken(outcome, weights, predicted)
@@ -191,7 +194,7 @@ class Steering:
             self._take(taken)
 
     def settle(self) -> None:
-        """Take in the step that is still to be read; waits for the device."""
+        """Take in the step that is still unread; waits for the device."""
         taken, self._pending = self._pending, None
         if taken is not None:
             self._take(taken)
@@ -229,7 +232,9 @@ class Steering:
         )
 
     def _applied_strength(self, batch: TrainBatch) -> float:
-        """As of now, for candidates like those of this batch: in their first epoch none has a last score."""
+        """The present strength for candidates like those of this batch: in the first epoch none has a last
+        score.
+        """
         doubt = self.doubt
         return self.strength if doubt is None or batch.epochs.min() < 1 else doubt.strength
 

@@ -1,9 +1,9 @@
-"""Does the loop swing? Class counts of successive batches against what chance gives for the same mean shares.
+"""Does the loop swing? The variance of class counts over batches, against that of chance for the same shares.
 
-A selector that scores with old weights answers a question the trainer has already settled: it floods the
-batches with a class, and starves it one delay later. What that does to the class counts is one number, 1.0
-when nothing of the kind happens. Numpy only: a trainer computes it as it goes, a report class by class from
-the events.
+A selector that scores with old weights chases errors that the trainer has already corrected: it floods the
+batches with a class, and starves it one delay later. The effect on the class counts is one number, 1.0 where
+nothing of the kind happens. Numpy only: the trainer computes it as it goes, a report class by class from the
+events.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 WINDOW = 32
 """Batches that a swing is measured over."""
 FEWEST = 8
-"""Batches before there is a value: the spread of fewer says little."""
+"""Batches before there is a value: the variance of fewer says little."""
 _TABLE = 8
 """Windows in a table."""
 Counts = NDArray[np.float64]
@@ -47,7 +47,9 @@ def swing_of(counts: ArrayLike) -> float:
 
 
 class Swing:
-    """The swing over the last batches; its window slides along a longer table: a step copies one row."""
+    """The swing over the last batches; its window slides along a longer table, so that a step
+    copies one row.
+    """
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
@@ -72,7 +74,7 @@ class Swing:
 
     @property
     def value(self) -> float | None:
-        """The swing of the window, None until it holds enough batches, and where there is only one class."""
+        """The swing of the window; None until it holds enough batches, or if there is only one class."""
         counts = self._counts
         if len(counts) < FEWEST:
             return None

@@ -1,10 +1,10 @@
 """Do scores say anything, and are labels right? If not, uniform selection is better. Pure.
 
-For scores there are three kinds of evidence, each over many steps and none from one batch: their rank
-correlation with fresh losses (fidelity) is significantly below a bound; they are all of one value; the
-selector's model predicts one class for nearly all candidates. It answers with a factor of the strength, 1 =
-scores are trusted, 0 = uniform selection, and with the reason in words; labels.py does the same for labels.
-It knows only what the trainer itself knows at a step, so that under a logical clock every run decides alike.
+Three signs count against scores, each over many steps and never from one batch: their rank correlation with
+fresh losses (fidelity) is significantly below a bound; they all have one value; the selector's model predicts
+one class for nearly all candidates. The result is a factor of the strength, 1 = scores are trusted, 0 =
+uniform selection, with the reason in words. labels.py does the same for labels. Only what the trainer itself
+knows at a step is used, so that under a logical clock every run decides alike.
 """
 
 from collections import deque
@@ -20,20 +20,21 @@ from sbpipe.trainer.steering.labels import LabelTrust, is_blind
 from sbpipe.trainer.steering.window import CountsWindow
 
 LEARNING = 32
-"""First steps, which never count: statistics of normalisation layers are still settling in them."""
+"""Number of first steps that never count: statistics of normalisation layers are still settling."""
 LEAST = 0.1
-"""Fidelity below which scores say nothing worth acting on."""
+"""Fidelity below which scores are not worth acting on."""
 SURE = 2.0
 """Standard errors between the fidelity and the bound before trust is lost, and before it comes back."""
 PAIRS, FEWEST_PAIRS, FEWEST_STEPS = 2048, 512, 16
-"""Trained examples that the fidelity is taken over, and how many there must be, of how many steps."""
+"""Trained examples that the fidelity is taken over, the fewest, and the fewest steps they are from."""
 ALIKE = 8
-"""Steps in a row whose scores have one value before that counts, and without one before it is over."""
+"""Steps in a row whose scores have one value before that counts, and whose scores differ before it is over.
+"""
 CANDIDATES, FEWEST_CANDIDATES = 2048, 512
 """The same as PAIRS for the candidates whose predictions are counted."""
 ONE_CLASS, SEVERAL = 0.9, 0.7
-"""Share of the examples of other classes that are taken for the favourite one: when trust is lost, and below
-which it comes back.
+"""Share of the examples of other classes that are predicted as the favourite one: from ONE_CLASS on trust is
+lost, below SEVERAL it comes back.
 """
 CLOSING, OPENING = 0.25, 0.05
 """Share of the way to go in one step: quick to close, slow to open again."""
@@ -62,7 +63,7 @@ class Trust:
         predicted: Sequence[Predicted] = (),
         class_counts: Iterable[int] = (),
     ) -> None:
-        """Take in a train batch, and what the selector's model predicted for the candidates before it."""
+        """Take in a train batch, and what selectors' models predicted for the candidates before it."""
         self._steps += 1
         if self._steps > LEARNING:
             self._values.add(scores)
@@ -110,7 +111,7 @@ class _Fidelity:
     def add(self, scores: Floats, losses: Floats, keep_probability: Floats) -> None:
         found, pairs = weighted_spearman(scores, losses, 1.0 / keep_probability)
         if found == found and pairs > 1.0:
-            # Of n pairs without any relation the variance is 1 / (n - 1): so much counts each step.
+            # For n unrelated pairs the variance is 1 / (n - 1), so a step has the weight n - 1.
             self._steps.append((found, pairs - 1.0))
             total = self._total
             while len(self._steps) > FEWEST_STEPS and total - self._steps[0][1] >= PAIRS:
@@ -167,7 +168,7 @@ class _OneValue:
 
 
 class _OneClass:
-    """Whether the selector's model takes nearly all candidates for one class."""
+    """Whether the selector's model predicts one class for nearly all candidates."""
 
     def __init__(self) -> None:
         self._predicted = CountsWindow(CANDIDATES)

@@ -1,4 +1,4 @@
-"""Numbers of candidates by kind, over the last so many of them. Knows neither the kinds nor who asks."""
+"""Counts of candidates by kind, over a window of the last ones. Knows neither the kinds nor the caller."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 
 class CountsWindow:
-    """The sum of the newest counts that together speak of at least `capacity` candidates, once there are."""
+    """The sum of the newest counts that together cover at least `capacity` candidates, or of all
+    while fewer.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -19,7 +21,7 @@ class CountsWindow:
         self.counts: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, counts: NDArray[np.integer]) -> None:
-        """Count some more candidates; other kinds than before begin anew."""
+        """Count some more candidates; another number of kinds restarts the window."""
         if len(counts) != len(self.counts):
             self._counts.clear()
             self._sizes.clear()

@@ -26,22 +26,22 @@ _NAMES = (
 
 
 class Accepted(NamedTuple):
-    """A selection that counts, and what is known of all that it kept."""
+    """An accepted selection, and what all its kept examples have in common."""
 
     lease: Lease
     selection: Selection
     example_ids: Ids
-    """Of the candidates that it considered."""
+    """The candidates that it considered."""
     versions: Ids | None
-    """Per kept example, if they differ."""
+    """One per kept example, if they differ."""
     arrived_at_step: int
     is_fill: bool
     considered_before: int
-    """Candidates of the run before its first one."""
+    """Candidates considered in the run before its first one."""
 
 
 def _kept_of(accepted: Sequence[Accepted]) -> Columns:
-    """What some selections kept, one after another: in one go, for a selection has a handful each."""
+    """The kept examples of some selections, in order; all at once, because each has only a handful."""
     selections = [one.selection for one in accepted]
     counts = [len(selection.kept) for selection in selections]
     starts = np.cumsum([0, *(len(selection.scores) for selection in selections[:-1])])
@@ -85,7 +85,7 @@ class Assembler:
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._kept: Columns = {}
-        # Behind these. Taken apart when a batch is cut, not when they come.
+        # Queued behind `_kept`; turned into columns when a batch is cut, not on arrival.
         self._accepted: list[Accepted] = []
         self._length = 0
 
@@ -106,19 +106,19 @@ class Assembler:
         columns = {name: column[:size] for name, column in kept.items()}
         self._length -= size
         self._kept = {name: column[size:] for name, column in kept.items()} if self._length else {}
-        # Which lease an example came from is the ledger's affair; training must not depend on it.
+        # Only the ledger needs to know the lease of an example; training must not depend on it.
         lease_ids, ordinal = columns.pop("lease_ids"), columns.pop("ordinal")
         return TrainBatch(step=step, candidates=int(ordinal.max()), **columns), lease_ids
 
     def _settled(self) -> Columns:
-        """All that waits, by column."""
+        """All waiting examples, by column."""
         if self._accepted:
             newer, self._accepted = _kept_of(self._accepted), []
             self._kept = _joined([self._kept, newer]) if self._kept else newer
         return self._kept
 
     def put_back(self, batches: Sequence[tuple[TrainBatch, Ids]]) -> None:
-        """Batches that were taken and not trained return to the front."""
+        """Return batches that were taken and not trained to the front."""
         if not batches:
             return
         back = []
@@ -140,5 +140,5 @@ class Assembler:
 
 
 def _joined(some: Sequence[Columns]) -> Columns:
-    """Columns, one after another."""
+    """Concatenated columns."""
     return {name: np.concatenate([kept[name] for kept in some]) for name in _NAMES}

@@ -1,5 +1,5 @@
-"""Under a logical clock (lockstep, fixed-lag, inline): one lease at a time fills one train batch, scored by
-one exact version. Whom to lease what; no thread, no socket.
+"""Leases under a logical clock (lockstep, fixed-lag, inline): one lease at a time fills one train batch,
+scored by one exact version. No thread, no socket.
 """
 
 from sbpipe.config import Config
@@ -24,8 +24,8 @@ class Clocked:
         versions = self.versions_of_next(now)
         if self._ledger.out or versions is None:
             return []
-        # One selector does all the work under a clock: its history grows as that of a single process would.
-        # When it is lost, the next one is given the run's history with its first lease.
+        # Under a clock one selector does all the work, so its history grows as in a single process. When it
+        # is lost, the next one gets the run's history with its first lease.
         peer = next((peer for peer in peers if peer.name == self._active), peers[0])
         peer.needs_history |= peer.name != self._active
         self._active = peer.name
@@ -34,6 +34,6 @@ class Clocked:
         return [] if lease is None else [(peer, lease)]
 
     def versions_of_next(self, now: Moment) -> tuple[int, int] | None:
-        """What scores the next batch; None while it must wait."""
+        """The versions that score the next batch; None while it must wait."""
         is_early = now.num_assembled > now.steps_done + self._lag
         return None if is_early else self._versions.of_batch(now.num_assembled)

@@ -21,7 +21,7 @@ class Doubt(NamedTuple):
 
 
 def doubted(table: ScoreTable, example_ids: Ids, above: float) -> tuple[Mask, float]:
-    """Who is doubted, and the share of the candidates that have a last score at all."""
+    """Which candidates are doubted, and the share of the candidates that have a last score."""
     scores, versions = table.lookup(example_ids)
     return scores > np.float32(above), float(np.mean(versions >= 0))
 
@@ -29,6 +29,7 @@ def doubted(table: ScoreTable, example_ids: Ids, above: float) -> tuple[Mask, fl
 def doubting(lease: Lease, doubt: Doubt, table: ScoreTable, example_ids: Ids) -> Lease:
     """The lease with its doubted candidates; `example_ids` are those it covers."""
     is_doubted, known = doubted(table, example_ids, doubt.above)
-    # Who has no last score cannot be doubted: for these it stays as uniform as wrong labels ask.
+    # A candidate without a last score cannot be doubted: for these, selection stays as uniform as the share
+    # of wrong labels asks.
     strength = lease.strength + known * (doubt.strength - lease.strength)
     return replace(lease, strength=strength, doubted=packed(is_doubted), doubt_above=doubt.above)

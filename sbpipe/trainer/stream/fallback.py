@@ -1,5 +1,5 @@
-"""Selection without a selector: what the trainer does with a lease when none is left, and how it fills a
-train batch that is late. No forward pass.
+"""Selection without a selector: how the trainer answers a lease when no selector is left, and how it fills a
+late train batch. No forward pass.
 """
 
 import numpy as np
@@ -15,13 +15,15 @@ from sbpipe.trainer.stream.scores import ScoreTable
 
 PEER = "fallback"
 FILL = "fill"
-"""Who holds the leases of fills, for as long as it takes to answer them."""
+"""The name that holds the leases of fills while they are answered."""
 ENOUGH_KNOWN = 0.9
-"""Share of candidates with recent scores from which on a fill is chosen by them."""
+"""Share of candidates with recent scores from which a fill is chosen by these scores."""
 
 
 class Fallback:
-    """`stale-scores` asks the policy about the last known scores; what has none is kept at the keep rate."""
+    """`stale-scores`: the policy judges the last known scores; candidates without one are kept at the keep
+    rate.
+    """
 
     def __init__(self, config: Config, order: Order, table: ScoreTable, sync: SyncPace | None = None) -> None:
         self._config = config
@@ -33,7 +35,7 @@ class Fallback:
         """A selection, and the version that scored each kept example (the current step where none did)."""
         example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
         scores, versions = self._table.lookup(example_ids)
-        # Built anew for each lease: a selector may have come, scored and gone since the last one.
+        # Built for each lease: a selector may have come, scored and gone since the last one.
         policy = build_policy(self._config.selection)
         policy.restore(*self._table.history)
         judged, classes = self._table.judged(example_ids, scores), self._table.classes
@@ -57,7 +59,7 @@ class Fallback:
             keep_all=lease.keep_all,
         )
         considered, kept = choose(is_kept, lease.enough)
-        # Sent as unscored, or old scores would enter the table as if they were new.
+        # Reported as unscored, or old scores would enter the table as new ones.
         unscored = np.full(considered, np.nan, np.float32)
         versions = np.where(blind, step, versions)
         return Selection(lease.lease_id, step, unscored, kept, probability[:considered]), versions[kept]
@@ -69,10 +71,11 @@ class Fallback:
         return bool(is_recent.mean() >= ENOUGH_KNOWN)
 
     def take_all(self, lease: Lease, step: int, *, passes_over: bool) -> tuple[Selection, Ids]:
-        """Keep every candidate of a lease, unseen; if it passes over, not those with probably wrong labels.
+        """Keep every candidate of a lease, unscored; with `passes_over`, not those with probably wrong
+        labels.
 
-        Each carries the chance `keep`, that of the line: relative to it a blind choice favours nobody.
-        Weighed by target / chance, it then counts for as much as a selected example does on average.
+        Each gets the keep probability `keep`, as if drawn uniformly. Weighed by target / keep probability, a
+        fill then counts as much as a selected example does on average.
         """
         count = lease.num_candidates
         probability = np.full(count, 1.0 if lease.keep_all else lease.keep, np.float32)

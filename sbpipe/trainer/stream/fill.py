@@ -1,8 +1,8 @@
-"""How a train batch that is late is completed: from the line, without a selector's word. Pure.
+"""How a late train batch is completed: from the line, without a selector. Pure.
 
-The same ledger grants and takes what is filled in, so every candidate is still considered exactly once. Where
-the score table has recent scores of the next candidates, the policy chooses among them; else all are kept but
-those whose labels are probably wrong.
+Fills go through the same ledger, so every candidate is still considered exactly once. Where the score table
+has recent scores of the next candidates, the policy chooses among them; else all are kept except those whose
+labels are probably wrong.
 """
 
 import math
@@ -12,11 +12,11 @@ from sbpipe.trainer.stream.fallback import FILL, Fallback
 from sbpipe.trainer.stream.stream import Stream
 
 MOST_CHOICES = 4
-"""How often a batch is chosen for by scores; what is missing then is kept unseen. Where all scores are alike
-a policy may keep nobody, and the loop must not wait for it to find somebody.
+"""How often candidates of a batch are chosen by scores; what is still missing is kept without scores. Where
+all scores are alike a policy may keep none, and the loop must not wait for it.
 """
 MOST_PASSES = 2 * MOST_CHOICES
-"""How often candidates are taken until nobody is passed over any more: all may look wrongly labelled."""
+"""Passes after which no candidate is passed over any more: all may look wrongly labelled."""
 
 
 class Filler:
@@ -25,12 +25,12 @@ class Filler:
     def __init__(self, stream: Stream, drawer: Fallback) -> None:
         self._stream, self._drawer = stream, drawer
         self.taken_back: set[int] = set()
-        """Leases whose answers come too late for the end of the run, by nobody's fault."""
+        """Leases taken back at the end of the line: their late answers are no fault of their selectors."""
 
     def fill(self) -> int:
-        """Complete the next batch; how many examples that took, 0 if no candidate is left.
+        """Complete the next batch; returns how many examples that took, 0 if no candidate is left.
 
-        What a selector has out stays out, and its answer goes into a later batch.
+        Leases that are out stay out, and their answers go into later batches.
         """
         stream, filled = self._stream, 0
         before, passes = stream.num_assembled, 0
@@ -45,8 +45,8 @@ class Filler:
         return filled
 
     def _next(self, need: int, passes: int) -> tuple[Selection, Ids] | None:
-        """Answer a lease of the next candidates, after so many passes for this batch: by recent scores where
-        these are known, else whole, without those whose labels are probably wrong.
+        """Answer a lease of the next candidates, after `passes` passes for this batch: by recent scores where
+        these are known, else all except those whose labels are probably wrong.
         """
         stream, ledger = self._stream, self._stream.ledger
         keep_all, change_at = stream.stretches.at(ledger.next_place, stream.num_assembled)
@@ -65,7 +65,7 @@ class Filler:
         return self._drawer.take_all(lease, step, passes_over=passes < MOST_PASSES)
 
     def _knows(self, places: tuple[int, int]) -> bool:
-        """Whether most of these candidates were scored in the last epoch's steps."""
+        """Whether most of these candidates were scored within about an epoch's steps."""
         stream, num_examples = self._stream, self._stream.ledger.num_examples
         epoch, start = divmod(places[0], num_examples)
         recent = math.ceil(num_examples * stream.keep / stream.batch_size)
@@ -73,7 +73,9 @@ class Filler:
         return self._drawer.knows(epoch, start, stop, step=stream.steps_done, recent=recent)
 
     def _take_back(self) -> bool:
-        """At the end of the line: take back what selectors hold of it, or the last batches would wait."""
+        """At the end of the line: take back the leases that are out, or the last batches would
+        wait for them.
+        """
         held = list(self._stream.ledger.out)
         for lease_id in held:
             self._stream.ledger.take_back(lease_id)

@@ -1,7 +1,7 @@
-"""Whether scores are still numbers: a model that has diverged gives none, and then no batch would ever fill.
+"""Whether scores are still finite: those of a model that has diverged are not, and no batch would ever fill.
 
-Judged from what selectors answer, so that a run ends with the first such lease and not when its candidates
-are used up. Pure; it must not know leases nor who scored.
+Judged from the answers of selectors, so that a run ends with the first such lease and not when its candidates
+are used up. Pure; it must not know leases or selectors.
 """
 
 import math
@@ -12,8 +12,8 @@ from sbpipe.records import Floats
 from sbpipe.trainer.step_outcome import DivergedError
 
 FEWEST = 64
-"""Candidates in a row without a finite score before the run is said to have diverged: some examples of a data
-set may be broken, not that many after one another.
+"""Candidates in a row without a finite score before the run counts as diverged: some examples of a data set
+may be broken, but not that many in a row.
 """
 
 
@@ -24,8 +24,8 @@ class FiniteScores:
         self._in_a_row = 0
 
     def see(self, scores: Floats, step: int) -> None:
-        """Take in the scores of one lease; raises if no candidate of late had a finite one."""
-        # The first of them tells in nearly every lease, without a look at all.
+        """Take in the scores of one lease; raises if none of the last candidates had a finite one."""
+        # In nearly every lease the first score decides, without a pass over all.
         is_one = len(scores) > 0 and (math.isfinite(scores[0]) or bool(np.isfinite(scores).any()))
         self._in_a_row = 0 if is_one else self._in_a_row + len(scores)
         if self._in_a_row >= FEWEST:

@@ -1,14 +1,14 @@
 """`selection.keep = "auto"`: the second device's speed becomes selectivity. Pure.
 
-In the time of a step the selectors can score so many candidates; a train batch is kept of them:
+A train batch is kept of the candidates that the selectors can score in the time of a step:
 
     keep = batch / (BUSY * step time * candidates scored per second)
 
-within the bounds that the policy names. The rate follows a selector that slows down, speeds up, joins or
-leaves, but not every flutter of a measurement: leases, their yield and the weights all have to follow it.
+within the bounds of the policy. The rate follows a selector that slows down, speeds up, joins or leaves, but
+not the noise of a measurement: leases, their yield and the weights all depend on it.
 
-Below the usual bound it goes only where few candidates do most of the pulling at the model, and not below
-their effective share (`selection/worth.py`): to keep fewer than these leaves out what would be learnt.
+It goes below the usual bound only where few candidates make up most of the gradient, and not below their
+effective share (`selection/worth.py`): keeping fewer would leave out what could be learnt.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from sbpipe.config import KeepBounds
 from sbpipe.machine.sync_needs import BUSY
 
 DEAD_BAND = 0.1
-"""Relative change below which the rate stays, unless it takes it to a bound."""
+"""Relative change below which the rate stays, unless the change reaches a bound."""
 LARGE = 0.3
-"""Relative change from which on it does not wait for its turn."""
+"""Relative change from which it does not wait for its turn."""
 TURN = 8
 """Steps between two changes that are not large."""
 
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 def at_bound(keep: float, bounds: KeepBounds | None) -> str | None:
-    """Where between its bounds a keep rate has come to; None if it follows nothing."""
+    """Where a keep rate lies between its bounds; None if it is fixed."""
     if bounds is None:
         return None
     return "least" if keep <= bounds.usual else "most" if keep >= bounds.most else "between"
@@ -53,10 +53,10 @@ class KeepControl:
     def update(
         self, step: int, step_s: float | None, rates: list[float], effective: float | None = None
     ) -> Change | None:
-        """Look at the loop's own period and the candidates per second of each selector that is ready.
+        """Revise the rate by the loop's own period and the candidates per second of each ready selector.
 
-        `effective` is the share of the candidates that does the pulling; None = not known, or not to be
-        trusted. None if the rate stays: as it does while one of the two is not known, or nobody selects.
+        `effective` is the share of the candidates that makes up most of the gradient; None = not known, or
+        not to be trusted. Returns None if the rate stays, as it does while period or speeds are not known.
         """
         speed = sum(rates)
         if self._bounds is None or step_s is None or not speed > 0.0 or not step_s > 0.0:
@@ -66,7 +66,8 @@ class KeepControl:
         goal = min(max(self._batch_size / candidates, least), most)
         moved = abs(goal / self.keep - 1.0)
         waits = self._changed_at is not None and step - self._changed_at < TURN
-        # Next to a bound the rate would never get there; once there, only a change that counts takes it away.
+        # Without this a rate next to a bound would never reach it; once there, only a large enough change
+        # moves it.
         is_idle = moved == 0.0 if goal in self._bounds else moved < DEAD_BAND
         if is_idle or (waits and moved < LARGE):
             return None

@@ -1,7 +1,7 @@
-"""Leases on their way out: which places of the line, and the terms that the answer must keep to.
+"""Making leases: the places of the line, and the terms for the answer.
 
-How much a selector is leased is decided elsewhere (`clocked.py`, `pipelined.py`, `shares.py`); here that
-becomes a `Lease`, in the ledger and in the selector's hands. No thread, no socket.
+How much a selector is leased is decided elsewhere (`clocked.py`, `pipelined.py`, `shares.py`); here it
+becomes a `Lease` and is entered in the ledger. No thread, no socket.
 """
 
 import math
@@ -51,12 +51,13 @@ class Leases:
         *,
         exact: bool = False,
     ) -> Lease | None:
-        """A lease that shall yield `enough` kept examples."""
+        """A lease that should yield `enough` kept examples."""
         keep_all, change_at = self._stretches.at(self._ledger.next_place, now.num_assembled)
         rate = 1.0 if keep_all else self._yielded.rate
         is_set = self._chooses_sets and not keep_all
-        # What it can score in about a step's time, once both are known: a slow one answers as soon as others.
-        # Not under a clock: a choice among fewer candidates is another choice, and speed does not repeat.
+        # What the selector can score in about a step's time, once both are known: then a slow one answers as
+        # soon as others. Not under a clock: a choice among fewer candidates is another choice, and speed
+        # varies.
         most_in_time = peer.rate * now.step_s if peer.rate and now.step_s and not exact else math.inf
         if is_set:
             rate = now.keep
@@ -67,7 +68,7 @@ class Leases:
         if places is None:
             return None
         if is_set:
-            # An epoch's end, or a slow selector, cuts a set short: it yields its share, and no more.
+            # The end of an epoch, or a slow selector, cuts a set short: it yields its share, and no more.
             enough = most = min(enough, share_of(rate, places[1] - places[0]))
         expected = min(enough, rate * (places[1] - places[0]))
         lease = self.put_out(
@@ -84,7 +85,7 @@ class Leases:
         return self._with_history(peer, lease)
 
     def of_length(self, now: Moment, peer: Peer, candidates: int, versions: tuple[int, int]) -> Lease | None:
-        """A lease of so many candidates, all of which are considered."""
+        """A lease of up to `candidates` candidates, all of which are considered."""
         keep_all, change_at = self._stretches.at(self._ledger.next_place, now.num_assembled)
         places = self._ledger.reach(min(candidates, credit.LONGEST), change_at)
         if places is None:
@@ -92,7 +93,7 @@ class Leases:
         count = places[1] - places[0]
         is_set = self._chooses_sets and not keep_all
         kept = share_of(now.keep, count) if is_set else count
-        # Each of many sees a small part of the scores: what is ranked among them must be the run's.
+        # Each of many selectors sees few of the scores: it must rank among the run's history.
         peer.needs_history |= not is_set and self._needs_scores
         expected = count if keep_all else kept if is_set else self._yielded.rate * count
         lease = self.put_out(
@@ -131,14 +132,14 @@ class Leases:
             keep=now.keep,
         )
         if doubt is not None and not keep_all:
-            # Under a clock no other lease is out: what the table knows is a function of the clock too.
+            # Under a clock no other lease is out, so the table is a function of the clock too.
             example_ids = self._order.ids(lease.epoch, lease.start, lease.stop)
             lease = doubting(lease, doubt, self._table, example_ids)
         self._ledger.grant(Grant(lease, name, *places, expected))
         return lease
 
     def _with_history(self, peer: Peer, lease: Lease) -> Lease:
-        # The ledger's copy need not hold the history: only its first reader wants it.
+        # The ledger's copy need not hold the history: only the selector needs it.
         history, history_classes = self._table.history if peer.takes_history() else (None, None)
         if history is None:
             return lease

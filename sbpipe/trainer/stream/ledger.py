@@ -2,8 +2,8 @@
 socket and no clock.
 
 Candidates form one endless line of places, epoch after epoch: place = epoch * num_examples + position. A
-lease is a range of it inside one epoch. Every place is considered exactly once: what a lease did not consider
-(it expired, or was cut behind the last kept example it may keep) goes back to the front of the line, and an
+lease is a range of it inside one epoch. Every place is considered exactly once. What a lease did not consider
+(because it expired, or ended at the last example it may keep) goes back to the front of the line, and an
 answer to a lease that is no longer out is refused.
 """
 
@@ -16,7 +16,7 @@ from sbpipe.records import Lease
 
 
 class Named(Protocol):
-    """Who may hold a lease."""
+    """A possible holder of leases."""
 
     name: str
 
@@ -43,14 +43,16 @@ class Ledger:
         self.limit = limit
         self.out: dict[int, Grant] = {}
         self.expected_kept = 0.0
-        """Of all leases that are out: a running sum, for it is asked at every turn."""
+        """The kept examples expected of all leases that are out; a running sum, because it is read at every
+        turn.
+        """
         self._held: dict[str, dict[int, Grant]] = {}
         self.num_considered = 0
         self.num_selected = 0
         self.num_trained = 0
         self.num_expired = 0
         self._next_place = 0
-        # A heap: what comes back is granted before the line goes on, lowest place first, so that an epoch
+        # A heap: returned ranges are granted before the line goes on, lowest place first, so that an epoch
         # ends before the next begins and a resumed run grants in the same order.
         self._returned: list[tuple[int, int]] = []
         self.next_lease_id = 0
@@ -97,7 +99,9 @@ class Ledger:
         self.next_lease_id = grant.lease.lease_id + 1
 
     def select(self, lease_id: int, considered: int, kept: int) -> Grant | None:
-        """A selection has come; None if its lease is not out (late, doubled, made up) or is shorter."""
+        """Enter a selection; None if its lease is not out (late, duplicate, invented) or is shorter than it
+        claims.
+        """
         grant = self.out.get(lease_id)
         if (
             grant is None
@@ -118,7 +122,7 @@ class Ledger:
 
     def _give_back(self, first: int, last: int) -> None:
         if last == self._next_place:
-            self._next_place = first  # the line simply has not come that far
+            self._next_place = first  # simply move the end of the line back
         else:
             heapq.heappush(self._returned, (first, last))
 
@@ -130,19 +134,19 @@ class Ledger:
             self.num_trained += 1
 
     def expire(self, lease_id: int) -> None:
-        """Take a lease back, whole, from who failed it; it will be granted again under another id."""
+        """Take back a whole lease that its holder failed to answer; it is granted again under another id."""
         self.take_back(lease_id)
         self.num_expired += 1
 
     def take_back(self, lease_id: int) -> None:
-        """The same from who did nothing wrong."""
+        """The same where the holder did nothing wrong: it is not counted as expired."""
         grant = self._end(lease_id)
         self._give_back(grant.first, grant.last)
 
     def _end(self, lease_id: int) -> Grant:
-        """The lease is out no more."""
+        """Remove a lease from those that are out."""
         grant = self.out.pop(lease_id)
-        # Exactly 0 where nothing is out: what rounding left over does not add up.
+        # Exactly 0 where nothing is out, so that rounding errors do not add up.
         self.expected_kept = self.expected_kept - grant.expected_kept if self.out else 0.0
         held = self._held[grant.peer]
         del held[lease_id]
@@ -151,7 +155,7 @@ class Ledger:
         return grant
 
     def leases_of(self, peer: str) -> list[Grant]:
-        """What a peer holds."""
+        """The leases that a peer holds."""
         return list(self._held.get(peer, {}).values())
 
     def num_held(self, peer: str) -> int:
@@ -159,19 +163,20 @@ class Ledger:
         return len(self._held.get(peer, ()))
 
     def with_room(self, peers: Sequence[Holder], most: int) -> Iterator[Holder]:
-        """Those who hold fewer than so many leases, the idle first, else in their order."""
+        """The peers that hold fewer than `most` leases, idle ones first, otherwise in the given order."""
         held = self._held
-        # In one go, and the others only if it comes to that: many are asked at every answer.
+        # Idle peers in one pass, and the others only if they are reached: this runs at every answer, for many
+        # peers.
         idle = [peer for peer in peers if peer.name not in held]
         yield from idle
         if most > 1:
-            were_idle = {peer.name for peer in idle}  # these may have got one meanwhile
+            were_idle = {peer.name for peer in idle}  # they may have got a lease meanwhile
             busy = (peer for peer in peers if peer.name not in were_idle)
             yield from [peer for peer in busy if len(held.get(peer.name, ())) < most]
 
     @property
     def holders(self) -> set[str]:
-        """Who holds a lease."""
+        """The names of all holders of leases."""
         return set(self._held)
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a run stands at one moment: the plain numbers that leases are granted by."""
+"""The state of a run at one moment: the plain numbers by which leases are granted."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ class Moment(NamedTuple):
 
     batch_size: int
     num_assembled: int
-    """Train batches that were whole so far: the number of the one that is being filled."""
+    """Train batches completed so far, which is the number of the one being assembled."""
     num_started: int
-    """Of these, how many the loop has begun to train."""
+    """How many of them the loop has begun to train."""
     steps_done: int
     leftover: int
     """Kept examples that do not fill a batch."""
@@ -19,7 +19,7 @@ class Moment(NamedTuple):
     keep: float
     """The keep rate that leases aim at."""
     step_s: float | None
-    """What a step takes a loop that does not wait; None = not known, or nobody asks."""
+    """The time of a step for a loop that does not wait; None = not known, or not needed."""
     ahead: float
     """Train batches to lease on top of `depth - 1`."""
 

@@ -1,10 +1,10 @@
-"""How fast the loop steps and its batches are loaded, and until when the next batch can wait for selection.
+"""How fast the loop steps and its batches are loaded, and how long the next batch can wait for selection.
 Pure: time is passed in.
 
-The loop's own period is that between taking a batch and asking for the next one: what it would be if it never
-waited. A batch that is not whole when a period, less the time that its loading takes, is over would be late,
-so it is filled then. Better too early than too late: a period is taken from the short ones, a loading time
-from the long ones.
+The loop's own period is the time from taking a batch to asking for the next one: the period of a loop that
+never waits. The next batch must be whole one period after the last, less the time to load it; if it is not,
+it is filled then. Too early is better than too late, so the period is a low quantile and the loading time a
+high one.
 """
 
 from collections import deque
@@ -13,16 +13,16 @@ from collections.abc import Collection
 WINDOW = 16
 """Steps that count."""
 KNOWN_AFTER = 3
-"""Steps until a period is believed; the first ones warm up."""
+"""Steps before the period is used; the first ones are warm-up."""
 SHORT, LONG = 0.25, 0.9
-"""Quantiles: of periods and of loading times, where being late is what must not be."""
+"""Quantiles of periods and of loading times for the moment of a fill, which must not be too late."""
 MARGIN, MARGIN_S = 0.1, 1e-3
-"""Share of a period and seconds by which a fill is early: threads take their time to wake."""
+"""Share of a period, and seconds, by which a fill is early: threads need time to wake."""
 SLACK = 0.25
-"""Share of a period by which answers should be there before a fill is due: no two take the same time."""
+"""Share of a period by which answers should arrive before a fill is due: their times vary."""
 
 LEAST_AHEAD = 0.5
-"""Of a batch: leases are half of one, and come whole or not at all."""
+"""In batches: leases are half a batch, and arrive whole."""
 
 
 class Pace:
@@ -44,13 +44,13 @@ class Pace:
         self._views.append(seconds)
 
     def skip(self, seconds: float) -> None:
-        """Time that is not training went by inside a step."""
+        """Leave out time inside a step that was not training."""
         if self._started_at is not None:
             self._started_at += seconds
 
     @property
     def period_s(self) -> float | None:
-        """What a step takes the loop if it never waits; None while it is not known."""
+        """The time of a step for a loop that never waits; None while it is not known."""
         return _quantile(self._periods, 0.5) if len(self._periods) >= KNOWN_AFTER else None
 
     @property
@@ -61,17 +61,17 @@ class Pace:
         return self._started_at + _quantile(self._periods, SHORT) - self._lead_s
 
     def ahead(self, scoring_s: float | None) -> float:
-        """Train batches to select ahead of the next one, so that it is whole in time; 0 while not known.
+        """Train batches to lease ahead of the next one, so that it is whole in time; 0 while not known.
 
-        A lease that is granted when a step begins is answered when its candidates are scored: a batch's in
-        `scoring_s` (None = not known: about a step). What must be whole sooner has to be asked for before.
+        A lease granted at the start of a step is answered when its candidates are scored: those of a batch
+        after `scoring_s` (None = not known: about a step). What must be whole sooner is leased earlier.
         """
         period_s = self.period_s
         if not period_s or scoring_s == 0.0:
             return 0.0
         in_time_s = (1.0 - SLACK) * period_s - self._lead_s
-        # While a share 1 - ahead of a batch is scored, the loop must not get past the moment of the fill. A
-        # selector that needs more than a step is late whatever is done.
+        # A share 1 - ahead of a batch must be scored before the moment of the fill. A selector that needs
+        # more than a step is late in any case.
         ahead = 1.0 - in_time_s / min(period_s, scoring_s or period_s)
         return min(1.0, max(LEAST_AHEAD, ahead)) if ahead > 0.0 else 0.0
 
@@ -82,7 +82,7 @@ class Pace:
 
 
 def _quantile(values: Collection[float], share: float) -> float:
-    """As numpy interpolates; of so few numbers, several times a step, numpy takes thirty times as long."""
+    """A quantile as numpy interpolates it; for so few numbers numpy takes thirty times as long."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

@@ -1,5 +1,5 @@
-"""Without a clock, to one selector: what the next train batch lacks (`credit.py` says how that is counted).
-Whom to lease what; no thread, no socket.
+"""Leases without a clock, to one selector: what the next train batch lacks (`credit.py` says how it is
+counted). No thread, no socket.
 """
 
 import math
@@ -43,13 +43,13 @@ class Pipelined:
         return granted
 
     def _next(self, peer: Peer, now: Moment) -> Lease | None:
-        # It may queue a second lease, so that it finds work the moment it has answered the first.
+        # It may hold a second lease, so that it has work as soon as it has answered the first.
         num_held = self._ledger.num_held(peer.name)
         kept, most = self._lacking(now, is_idle=not num_held) if num_held < 2 else (0, 0)
         if kept < 1 or most < 1:
             return None
         if self._fills and peer.rate is None:
-            # Nobody knows how slow it is: a whole batch's lease could take it many steps, and its answer
+            # Its speed is not known yet: a lease for a whole batch could take it many steps, and its answer
             # would be as many steps old. Late batches are filled, so the loop does not wait for more.
             kept = min(kept, share_of(now.keep, fleet.LEAST))
         # A pass is scored whole before it is counted, so a lease may overshoot by up to one pass.
@@ -58,8 +58,8 @@ class Pipelined:
         return self._leases.to_yield(now, peer, min(kept, most), most, versions)
 
     def _lacking(self, now: Moment, *, is_idle: bool) -> tuple[int, int]:
-        """Kept examples that the next lease should yield, and those that may come at the most."""
-        # While the loop waits, an idle selector does not wait for what others have out.
+        """The kept examples that the next lease should yield, and the most it may yield."""
+        # While the loop waits, an idle selector gets a lease whatever others have out.
         out = [] if now.is_waiting and is_idle else self._ledger.out.values()
         kept = credit.kept_to_lease(
             batch_size=now.batch_size,
@@ -77,5 +77,5 @@ class Pipelined:
 
     @property
     def _a_pass(self) -> float:
-        """What a pass keeps, about."""
+        """Kept examples of a scoring pass, about."""
         return self._chunk * self._yielded.rate

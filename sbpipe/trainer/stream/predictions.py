@@ -1,6 +1,6 @@
-"""What selectors' models predicted in the last selections, until steering takes it. Pure.
+"""The predictions of selectors' models in the last selections, until steering takes them. Pure.
 
-Each comes with the number of the batch that was being filled: under a clock it does not depend on when an
+Each is stored with the number of the batch being assembled, so that under a clock nothing depends on when an
 answer arrives.
 """
 
@@ -21,12 +21,12 @@ class Predictions:
         self._waiting: deque[tuple[int, Predicted]] = deque(maxlen=_MOST)
 
     def note(self, number: int, selection: Selection) -> None:
-        """A selection came while batch `number` was being filled."""
+        """A selection arrived while batch `number` was being assembled."""
         if selection.predicted is not None:
             self._waiting.append((number, Predicted(selection.predicted, selection.places)))
 
     def take(self, step: int) -> list[Predicted]:
-        """What came with the selections up to the batch of this step; it is not given again."""
+        """Remove and return what arrived up to the batch of this step."""
         taken = list[Predicted]()
         while self._waiting and self._waiting[0][0] <= step:
             taken.append(self._waiting.popleft()[1])

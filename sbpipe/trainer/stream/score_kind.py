@@ -1,8 +1,8 @@
 """Whether the scores of a run are plain cross entropy of classes, and what follows from that.
 
-Known by the loss's name; of a plug-in, by its gradient and values when a step was rehearsed; of a user's own
-loop, whose outputs the trainer does not see, by its selectors: they tell labels' places only where the
-gradient of the losses is softmax less one-hot. Pure.
+Known by the name of the loss; for a plug-in, by its gradient and values when a step was rehearsed; for a
+user's own loop, whose outputs the trainer does not see, by its selectors: they report places of labels only
+where the gradient of the losses is softmax minus one-hot. Pure.
 """
 
 from sbpipe.config import OWN, Config
@@ -19,7 +19,7 @@ class ScoreKind:
         """`is_entropy`: the losses were found to be plain cross entropy of classes."""
         loss = config.loss
         self._name, self._by = (_ENTROPY if is_entropy else loss.name), config.selection.score
-        # Of a plug-in that was found to be plain, the setting has no effect.
+        # The setting has no effect on a plug-in that was found to be plain cross entropy.
         self._smoothing = loss.label_smoothing if loss.name == _ENTROPY else 0.0
         self._is_own = loss.name == OWN
 
@@ -34,7 +34,7 @@ class ScoreKind:
         return self._name == _ENTROPY and self._by == "loss"
 
     def effective(self, scores: Floats) -> Effective | None:
-        """The effective share of the candidates with these scores; None = these do not tell it."""
+        """The effective share of the candidates with these scores; None = not known from these scores."""
         norms = residual_norms(scores, loss=self._name, by=self._by, label_smoothing=self._smoothing)
         return effective_share(norms)
 

@@ -1,14 +1,14 @@
-"""The score table: what is known of every example, and the last scores in the order they came.
+"""The score table: what is known of every example, and the last scores in order of arrival.
 
-From it come the history of a new selector, the fallback, and the pictures of easy and hard examples. Pure.
+It supplies the history of a new selector, the fallback, and the pictures of easy and hard examples. Pure.
 
-A data set of more examples than the table has rows shares them: example i has row i modulo the number of rows
-until another example of that row is considered. So it holds about as many of the last candidates as it has
-rows, and an epoch later, when an example comes again, nothing is known of it.
+A data set with more examples than the table has rows shares them: example i has row i modulo the number of
+rows, until another example of that row is considered. So the table holds about as many of the last candidates
+as it has rows, and when an example comes again an epoch later, nothing is known of it.
 
-What many selectors say comes by the thousand a second, a few dozen candidates at a time, which take NumPy as
-long as many do. So it is noted, and written together with what else has come: when `settle` is called or
-something is asked.
+Many selectors answer thousands of times a second, with a few dozen candidates each, and NumPy needs as long
+for these as for many. So answers are queued, and written together when `settle` is called or the table is
+read.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _COLUMNS = {
 
 
 class _Told(NamedTuple):
-    """What one or several selections say of the examples that were considered; `kept` are positions."""
+    """The considered examples of one or several selections; `kept` are positions among them."""
 
     example_ids: Ids
     scores: Floats
@@ -44,8 +44,7 @@ class _Told(NamedTuple):
 class ScoreTable:
     """20 bytes per row, 28 where examples share rows; pages that were never written cost nothing.
 
-    What is irreducible of an example's loss, where that is known, is taken off before a policy judges it;
-    what is recorded stays the loss.
+    It records losses. The irreducible loss of an example, where known, is subtracted before a policy judges.
     """
 
     def __init__(
@@ -61,11 +60,12 @@ class ScoreTable:
         self.classes = classes
         rows = num_examples if most_rows is None else min(num_examples, most_rows)
         is_shared = rows < num_examples
-        # Row by row in memory: candidates are anywhere in the table, and each then costs one page, not six.
+        # Row by row in memory: candidates are scattered over the table, and each then touches one page, not
+        # six.
         table = np.zeros(rows, [*_COLUMNS.items(), *([("owner", np.int64)] if is_shared else [])])
         self._rows, self._no_row = table, np.zeros((), table.dtype)
         self.owner: Ids | None = table["owner"] if is_shared else None
-        """The example in each row, -1 = nobody yet; None = every example has a row of its own number."""
+        """The example in each row, -1 = none yet; None = example i always has row i."""
         if self.owner is not None:
             self.owner[:] = -1
         self.scores: Floats = table["scores"]
@@ -79,21 +79,21 @@ class ScoreTable:
         self._told: list[_Told] = []
 
     def record(self, example_ids: Ids, selection: Selection) -> None:
-        """Remember what a selection says of the examples it considered; only finite scores are scores.
+        """Queue the scores of a selection; a score that is not finite counts as none.
 
-        Who reads the columns settles first.
+        Readers of the columns call `settle` first.
         """
         stamp = np.full(len(example_ids), selection.version + 1, np.int32)
         told = _Told(example_ids, selection.scores, selection.keep_probability, stamp, selection.kept)
         self._told.append(told)
 
     def settle(self) -> None:
-        """Write what was recorded since the last time."""
+        """Write what was recorded since the last call."""
         told, self._told = self._told, []
         if len(told) > 1:
             all_told = _together(told)
             rows = all_told.example_ids if self.owner is None else all_told.example_ids % len(self.owner)
-            # A row that stands there twice has its say in the order in which it came.
+            # A row that occurs twice must be written in order of arrival.
             if _are_distinct(rows):
                 told = [all_told]
         for one in told:
@@ -110,15 +110,15 @@ class ScoreTable:
             of_rows = is_scored
             if not np.logical_and.reduce(
                 owns_row
-            ):  # two of these candidates share a row: the later one has it
+            ):  # two of these candidates share a row: the later one gets it
                 has_row, of_rows, kept_rows = owns_row, finite & owns_row, kept_rows[kept_rows >= 0]
             self._write(rows[has_row], kept_rows, chances[has_row])
             self._score(rows[of_rows], scores[of_rows], stamp[of_rows])
         else:
-            # Nothing to leave out, in nearly every selection of a data set that the table holds.
+            # Nearly every selection of a data set that fits the table: nothing to leave out.
             self._write(example_ids, example_ids[kept], chances)
             self._score(example_ids[is_scored], scores[is_scored], stamp[is_scored])
-        # The order in which scores arrived is the history's: a new selector continues from exactly this.
+        # In order of arrival, as in a history: a new selector continues from exactly this.
         self.recent = np.concatenate([self.recent, scores[is_scored]])[-self._capacity :]
         self.recent_ids = np.concatenate([self.recent_ids, example_ids[is_scored]])[-self._capacity :]
 
@@ -132,19 +132,19 @@ class ScoreTable:
         self.stamp[rows] = stamp
 
     def _claimed(self, example_ids: Ids, owner: Ids) -> Ids:
-        """The rows of these examples from now on; -1 where a later one of them takes the row."""
+        """Assign rows to these examples; -1 where a later one of them takes the row."""
         rows = example_ids % len(owner)
         self._rows[rows[owner[rows] != example_ids]] = self._no_row
         owner[rows] = example_ids
         return np.where(owner[rows] == example_ids, rows, -1)
 
     def judged(self, example_ids: Ids, scores: Floats) -> Floats:
-        """What a policy judges of the scores of these examples."""
+        """The scores as a policy judges them: without the irreducible loss."""
         return scores if self._irreducible is None else scores - self._irreducible[example_ids]
 
     @property
     def history(self) -> tuple[Floats, NDArray[np.int32] | None]:
-        """The last scores and, where they matter, their classes: what a new selector's policy needs."""
+        """The last scores and, where the policy needs them, their classes: for a new selector."""
         self.settle()
         classes = None if self.classes is None else self.classes[self.recent_ids].astype(np.int32)
         return self.judged(self.recent_ids, self.recent), classes
@@ -182,7 +182,7 @@ class ScoreTable:
 
 
 def _together(told: Sequence[_Told]) -> _Told:
-    """What several selections say, one after another."""
+    """Several selections, concatenated."""
     example_ids, scores, chances, stamp, kept = map(np.concatenate, zip(*told, strict=True))
     ends = np.cumsum([len(one.example_ids) for one in told])
     kept += np.repeat([0, *ends[:-1]], [len(one.kept) for one in told])
@@ -195,7 +195,9 @@ def _are_distinct(rows: Ids) -> bool:
 
 
 def refuse_forgetting(config: Config, num_examples: int) -> None:
-    """Refuse what goes by a number of every example of the last epoch, where the table does not hold all."""
+    """Refuse settings that need the last score or loss of every example, where the table is too small for
+    all.
+    """
     own = config.selection
     if num_examples <= own.table:
         return

@@ -1,5 +1,5 @@
-"""Without a clock, to many selectors: whole leases of each one's share (`fleet.py` says why). Whom to lease
-what; no thread, no socket.
+"""Leases without a clock, to many selectors: each gets whole leases of its share (`fleet.py` says why). No
+thread, no socket.
 """
 
 import math
@@ -17,7 +17,7 @@ from sbpipe.trainer.stream.yields import Yield
 
 
 class Shares:
-    """Grants by a plan that is made anew once a step."""
+    """Grants by a plan that is renewed once a step."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Shares:
         base = min(depth, max(depth - 1 + now.ahead, 1 if now.is_waiting else 0))
         most_ahead = max(base, bound - self._sync.interval) if bound else math.inf
         most_ahead = min(most_ahead, self._versions.reach(now.num_started))
-        # While the loop waits, idle selectors do not wait for what slower ones have out.
+        # While the loop waits, idle selectors get leases whatever slower ones have out.
         expected = 0.0 if now.is_waiting else ledger.expected_kept
         coming = now.on_hand + expected
-        # A depth of one says that nothing is to be scored while a step trains.
+        # A depth of one means that nothing is scored while a step trains.
         target = max(base, plan.ahead + fleet.MARGIN) if depth > 1 else base
         short = min(most_ahead, target) * now.batch_size - coming
         if short <= 0.0:
@@ -72,7 +72,7 @@ class Shares:
         key = (now.num_started, now.keep)
         if key != self._planned_for or peers != self._ranked_of:
             self._planned_for, self._ranked_of = key, peers
-            # Who was never measured comes first, or would never be.
+            # Selectors that were never measured come first, or they never would be.
             self._ranked = sorted(peers, key=lambda peer: -(peer.rate or math.inf))
             self._plan = fleet.plan(
                 batch_size=now.batch_size,

@@ -1,5 +1,5 @@
-"""What steering has said after each of the last steps: the strength of leases, and what is done about wrong
-labels. Under a logical clock a lease goes by what was said `lag` steps before its batch. Pure.
+"""What steering decided after each of the last steps: the strength of leases, and how they treat wrong
+labels. Under a logical clock a lease uses the decision of `lag` steps before its batch. Pure.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from sbpipe.trainer.stream.moment import Moment
 
 
 class Steered:
-    """Strength and doubt by step, for as long as a lease may go by them."""
+    """Strength and doubt by step, kept as long as a lease may use them."""
 
     def __init__(self, config: Config) -> None:
         self._lag = config.lag
@@ -23,13 +23,13 @@ class Steered:
         self._strengths = {step: strength}
 
     def note(self, step: int, strength: float, doubt: Doubt | None) -> None:
-        """What leases granted after this step go by."""
+        """Set what leases granted after this step use."""
         self._strengths[step], self._doubts[step] = strength, doubt
         self._strengths.pop(step - self._lag - 1, None)
         self._doubts.pop(step - self._lag - 1, None)
 
     def at(self, now: Moment) -> tuple[float, Doubt | None]:
-        """What a lease granted now goes by."""
+        """What a lease granted now uses."""
         step = max(0, now.num_assembled - self._lag) if self._is_clocked else now.steps_done
         return self._strengths[step], self._doubts.get(step)
 

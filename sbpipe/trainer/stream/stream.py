@@ -1,9 +1,9 @@
 """The stream of train batches: what to lease now, which answers count, what to train next. No thread, no
 socket, no model.
 
-The ledger, the assembler and the score table meet here, and the counts that say where the run stands. How
-much is leased is the word of one of three: under a logical clock `clocked.py`, else `pipelined.py` for one
-selector and `shares.py` for many.
+It joins the ledger, the assembler, the score table and the counts of the run's progress. How much is leased
+is decided by one of three: under a logical clock `clocked.py`, else `pipelined.py` for one selector and
+`shares.py` for many.
 """
 
 import math
@@ -49,8 +49,8 @@ class Stream:
         sync: SyncPace | None = None,
         is_entropy: bool = False,
     ) -> None:
-        """`sync` is what the owner may change while the run goes on; `is_entropy`: the losses were found to
-        be plain cross entropy of classes.
+        """`sync` may be changed by its owner during the run; `is_entropy`: the losses were found to be plain
+        cross entropy of classes.
         """
         self.sync = sync or SyncPace.of(config)
         self.batch_size = config.train.batch_size
@@ -88,7 +88,7 @@ class Stream:
         self.keep = config.selection.keep_rate
         """The keep rate that leases aim at from now on."""
         self.step_s: float | None = None
-        """What a step takes a loop that does not wait; None = not known, or nobody asks."""
+        """The time of a step for a loop that does not wait; None = not known, or not needed."""
         self.ahead = 0.0
         """Train batches to lease on top of `depth - 1`."""
 
@@ -96,7 +96,7 @@ class Stream:
 
     @property
     def now(self) -> Moment:
-        """Where the run stands."""
+        """The present state of the run."""
         return Moment(
             self.batch_size,
             self.num_assembled,
@@ -133,7 +133,7 @@ class Stream:
         self.ledger.expire(lease_id)
 
     def expire_peer(self, name: str) -> int:
-        """Take back all leases of a peer; how many."""
+        """Take back all leases of a peer; returns how many."""
         grants = self.ledger.leases_of(name)
         for grant in grants:
             self.ledger.expire(grant.lease.lease_id)
@@ -142,8 +142,10 @@ class Stream:
     # --- answers ----------------------------------------------------------------------------------
 
     def accept(self, selection: Selection, versions: Ids | None = None) -> str:
-        """Take a selection in; "" if it counts, else why not. `versions` per kept example, if they differ."""
-        # An expired lease is granted again under another id, so the late answer to it finds nothing here.
+        """Accept a selection; "" if it counts, else why not. `versions` are per kept example, if
+        they differ.
+        """
+        # An expired lease is granted again under another id, so a late answer to it finds nothing here.
         grant = self.ledger.out.get(selection.lease_id)
         if grant is None:
             return "the lease is not out"
@@ -160,7 +162,7 @@ class Stream:
             return fault
         before = self.ledger.num_considered
         if self.ledger.select(selection.lease_id, considered, num_kept) is None:
-            # Its sender answers a lease once: nothing else would bring these candidates back.
+            # Its selector answers a lease only once: nothing else would return these candidates to the line.
             self.expire(selection.lease_id)
             return "does not fit the lease"
         example_ids = self.order.ids(lease.epoch, lease.start, lease.start + considered)
@@ -221,7 +223,7 @@ class Stream:
 
     @property
     def has_next(self) -> bool:
-        """Whether the batch is whole that comes after the one in training: none is loaded earlier."""
+        """Whether the batch after the one in training is whole; none further ahead is loaded."""
         return bool(self.ready) and self.ready[0].step <= self.num_started
 
     @property

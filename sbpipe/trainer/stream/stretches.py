@@ -1,4 +1,4 @@
-"""Where a run keeps every candidate: warm-up and anneal, with whole-number boundaries in the line. Pure."""
+"""Where a run keeps every candidate: warm-up and anneal, with integer boundaries in the line. Pure."""
 
 import math
 
@@ -17,9 +17,9 @@ class Stretches:
         self._anneal_step = math.ceil((1.0 - selection.anneal) * steps) if steps else None
 
     def at(self, place: int, batch: int) -> tuple[bool, int | None]:
-        """Whether the candidate at a place is kept without a choice, and the place where that next changes.
+        """Whether the candidate at a place is always kept, and the place where that next changes.
 
-        `batch` is the train batch it goes into at the earliest. No lease reaches across the change.
+        `batch` is the earliest train batch it can go into. No lease reaches across the change.
         """
         return self._keep_all(place, batch), next((each for each in self._changes if each > place), None)
 

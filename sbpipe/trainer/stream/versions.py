@@ -1,9 +1,9 @@
-"""Which versions of the weights are out, which ones a lease asks for, and which answers keep to that. No
+"""Which versions of the weights are published, which ones a lease asks for, and which answers comply. No
 thread, no socket, no model.
 
 A version is the number of steps it was trained for. The fast parts (normalisation, biases, head) may be
-published more often than the whole: then a lease names a version of theirs too. It is never older than the
-whole, which brings fast parts of its own.
+published more often than the whole: then a lease names their version too. It is never older than the whole,
+which includes fast parts.
 """
 
 import math
@@ -16,7 +16,7 @@ from sbpipe.trainer.stream.credit import clock_version
 
 
 class Versions:
-    """What was published last, of the whole and of the fast parts (-1 = nothing yet)."""
+    """The versions published last, of the whole and of the fast parts (-1 = none yet)."""
 
     def __init__(self, config: Config, pace: SyncPace, *, has_fast_part: bool = True) -> None:
         self._config, self._pace = config, pace
@@ -26,10 +26,10 @@ class Versions:
         """The newest version of each part that selectors can have; -1 = none yet."""
 
     def offer(self, part: Part, version: int) -> None:
-        """A version can be had from now on.
+        """Note that a version is available.
 
-        Told by the loop or by a late publish's thread, without a lock: each part has one writer, versions
-        only grow, and whoever reads an older one grants as if it had asked a moment before.
+        Called by the loop or by the thread of a late publish, without a lock: each part has one writer and
+        versions only grow. A reader that sees the older one grants as if it had asked a moment before.
         """
         self.offered[part] = max(self.offered[part], version)
 
@@ -40,7 +40,7 @@ class Versions:
 
     @property
     def fast_published(self) -> int:
-        """The newest version of the fast part, where it goes apart."""
+        """The newest version of the fast part, where it is published apart."""
         return self.offered[Part.FAST]
 
     def of_batch(self, batch: int) -> tuple[int, int] | None:
@@ -54,19 +54,19 @@ class Versions:
             return None
         if not self.fast_interval:
             return version, -1
-        # A whole snapshot brings a fast part of its own, so the fast part is never older than the whole.
+        # A whole snapshot includes a fast part, so the fast part is never older than the whole.
         fast_version = max(version, clock_version(batch, lag=config.lag, interval=self.fast_interval))
         is_out = fast_version == version or fast_version <= self.fast_published
         return (version, fast_version) if is_out else None
 
     def least(self, peer: Peer, steps_done: int) -> tuple[int, int]:
         """Without a clock: the oldest versions a peer may score with."""
-        # Shared memory always holds the newest version. Over the wire a transfer takes steps: asking for the
-        # newest would make the selector wait for it instead of scoring with what has arrived.
+        # Shared memory always holds the newest version. Over the wire a transfer takes several steps: a lease
+        # for the newest would make the selector wait for it instead of scoring with what has arrived.
         is_at_hand = not peer.pulls_weights or not self._config.selection.traits.needs_scores
         bound = self._config.sync.max_staleness
         oldest = max(0, steps_done + self._pace.depth - bound) if bound else 0
-        # Newer ones may still be on their way off the device; then `reach` keeps to the bound.
+        # Newer ones may still be on their way off the device; then `reach` enforces the bound.
         oldest = min(oldest, self.published)
         version = self.published if is_at_hand else oldest
         if not self.fast_interval:
@@ -74,10 +74,10 @@ class Versions:
         return version, max(version, self.fast_published) if is_at_hand else version
 
     def reach(self, num_started: int) -> float:
-        """How many train batches, after so many, may be leased by the newest weights: none is trained later
-        than the bound on staleness allows.
+        """How many train batches beyond `num_started` may be leased with the newest weights, so that none is
+        trained later than the bound on staleness allows.
 
-        Weights that are late thus hold up leases, and not the loop that publishes them.
+        Late weights thus delay leases, not the loop that publishes them.
         """
         bound = self._config.sync.max_staleness
         return self.published + bound - num_started + 1 if bound else math.inf
@@ -85,9 +85,9 @@ class Versions:
     def fault(
         self, lease: Lease, selection: Selection, *, steps_done: int, last_step: int, is_stale: bool
     ) -> str:
-        """Why an answer's versions are not what its lease asks for, or too old for `last_step`; else "".
+        """Why the versions of an answer do not fit its lease, or are too old for `last_step`; else "".
 
-        `is_stale` scores are looked up, each with a version of its own, and were chosen by these.
+        `is_stale`: the scores were looked up, each with a version of its own, already checked when chosen.
         """
         newest = lease.version if lease.exact else max(self.published, steps_done)
         if not lease.version <= selection.version <= newest:
@@ -105,7 +105,7 @@ class Versions:
 
 
 def fast_version_of(lease: Lease, selection: Selection) -> int:
-    """The version of the fast parts that scored a selection: the whole's where they are not apart."""
+    """The version of the fast parts that scored a selection; the whole's version where they are not apart."""
     return (
         selection.version if lease.fast_version < 0 or selection.fast_version < 0 else selection.fast_version
     )

@@ -1,4 +1,4 @@
-"""What selection yields: how many candidates are kept, at which rate, and whether none is any more. Pure."""
+"""The yield of selection: how many candidates are kept, at which rate, and whether it has dried up. Pure."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from sbpipe.config import Config
 from sbpipe.errors import UserError
 
 STARVED_AFTER = 100
-"""Kept examples that should have come before their absence is an error, and at least a whole epoch."""
+"""Expected kept examples after which their absence is an error; at least a whole epoch of candidates."""
 LONG_ENOUGH = 2**24
 """Candidates that count as a whole epoch of a larger data set."""
 _MOST_WEIGHT, _MEMORY = 0.5, 2000.0
-"""A lease moves the rate by its share of the last 2,000 candidates, by half at the most."""
+"""A lease counts for the rate by its share of the last 2,000 candidates, at most by half."""
 
 
 class StarvedError(UserError):
@@ -27,18 +27,20 @@ class Yield:
         self._since_kept = 0
         self.num_kept = 0
         self.rate = selection.keep_rate
-        """The share of candidates kept of late: what the length of the next lease is planned by."""
+        """The share of candidates kept recently, by which the length of the next lease is planned."""
 
     def fill(self, kept: int) -> None:
-        """Examples that nobody chose: they tell nothing of what selection yields."""
+        """Count filled examples: they say nothing about the yield of selection."""
         self.num_kept += kept
 
     def aim(self, factor: float) -> None:
-        """The keep rate that leases aim at is about to change by a factor."""
+        """The keep rate that leases aim at is about to change by `factor`."""
         self.rate = min(1.0, self.rate * factor)
 
     def count(self, considered: int, kept: int, *, is_selected: bool) -> None:
-        """Take in the answer to a lease; only a choice tells of the rate. Raises if nothing is kept."""
+        """Take in the answer to a lease; only real choices count for the rate. Raises if nothing is kept any
+        more.
+        """
         self.num_kept += kept
         self._since_kept = 0 if kept else self._since_kept + considered
         if self._since_kept > self._patience:
