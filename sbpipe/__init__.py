@@ -22,7 +22,7 @@ __all__ = ["Config", "__version__", "job", "join_ranks", "resolve", "select", "t
 
 
 def __getattr__(name: str) -> Any:
-    """What a program asks for; imported then, so that the command can mind Ctrl-C from its first moment."""
+    """Import names on first use, so that the command can handle Ctrl-C from its first moment."""
     if name == "train":
         from sbpipe.api import train
 

@@ -1,4 +1,4 @@
-"""`python -m sbpipe` is `sbpipe`: the command line, with Ctrl-C minded from the first import on."""
+"""`python -m sbpipe` is `sbpipe`: the command line, which handles Ctrl-C from the first import on."""
 
 from sbpipe.interrupts import leave_at_once
 

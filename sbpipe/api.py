@@ -1,4 +1,4 @@
-"""The library's door to whole runs: from Python, as `sbpipe run` does it. No torch at import.
+"""Whole runs from Python, as `sbpipe run` makes them. No torch at import.
 
 `sbpipe.select`, for a user's own loop, is in `ownloop/select.py`.
 """
@@ -38,7 +38,7 @@ def train(
         from sbpipe.process.roles import run_inline
 
         return run_inline(config, path, resume=resume, overwrite=overwrite, on_open=lambda _: None)
-    # Checked here too, though the trainer does it again: from a child it would come as a log and a code.
+    # The trainer checks it again, but from a child the error would be a log and an exit code.
     claim(path, resume=resume, overwrite=overwrite)
     count = selector_count(config)
     ending = run_processes(config, given, path, num_selectors=count, resume=resume, overwrite=overwrite)

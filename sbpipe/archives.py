@@ -25,7 +25,7 @@ MOST_AXES = 8
 MOST_MEMBERS = 256
 _PIECE_BYTES = 1 << 20
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# What zipfile, zlib and numpy raise for a file that is damaged, locked by a password or packed in a new way.
+# Raised by zipfile, zlib and numpy for a file that is damaged, encrypted or compressed in an unknown way.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -45,15 +45,15 @@ _DAMAGE = (
 
 
 class BadArchive(ValueError):
-    """A file that holds no arrays that can be read; says why, in one line."""
+    """A file without readable arrays; the message says why, in one line."""
 
 
 def read_npz(path: Path, keys: tuple[str, ...], *, is_any: bool = False) -> dict[str, NDArray[Any]]:
-    """The named arrays of a file, or with `is_any` those of them that are there.
+    """The named arrays of a file, or with `is_any` the existing ones of them.
 
     Raises KeyError for a missing one, OSError if the file cannot be opened, BadArchive for all else.
     """
-    # Opened without waiting: a pipe would hold us until someone writes to it.
+    # Opened without blocking: a pipe would block until a process writes to it.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -96,7 +96,7 @@ def _array(archive: zipfile.ZipFile, key: str, member: zipfile.ZipInfo) -> NDArr
         if dtype.hasobject:
             raise BadArchive(f"{key} holds pickled objects, which are never read")
         is_shape = all(type(side) is int and side >= 0 for side in shape) and len(shape) <= MOST_AXES
-        # As Python integers, which cannot overflow.
+        # In Python integers, which cannot overflow.
         if not is_shape or stream.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
             raise BadArchive(
                 f"{key} claims to be {dtype} of shape {shape}, and {member.file_size:,} bytes are there"
@@ -116,5 +116,5 @@ def _fill(octets: NDArray[np.uint8], stream: IO[bytes]) -> None:
             raise BadArchive(f"cut short: {filled:,} of {len(octets):,} bytes of an array are there")
         octets[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(piece)
-    # Only at the end of a member does zipfile compare its checksum.
+    # zipfile compares the checksum only at the end of a member.
     stream.read(1)

@@ -72,25 +72,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print(f"{SAYS}stopped", file=sys.stderr)
         code = STOPPED
-    except BrokenPipeError:  # whoever read our output has read enough: `sbpipe ... | head`
-        # The last flush would meet the closed pipe again and raise where nobody catches it.
+    except BrokenPipeError:  # the reader of our output has ended: `sbpipe ... | head`
+        # The last flush would raise again, at the interpreter's exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141  # 128 + SIGPIPE, as a shell counts it
-    # torch tells a full device by a RuntimeError; every other one is a bug and is raised again.
+    # torch raises RuntimeError for a full device; any other one is a bug and is raised again.
     except (RuntimeError, MemoryError) as error:
         code = _out_of_memory(error)
     _leave(code)
 
 
 def _setting_meant(argument: str) -> str:
-    """What to write where a flag is the name of a setting: `--epochs` means train.epochs."""
+    """A hint if an unknown flag is the name of a setting: `--epochs` means train.epochs."""
     name = argument.lstrip("-").partition("=")[0].replace("-", "_")
     meant = [key for key in known_keys() if name in (key, key.rpartition(".")[2])]
     return f". A setting is given by --set: --set {meant[0]}=VALUE" if argument[:2] == "--" and meant else ""
 
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> int:
-    """A device that ran full in the middle of a run; anything else is a bug and goes on up."""
+    """The exit code for a device without memory left; any other error is a bug and is raised again."""
     from sbpipe.machine import devices
 
     if not devices.is_out_of_memory(error):
@@ -101,7 +101,7 @@ def _out_of_memory(error: RuntimeError | MemoryError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process with this code, without the interpreter's tear-down once torch was loaded."""
+    """End the process with this code; if torch is loaded, without the interpreter's tear-down."""
     # torch's threads may still run during the tear-down, and sometimes abort it.
     if "torch" not in sys.modules:
         sys.exit(code)

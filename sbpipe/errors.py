@@ -1,4 +1,4 @@
-"""Every error sbpipe raises on purpose. It knows nothing of who raises or who reports.
+"""Every error that sbpipe raises on purpose. It knows neither who raises nor who reports them.
 
     SbpipeError
     ├── UserError            exit 2   a mistake the user can fix; shown without a traceback
@@ -26,7 +26,7 @@ from sbpipe.text import visible
 
 
 class SbpipeError(Exception):
-    """The root; `exit_code` is what the process returns when the error reaches the top."""
+    """The root; `exit_code` is the process's exit code if the error reaches the top."""
 
     exit_code = 1
 
@@ -72,7 +72,7 @@ class MissingExtra(UserError):
 
 
 class PeerError(SbpipeError):
-    """Something is wrong with the other side of the wire; what that side says of it fits one line."""
+    """Something is wrong with the other side of the wire; its own words are cut to one line."""
 
     exit_code = 3
 
@@ -89,16 +89,16 @@ class PeerRejected(PeerError):
 
 
 class RankLost(SbpipeError):
-    """Another of the ranks that train together is gone: all are to be started again."""
+    """Another rank is gone, so all ranks must be restarted."""
 
     exit_code = 6
 
 
 class ResultsError(SbpipeError):
-    """A run came to its end, but its final weights or its summary are not in its run directory."""
+    """A run has ended, but its final weights or its summary are not in its run directory."""
 
     def __init__(self, message: str, summary: dict[str, Any]) -> None:
-        """`summary` holds the numbers of the run, which may be nowhere else."""
+        """`summary` holds the numbers of the run, which may not be stored anywhere else."""
         super().__init__(message)
         self.summary = summary
 
@@ -110,7 +110,7 @@ class ResultsElsewhere(ResultsError):
 
 
 class ResultsLost(ResultsError):
-    """Some of them could be written nowhere."""
+    """Some of them could not be written anywhere."""
 
     exit_code = 5
 
@@ -123,10 +123,10 @@ _SHOWN = 300
 
 
 def _shown(given: object) -> str:
-    """A value as an error shows it: one line, not too long of it, whatever it is."""
+    """Any value as an error shows it: in one line, cut if it is long."""
     try:
         text = repr(given)
-    # Python writes out no number of more than some thousand digits.
+    # Python refuses to print integers of more than some thousand digits.
     except (ValueError, RecursionError):
         return f"a {type(given).__name__} too large to show"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} letters)"

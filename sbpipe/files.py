@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all. It must not know what they hold."""
+"""Writes files that exist whole or not at all. It must not know what they hold."""
 
 import os
 import secrets
@@ -10,12 +10,12 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
-    """An open file that takes the place of `path` when the block ends well, and is removed when it does not.
+    """An open file that replaces `path` if the block ends well, and is removed if it does not.
 
     `mode` is cut by the umask, as for any new file; `is_durable` waits until content and name are on disk.
     """
-    # Two processes may write the same file at once (the roles share a cache), so each has a name of its own.
-    # It stands beside `path`, because a rename is atomic only within one file system.
+    # Two processes may write the same file at once (the roles share a cache), so each has its own name. It is
+    # beside `path`, because a rename is atomic only within one file system.
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -28,7 +28,7 @@ def atomic_file(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> I
         if is_durable:
             sync_folder(path.parent)
     except BaseException:
-        # Also where the folder itself is gone or cannot be written: the error to tell is the first one.
+        # The folder may be gone or not writable, but the error to report is the first one.
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
@@ -44,7 +44,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder unless it is there, and wait until its name is on disk."""
+    """Make a folder if it does not exist, and wait until its name is on disk."""
     if not folder.exists():
         folder.mkdir()
         sync_folder(folder.parent)

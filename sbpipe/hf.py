@@ -35,11 +35,11 @@ else:
 log = logging.getLogger("sbpipe")
 
 STATE = "sbpipe.pt"
-"""In a checkpoint's folder: what selection knows."""
+"""The file of selection's state in a checkpoint's folder."""
 
 
 class Selecting(_Mixed):  # type: ignore[misc]
-    """Stands before a Trainer: `class MyTrainer(sbpipe.hf.Selecting, Trainer)`.
+    """A mixin in front of a Trainer: `class MyTrainer(sbpipe.hf.Selecting, Trainer)`.
 
     `losses(model, batch)` gives one value per example: a keyword, or a static method of the class. `keep`,
     `selector`, `publish`, `run_dir` and `settings` are those of `sbpipe.select`.
@@ -71,10 +71,10 @@ class Selecting(_Mixed):  # type: ignore[misc]
             "run_dir": run_dir,
             "settings": settings,
         }
-        # The selected loader goes on where it was; batches that are skipped would be selected for nothing.
+        # The selected loader resumes by itself; skipped batches would be selected for nothing.
         self.args.ignore_data_skip = True
         self.selected: SelectedLoader | None = None
-        """What the last `train` drew its batches from."""
+        """The loader that the last `train` drew its batches from."""
         self._run: ExitStack | None = None
         self._checkpoint: Path | None = None
 
@@ -98,7 +98,7 @@ class Selecting(_Mixed):  # type: ignore[misc]
     # --- training ---------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer does; selectors end with it, however it ends."""
+        """As the Trainer does; selectors end with it, even after an error."""
         found = resume_from_checkpoint
         if found is True:
             found = get_last_checkpoint(self.args.output_dir)
@@ -110,14 +110,14 @@ class Selecting(_Mixed):  # type: ignore[misc]
                 self._run = self._checkpoint = None
 
     def get_train_dataloader(self) -> Any:
-        """The selected loader while training; any other time the loader that it selects from."""
+        """The selected loader while training; at other times the loader that it selects from."""
         loader = super().get_train_dataloader()
         if self._run is None:
             return loader
         refuse_ranks("the Trainer")
-        # The Trainer's own, to seed workers: here every example is.
+        # The Trainer's own, which seeds workers; here every example is seeded.
         loader.worker_init_fn = None
-        # auto_find_batch_size begins again, with smaller batches.
+        # auto_find_batch_size starts again with smaller batches.
         self._run.close()
         assert self.losses is not None, "checked"
         selected = select(
@@ -145,7 +145,7 @@ class Selecting(_Mixed):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The weighed mean of the losses while training; as before in evaluation."""
+        """The weighted mean of the losses while training; the Trainer's own loss in evaluation."""
         if not model.training or self.selected is None or self.losses is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if return_outputs:
@@ -158,7 +158,7 @@ class Selecting(_Mixed):  # type: ignore[misc]
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Ours first: a checkpoint that is whole has it."""
+        """Save our state first, so that every complete checkpoint has it."""
         if self.selected is not None and self.args.should_save and not self.args.save_only_model:
             folder = Path(self._get_output_dir(trial=trial))
             folder /= f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"

@@ -1,4 +1,4 @@
-"""Selection inside Lightning: a callback beside the loader that `sbpipe.select` gives.
+"""Selection inside Lightning: a callback for the loader that `sbpipe.select` returns.
 
     loader = sbpipe.select(loader, module, losses=losses, keep=0.25)
     trainer = Trainer(callbacks=[sbpipe.lightning.Selection(loader)])
@@ -16,7 +16,7 @@ from sbpipe.ownloop.loader import SelectedLoader
 from sbpipe.ownloop.ranks import refuse_ranks
 
 try:
-    # The same library under two names: the one that the program uses already.
+    # The library has two names: take the one that the program has imported.
     if "lightning" in sys.modules:
         from lightning.pytorch import Callback
     else:
@@ -25,7 +25,7 @@ except ImportError as error:
     raise MissingExtra("pytorch-lightning", "lightning", "callbacks of Lightning") from error
 
 STATE = "sbpipe"
-"""In a checkpoint: what selection knows."""
+"""The key of selection's state in a checkpoint."""
 
 
 class Selection(Callback):  # type: ignore[misc]
@@ -36,7 +36,7 @@ class Selection(Callback):  # type: ignore[misc]
         self._loader = loader
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The optimizers are there."""
+        """Attach the loader to the optimizer, which exists now."""
         refuse_ranks("Lightning")
         if len(trainer.optimizers) != 1:
             raise LoopError(
@@ -54,27 +54,27 @@ class Selection(Callback):  # type: ignore[misc]
     # --- checkpoints ------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Of its own accord Lightning keeps a loader's state too, and reads it in the middle of an epoch."""
+        """Save our state, and drop Lightning's copy of it, which it would load in the middle of an epoch."""
         checkpoint[STATE] = self._loader.state_dict()
         checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).pop("combined_loader", None)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Before the first batch."""
+        """Load our state, before the first batch."""
         self._loader.load_state_dict(checkpoint.get(STATE, {}))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """After the last checkpoint of `fit`."""
+        """End the run after the last checkpoint of `fit`."""
         if stage == "fit":
             self._end(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """`fit` ends without teardown."""
+        """After an error `fit` ends without teardown."""
         self._end(exception)
 
     def _end(self, error: BaseException | None) -> None:
-        # Checkpoints may still follow: of the exception, or by trainer.save_checkpoint.
+        # Checkpoints may still follow: one for the exception, or by trainer.save_checkpoint.
         state = {} if isinstance(error, SbpipeError) else self._loader.state_dict()
         self._loader.__exit__(None if error is None else type(error), error, None)
         self._loader.load_state_dict(state)

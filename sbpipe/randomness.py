@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 GLOBAL_GENERATORS = threading.RLock()
-"""Held while the global generators are seeded and drawn from, for code that uses no others (a transform)."""
+"""Held while the global generators are seeded and used, for code that has no others (transforms)."""
 
 IntArray = TypeVar("IntArray", NDArray[np.int64], torch.Tensor)
 
@@ -39,7 +39,7 @@ def mix(counters: IntArray, stream_key: int) -> IntArray:
 
 def uniform(example_ids: NDArray[np.int64], stream_key: int) -> NDArray[np.float64]:
     """A number in [0, 1) for each example, with 53 random bits."""
-    # The upper 53 bits: as many as a double holds, so that no number is rounded up to 1.
+    # The upper 53 bits, as many as a double holds, so that no number is rounded up to 1.
     return _shift_right(mix(example_ids, stream_key), 11).astype(np.float64) * 2.0**-53
 
 
@@ -50,5 +50,5 @@ def below(counters: IntArray, stream_key: int, limit: int) -> IntArray:
 
 
 def _shift_right(bits: IntArray, count: int) -> IntArray:
-    # Signed integers shift in their sign: the mask makes it the logical shift that splitmix64 needs.
+    # A shift of signed integers extends the sign; the mask makes it the logical shift of splitmix64.
     return (bits >> count) & ((1 << (64 - count)) - 1)

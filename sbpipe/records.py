@@ -1,4 +1,4 @@
-"""What flows between the stages: frozen records without behaviour. They know neither torch nor sockets."""
+"""Records that flow between the stages: frozen, without behaviour. They know neither torch nor sockets."""
 
 import enum
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Rates = NDArray[np.float64]
-"""Keep rates; of double precision, as exponents are made of them."""
+"""Keep rates, in double precision, because exponents are computed from them."""
 Classes = NDArray[np.integer]
 
 
 class Part(enum.IntEnum):
-    """What of the weights a snapshot holds: everything, or the fast part alone (norms, biases, head)."""
+    """The part of the weights in a snapshot: everything, or only the fast part (norms, biases, head)."""
 
     WHOLE = 0
     FAST = 1
@@ -35,14 +35,14 @@ class Lease:
 
     The selector considers the candidates in order, a scoring batch at a time, until `enough` are kept, and
     never keeps more than `most`: the keep rate swings while weights move, so the range is generous and the
-    yield is what is fixed. `version` is the least weights version it may score with, and `exact` forbids a
-    newer one; `fast_version` is the same for the fast parts alone, where they are published apart (-1 = they
-    are not). `history` (scores, oldest first, with their classes where they matter) is sent when the
-    selector's own is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1]
-    says how sharply to choose: 0 = uniformly; policies that know no strength ignore it. `keep` is the share
-    of the candidates that the policy shall keep of this lease: it may move from lease to lease. `doubted` has
-    a bit for each candidate (NumPy's packbits; None = nobody is doubted): whose last score was above
-    `doubt_above`, and is so again, is passed over, for its label is probably wrong.
+    yield is fixed. `version` is the oldest weights version it may score with, and `exact` forbids a newer
+    one; `fast_version` is the same for the fast parts alone, if they are published separately (-1 = they are
+    not). `history` (scores, oldest first, with their classes where they matter) is sent if the selector's own
+    is not the run's; `keep_all` suspends selection (warm-up, anneal). `strength` in [0, 1] says how sharply
+    to choose: 0 = uniformly; policies without strength ignore it. `keep` is the share of this lease's
+    candidates that the policy must keep; it may change from lease to lease. `doubted` has a bit for each
+    candidate (NumPy's packbits; None = no doubts): one whose last score was above `doubt_above`, and is so
+    again, is passed over, because its label is probably wrong.
     """
 
     lease_id: int
@@ -64,22 +64,22 @@ class Lease:
 
     @property
     def num_candidates(self) -> int:
-        """How many candidates the range offers."""
+        """How many candidates the range has."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class SelectorStats:
-    """What a selector tells of itself with every heartbeat and selection.
+    """A selector's statistics, sent with every heartbeat and selection.
 
     Seconds and counts are totals since it was built for this trainer, so a lost message loses nothing. None =
     not measured.
     """
 
     weights_version: int = -1
-    """The weights it scores with; -1 before the first."""
+    """The version that it scores with; -1 before the first."""
     precision: str = ""
-    """What it scores in now; "" = not told."""
+    """The precision that it scores in now; "" = unknown."""
     scored: int = 0
     """Candidates that went through the model."""
     applied: int = 0
@@ -101,13 +101,13 @@ class SelectorStats:
     select_s: float = 0.0
     """The policy."""
     apply_s: float = 0.0
-    """Loading snapshots into the model, and what the scorer prepares anew for them."""
+    """Loading snapshots into the model, and preparing the scorer for them."""
     tune_s: float = 0.0
-    """Measuring what is left to "auto", between leases."""
+    """Measuring for settings that are "auto", between leases."""
     idle_s: float = 0.0
     """Waiting for a lease."""
     slowest_chunk_s: float = 0.0
-    """The longest scoring pass, loading included: what a stuck selector is judged by."""
+    """The longest scoring pass, loading included; a stuck selector is recognised by it."""
     apply_ms: float | None = None
     """Mean time to load one snapshot."""
     transfer_ms: float | None = None
@@ -133,7 +133,7 @@ class SelectorStats:
 
 @dataclass(frozen=True)
 class Selection:
-    """The answer to one lease: its first `len(scores)` candidates were considered, those at `kept` kept.
+    """The answer to one lease: its first `len(scores)` candidates were considered; those at `kept` are kept.
 
     `scores` and `keep_probability` have a value for each considered candidate. Where the model is a
     classifier, `predicted` counts the considered candidates by the class that it takes them for, and `places`
@@ -186,7 +186,7 @@ class TrainBatch:
 
 @dataclass(frozen=True)
 class Lot:
-    """A batch of a user's own make: a tree that only its maker can cut, and how many examples it holds."""
+    """A batch from a user's collate function: a tree that only the user's code can split, and its size."""
 
     tree: Any
     num_examples: int
@@ -197,7 +197,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Where one parameter or buffer lies in a flat snapshot, and which part of the model it belongs to."""
+    """The place of one parameter or buffer in a flat snapshot, and its part of the model."""
 
     name: str
     dtype: str
@@ -206,9 +206,9 @@ class TensorSpec:
     num_bytes: int
     part: str
     also: tuple[str, ...] = ()
-    """Its other names, where a model has it in several places."""
+    """Its other names, if a model has it in several places."""
     is_channels_last: bool = False
-    """Whether its numbers lie in this order, and not row by row."""
+    """Whether its numbers are stored channels-last, and not row by row."""
 
 
 @dataclass(frozen=True)
@@ -225,5 +225,5 @@ class Manifest:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether kernels of images lie so, as on the trainer's accelerator."""
+        """Whether kernels of images are stored channels-last, as on the trainer's accelerator."""
         return any(spec.is_channels_last for spec in self.tensors)

@@ -1,4 +1,4 @@
-"""Text of others, made fit for a terminal or a log: what a terminal would obey is written out. Pure.
+"""Makes foreign text safe for a terminal or a log: control characters are escaped. Pure.
 
 Names, devices and reasons come from peers, and words from files that others may write.
 """
@@ -17,12 +17,12 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """One line for each message, whatever it quotes; below it the traceback, if there is one."""
+    """One line for each message, whatever it quotes, followed by the traceback, if there is one."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """The message, in one line."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's own name
-        """The traceback, with nothing in it that a terminal would obey."""
+        """The traceback, with control characters escaped."""
         return visible(super().formatException(ei), keep="\n")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`sbpipe bench`: what the docs claim, measured on this machine. Timings belong here and in no test.
+"""`sbpipe bench`: measures the docs' claims on this machine. Timings belong here, and in no test.
 
 Each file measures one thing; this one runs them and prints the table. Nothing else imports this room.
 """
@@ -27,7 +27,7 @@ BENCHES = (
     "plan",
     "growth",
 )
-"""The files that have a `measure() -> list[Row]`; imported when asked for, since most need torch."""
+"""The files with a `measure() -> list[Row]`; imported on request, since most need torch."""
 APART = ("scale",)
 """The same, but only if named: they take minutes."""
 
@@ -99,7 +99,7 @@ def soak_bench(minutes: float, every_s: float, *, as_json: bool) -> int:
 
 
 def stranger_bench(minutes: float, *, as_json: bool) -> int:
-    """Another user of the host tries a run; 1 if he gets anything, or slows it down."""
+    """Another user of the host attacks a run; 1 if that user gets anything, or slows it down."""
     from sbpipe.bench.stranger.measure import measure_stranger
 
     return _say(measure_stranger(minutes), as_json=as_json)

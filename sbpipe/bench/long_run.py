@@ -1,4 +1,4 @@
-"""A run directory of any length within minutes: nothing is trained, but all is written by the real writers.
+"""Makes a run directory of any length in minutes: nothing is trained, but the real writers write all files.
 
 The trainer's telemetry and a selector's log get made-up steps and leases, on a clock of their own. Knows no
 report.
@@ -68,7 +68,7 @@ def write_long_run(path: Path, steps: int) -> Path:
 
 
 class LongRun:
-    """Both roles of a made-up run."""
+    """Both roles of a simulated run."""
 
     def __init__(self, path: Path, config: Config, steps: int, *, first_step: int = 0) -> None:
         self._path, self._steps, self._first_step = path, steps, first_step
@@ -103,7 +103,7 @@ class LongRun:
         self._end()
 
     def resume(self, state: dict[str, Any], step: int) -> None:
-        """Go on from what the telemetry of another process left."""
+        """Go on from the state of another process's telemetry."""
         self.telemetry.restore(state, startup_s=0.0)
         self._now = BEGAN + STEP_S * step
         self._outcomes.pass_over(step)
@@ -161,7 +161,7 @@ class LongRun:
 
 
 class Outcomes:
-    """Outcomes of steps, from a few batches of scores and losses that come again and again."""
+    """Outcomes of steps, from a few batches of scores and losses that are repeated."""
 
     def __init__(self, count: int = 61) -> None:
         rng = np.random.default_rng(0)
@@ -213,7 +213,7 @@ _ANSWER = (
 
 
 def _stream(config: Config) -> Any:
-    """What telemetry asks of the stream."""
+    """The part of the stream that telemetry uses."""
     return SimpleNamespace(
         batch_size=BATCH,
         keep=KEEP,
@@ -229,7 +229,7 @@ def _stream(config: Config) -> Any:
 
 
 def _engine(config: Config, stream: Any) -> Engine:
-    """What telemetry asks of the engine."""
+    """The part of the engine that telemetry uses."""
     roster = SimpleNamespace(
         peers={"simulated": None},
         gone=(),

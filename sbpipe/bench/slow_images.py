@@ -1,4 +1,4 @@
-"""A data set whose loading takes time: what `bench waiting` makes a selector wait for. Random images."""
+"""A data set of random images that are slow to load, for `bench waiting`."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 SECONDS = 3e-4
-"""Of each image. With three or four candidates per trained example, loading them takes longer than a step."""
+"""Per image. With three or four candidates per trained example, loading them takes longer than a step."""
 
 
 class SlowImages:

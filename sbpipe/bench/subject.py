@@ -1,4 +1,4 @@
-"""What `bench scoring` scores: a trained model and real candidates. Must not know how they are scored."""
+"""The subject of `bench scoring`: a trained model and real candidates. Must not know how they are scored."""
 
 import json
 import sys
@@ -23,12 +23,12 @@ MOST = 512
 """Candidates that are scored."""
 
 TRAININGS: dict[str, tuple[int, int]] = {"small_cnn": (300, 64), "resnet18_cifar": (100, 32)}
-"""Updates and batch size of a model's training before it scores: random weights would rank otherwise."""
+"""Updates and batch size of a model's training before it scores; random weights would rank differently."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is scored: a trained model and real candidates."""
+    """A trained model and real candidates."""
 
     name: str
     config: Config
@@ -66,7 +66,7 @@ def trained(config: Config) -> Subject:
     for step in range(steps):
         if step % 50 == 0:
             sys.stderr.write(f"  training {config.model.name} first: update {step} of {steps}\n")
-        # Small data sets are gone through more than once.
+        # Small data sets are used more than once.
         example_ids = np.take(order, range(step * batch_size, (step + 1) * batch_size), mode="wrap")
         inputs, targets = data.train.batch(example_ids, 0)
         loss(model(laid_out(inputs, layout_of(model))), targets).mean().backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""One file per command: its arguments and what it does. Nothing heavy is imported before a command runs."""
+"""One file per command, with its arguments and its work. Nothing heavy is imported before a command runs."""
 
 import argparse
 from types import ModuleType

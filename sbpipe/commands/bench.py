@@ -1,4 +1,4 @@
-"""`sbpipe bench`: what the docs claim, measured here."""
+"""`sbpipe bench`: measures the docs' claims on this machine."""
 
 import argparse
 from pathlib import Path
@@ -32,7 +32,7 @@ OWNERS = {
     "no_compile": ("scoring",),
     "steps": ("growth",),
 }
-"""Arguments that belong to some benches alone, by the names that argparse gives them."""
+"""Arguments that only some benches have, by their names in argparse."""
 FLAGS = {"assignments": "--set"}
 
 
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and say."""
+    """Measure and print."""
     _refuse_strays(args)
     if args.what == ["scoring"]:
         given = dict(parse_assignment(text) for text in args.assignments)
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_strays(args: argparse.Namespace) -> None:
-    """Arguments of a bench that was not asked for."""
+    """Refuse arguments of a bench that was not asked for."""
     for name, owners in OWNERS.items():
         value = getattr(args, name)
         if value and args.what not in [[owner] for owner in owners]:

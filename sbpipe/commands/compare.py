@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, run what is left, and say how it went."""
+    """Plan, run the remaining cells, and print the results."""
     from sbpipe.studies.comparison_plan import plan_comparison
     from sbpipe.studies.study_file import seeds_flag
 

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Survey and say."""
+    """Survey the machine and print."""
     from sbpipe.machine import doctor
 
     return doctor.main(as_json=args.json)

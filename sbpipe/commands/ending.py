@@ -1,4 +1,4 @@
-"""What a command says of a run that has ended."""
+"""What a command prints about a run that has ended."""
 
 import json
 from pathlib import Path
@@ -11,16 +11,16 @@ from sbpipe.show.terminal import summary_table, verdict_text
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The numbers a run left; {} if it left none."""
+    """The numbers of a run's summary; {} if there is none."""
     try:
         return summary_of(json.loads((path / SUMMARY).read_text(encoding="utf-8")))
-    # A trainer that was killed leaves none, or that of the run before.
+    # A killed trainer leaves none, or an earlier run's.
     except (OSError, ValueError, RecursionError):
         return {}
 
 
 def say_ending(path: Path, summary: dict[str, Any]) -> None:
-    """Say how a run ended and where its files are."""
+    """Print how a run ended and where its files are."""
     if summary:
         verdict = verdict_text(summary)
         told = f"{verdict}\n\n{summary_table(summary)}" if verdict else summary_table(summary)
@@ -32,15 +32,15 @@ def say_ending(path: Path, summary: dict[str, Any]) -> None:
         return
     else:
         print(f"\nkilled before it could leave a summary\nrun directory: {path}")
-    # What the run directory did not take lies elsewhere, with all that a resume needs.
+    # If the run directory could not be written, the spare folder has everything that a resume needs.
     where = Path(summary.get("checkpoint.spare") or path)
     if summary.get("status") != "finished" and (where / CONFIG).exists():
         print(f"resume with:   sbpipe run --run-dir {where} --resume")
 
 
 def make_report(path: Path) -> None:
-    """Make the page of a run and say where it is."""
-    # Begun before it is made, since that takes a few seconds.
+    """Make the page of a run and print where it is."""
+    # Printed before the page is made, which takes a few seconds.
     print("report:        ", end="", flush=True)
-    # Figures are drawn one by one and cost more than the page: whoever wants them runs `sbpipe report`.
+    # Figures are drawn one by one and take longer than the page; `sbpipe report` makes them.
     print(report_apart(path, "--no-figures"))

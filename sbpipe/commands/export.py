@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, and say what lies where."""
+    """Export, and print the folder."""
     from sbpipe.export import export
 
     done = export(args.source, args.out, with_onnx=args.onnx)

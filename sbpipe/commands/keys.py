@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it, and say which file goes where."""
+    """Do it, and print which file goes where."""
     from sbpipe.link import keys
 
     folder: Path = args.folder

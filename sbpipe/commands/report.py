@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the report and say where it is."""
+    """Make the report and print where it is."""
     from sbpipe.runs.names.files import REPORT
     from sbpipe.show.report.build import build_report, figures_folder
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     build_report(args.paths, out, figures=not args.no_figures)
     print(f"report:  {out}")
     prefix = "" if out.name == REPORT else f"{out.stem}-"
-    # Looked for, because a run without spans has no trace.
+    # Searched for, because a run without spans has no trace.
     for trace in sorted(out.parent.glob(f"{prefix}trace*.json")):
         print(f"trace:   {trace}   (for ui.perfetto.dev)")
     if not args.no_figures:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     experiments = named(args.names)
     plans = {one.name: _plans(one.how, args) for one in experiments if isinstance(one.how, Comparison)}
-    # All of them first: what the last experiment lacks must not show up after two hours.
+    # For all experiments first: data that the last one lacks must not show up after two hours.
     refuse_missing_data([plan for tasks in plans.values() for plan in tasks.values()])
     for how in (one.how for one in experiments):
         if isinstance(how, Measurement) and how.arrays and not args.quick:
@@ -95,12 +95,12 @@ def _plans(comparison: "Comparison", args: argparse.Namespace) -> "dict[str, Pla
 def _compare(
     experiment: "Experiment", comparison: "Comparison", plans: "dict[str, Plan]", args: argparse.Namespace
 ) -> "tuple[Entry | None, int]":
-    """Make the scores that arms prune by, run every task, then judge; without an entry if it was stopped."""
+    """Make the scores that arms prune by, run every task, then judge; there is no entry if it was stopped."""
     from sbpipe.studies.reproduce.pruning_scores import prepare
     from sbpipe.studies.reproduce.results_page import entry_of
     from sbpipe.studies.reproduce.runner import run_task
 
-    # Cells are resumable, so the way to go on is the very same command.
+    # Cells are resumable, so the same command goes on.
     again = shlex.join(["sbpipe", *sys.argv[1:]])
     ran, facts = {}, []
     places = {task: args.out / comparison.file / task.replace(" ", "-").replace("%", "") for task in plans}
@@ -121,7 +121,7 @@ def _compare(
 
 
 def _measure(experiment: "Experiment", measurement: "Measurement", args: argparse.Namespace) -> "Entry":
-    """Measure, leave the numbers, judge."""
+    """Measure, write the numbers, judge."""
     import json
 
     from sbpipe.files import write_atomically

@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     if config.is_one_process and args.selectors is not None:
         reason = f"mode {config.mode!r} starts no selectors"
         raise ConfigError("--selectors", args.selectors, reason, "Leave it out, or choose another mode")
-    # Written back: `trainer.run` reads it too, and a second call would name a folder by a later second.
+    # Stored, because `trainer.run` reads it too, and a second call may give another folder.
     args.run_dir = args.run_dir or default_path(config.mode)
-    # Inline, both roles are one: run it in this very process, where a debugger reaches it. Trackers need a
-    # process of their own.
+    # In mode inline both roles run in this process, where a debugger reaches them. Trackers need a separate
+    # process.
     is_here = config.mode == "inline" and config.num_ranks == 1 and not wanted(config)
     code = trainer.run(args) if is_here else _run_processes(args, config, given)
     if code == 0 and not args.no_report:
@@ -71,16 +71,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, Any]) -> int:
     path: Path = args.run_dir
-    # Refused here, before any process starts, and not in the log of a child.
+    # Refuse here, before any process starts, and not in a child's log.
     claim(path, resume=args.resume, overwrite=args.overwrite)
-    # A trainer would refuse too, but only after this run's selectors had gone to the one that is at work.
+    # The trainer would refuse too, but only after this run's selectors had connected to the running trainer.
     refuse_if_in_use(path)
     num_selectors = selector_count(config, args.selectors)
     if args.max_restarts < 0:
         raise ConfigError(
             "--max-restarts", args.max_restarts, "must be at least 0", "Use 0 to end the run with its trainer"
         )
-    # Said at once: the processes say nothing until they have imported torch and read the data.
+    # Printed at once: the processes print nothing until they have imported torch and read the data.
     print(f"starting; run directory: {path}", flush=True)
     try:
         ending = run_processes(
@@ -96,6 +96,6 @@ def _run_processes(args: argparse.Namespace, config: Config, given: dict[str, An
         if error.summary:
             say_ending(path, error.summary)
         raise
-    # From the file where the trainer was killed after it had left everything.
+    # From the file if the trainer was killed after it had written everything.
     say_ending(path, ending.summary or read_summary(path))
     return 0 if ending.is_finished else STOPPED

@@ -67,12 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train what is missing, and leave the file."""
+    """Train missing models, and write the file."""
     config, _ = resolve_or_print(args)
     if config is None:
         return 0
     epochs = _checked(args, config)
-    # Both before torch is imported, as for a role; but without a second role all cores are ours by default.
+    # Both before torch is imported, as for a role. Without a second role all cores are used by default.
     if cores.computes_on_cpu(config.train.device):
         cores.keep_memory()
     if config.train.threads:
@@ -91,12 +91,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace, config: Config) -> float:
-    """The epochs to train; refuses numbers that cannot be."""
+    """The epochs to train; refuses impossible numbers."""
     if args.models < 1:
         raise ConfigError(
             "--models", args.models, "must be at least 1", "It is how many models the scores are the mean of"
         )
-    # EL2N is a score of early training, irreducible loss one of a whole training.
+    # EL2N is a score of early training, the irreducible loss is one of a whole training.
     epochs: float = (
         args.epochs
         if args.epochs is not None

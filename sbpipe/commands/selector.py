@@ -69,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--device", config.selector.device, reason, "Add --instances N: at least one for each"
         )
-    # Before numpy and torch are imported: their thread pools are made of the cores they find.
+    # Before numpy and torch are imported: they size their thread pools by the cores they find.
     leave_at_once()
     cores.pin_role("selector", config.selector.device, config.selector.threads)
     if args.job and cores.computes_on_cpu(config.selector.device):
-        # The user's own loop may compute on these cores too, and must not be slower for it.
+        # The user's own loop may compute on these cores too, and must not get slower.
         os.nice(_LOWEST)
     with collector.paused():
         from sbpipe.process import roles

@@ -1,4 +1,4 @@
-"""The arguments that several commands share, and the settings they amount to. Knows no role."""
+"""The arguments that several commands share, and the settings they give. Knows no role."""
 
 import argparse
 from pathlib import Path
@@ -97,26 +97,26 @@ def _steps(text: str) -> int | str:
 
 
 def _offer(key: str) -> str:
-    """What a setting may be, and what it is if nobody says."""
+    """The choices of a setting, and its default."""
     known = known_keys()[key]
     return f"{', '.join(known.metadata['choices'])} ({known.default})"
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The dotted keys a user gave, by file, --set and flags, later ones winning."""
+    """The dotted keys that the user gave by file, --set and flags; later ones win."""
     given = read_toml(args.config) if args.config is not None else {}
     given |= dict(parse_assignment(text) for text in args.assignments)
     given |= {
         key: getattr(args, flag) for flag, key in FLAGS.items() if getattr(args, flag, None) is not None
     }
-    # One flag, two keys: `--device` is the device of the role that the command starts.
+    # `--device` is the device of the role that the command starts.
     if getattr(args, "device", None) is not None:
         given["selector.device" if args.command == "selector" else "train.device"] = args.device
     return given
 
 
 def resolve_or_print(args: argparse.Namespace) -> tuple[Config | None, dict[str, Any]]:
-    """The settings of a command, and what was given of them; no settings if they were only to be printed."""
+    """The settings of a command, and the given ones; None and the given ones after --print-config."""
     given = given_settings(args)
     name_run(args)
     config = _resumed(args, given) if getattr(args, "resume", False) else resolve(given)

@@ -1,4 +1,4 @@
-"""What `sweep`, `compare` and `worth` share: their arguments, and the way from a plan to the last word."""
+"""Shared by `sweep`, `compare` and `worth`: their arguments, and running a plan to its end."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def conduct_study(plan: "Plan", args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Run what is left of a plan, then tables, report and where they are."""
+    """Run the remaining cells of a plan, make tables and report, and print where they are."""
     from sbpipe.show.terminal import Display
     from sbpipe.studies.conclusion import conclude
     from sbpipe.studies.conductor import Conductor
@@ -59,30 +59,30 @@ def conduct_study(plan: "Plan", args: argparse.Namespace, argv: Sequence[str]) -
             f"{plan.kind} {plan.name}: {len(plan.cells)} runs{pace}, seeds {seeds}, into {path}", flush=True
         )
         outcome = Conductor(plan, folder, Display(), retry=args.retry, jobs=args.jobs).run()
-        # The conclusion adds --retry itself where cells have failed.
+        # The conclusion adds --retry itself if cells have failed.
         again = [part for part in argv[1:] if part != "--retry"]
         resume_with = shlex.join(["sbpipe", *again, *([] if args.out else ["--out", str(path)])])
         conclusion = conclude(outcome, path, resume_with=resume_with, with_report=not args.no_report)
     finally:
-        # The report is made before this: while it is, nobody else may change the folder.
+        # Closed after the report: while it is made, no other process may change the folder.
         folder.close()
     print(conclusion.text)
     return conclusion.code
 
 
 def command_of(cell: "PlannedCell") -> str:
-    """The command that makes a cell's run by itself."""
+    """The command that runs a cell by itself."""
     return shlex.join(["sbpipe", "run", *assignments(cell.settings)])
 
 
 def _check(plan: "Plan", args: argparse.Namespace) -> None:
-    """Refuse what cannot be run as asked, and say which settings have no effect, before anything starts."""
+    """Before anything starts, refuse plans that cannot run, and warn of settings without effect."""
     from sbpipe.studies.cells import refuse_overruled, warnings_in
     from sbpipe.studies.core_shares import refuse_jobs, refuse_other_threads
 
     num_cores = len(os.sched_getaffinity(0))
     refuse_jobs(args.jobs, num_cores)
-    # Random selection of a study of worth is what it is, whatever mode and policy the flags give.
+    # The cells of random selection in a study of worth keep their mode and policy, whatever the flags say.
     own_cells = [cell for cell in plan.cells if cell.arm not in plan.budgets]
     refuse_overruled(own_cells, dict(parse_assignment(text) for text in args.assignments))
     refuse_other_threads(((cell.label, resolve(cell.settings)) for cell in plan.cells), args.jobs, num_cores)

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, run what is left, and say how it went."""
+    """Plan, run the remaining cells, and print the results."""
     from sbpipe.studies.study_file import grid_flag, seeds_flag
     from sbpipe.studies.sweep_plan import SYNC_KEY, plan_sweep
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sync is not None:
         if SYNC_KEY in grid:
             raise ConfigError("--sync", args.sync, f"--grid {SYNC_KEY} is given too", "Give one of them")
-        # Through the parser of --grid, so that both flags take the same lists.
+        # Parsed like --grid, so that both flags take the same lists.
         grid[SYNC_KEY] = grid_flag(f"{SYNC_KEY}={args.sync}")[1]
     settings = read_toml(args.config) if args.config is not None else {}
     plan = plan_sweep(

@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
     finder.check(args.paths)
     watcher = Watcher(args.paths)
-    # A long backlog comes in pieces: the first picture shall show all of it.
+    # A long backlog comes in pieces, and the first screen must show all of it.
     while watcher.look():
         pass
     if args.once or not sys.stdout.isatty():
-        # `cut` for its other half: names from files must not send escape codes to a terminal.
+        # `cut` also removes control characters: names from files must not send escape codes to a terminal.
         print("\n".join(cut(line, 10_000) for line in lines_now(watcher)))
         return 0
     display = Display()

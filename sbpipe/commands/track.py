@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from sbpipe.show import trackers
 
     is_stopped = _stop_on_signal()
-    # Started beside a run, before it has replaced the files of an earlier one in the same directory.
+    # It may start with a run, before the run has replaced an earlier run's files in the same directory.
     if args.since is not None:
         trackers.wait_for_begin(args.run_dir, args.since, is_stopped)
     settings = _settings_of(args.run_dir)
@@ -97,7 +97,7 @@ def _settings_of(path: Path) -> dict[str, Any]:
 
 
 def _stop_on_signal() -> threading.Event:
-    """Set by the first Ctrl-C or SIGTERM; a second one does not wait for a library that does not answer."""
+    """An event set by the first Ctrl-C or SIGTERM; a second one raises, in case a library hangs."""
     is_stopped = threading.Event()
 
     def on_signal(*_: object) -> None:

@@ -78,13 +78,13 @@ def _train(
     spare: cores.SpareCores,
     bulletin: Bulletin | None,
 ) -> dict[str, Any]:
-    """Train, and show it where nobody else does; the summary. A supervisor is left the error's last word."""
+    """Train, and show progress unless a supervisor does; returns the summary. Errors go to the supervisor."""
     with collector.paused():
         from sbpipe.process import roles
 
     watcher = _Watcher(is_supervised=bool(os.environ.get(SUPERVISED)))
     role = roles.run_inline if config.is_one_process else roles.run_trainer
-    # In one process the dispatcher's thread scores, which is the work of the same device.
+    # In one process the dispatcher's thread scores, and needs the trainer's cores.
     own: dict[str, Any] = {} if config.is_one_process else {"spare": spare}
     if bulletin is not None:
         own["doing"] = bulletin.doing
@@ -131,7 +131,7 @@ def _warn_of_trackers(config: Config, path: Path) -> None:
 
 
 def _join_ranks(args: argparse.Namespace, place: Place) -> bool:
-    """Take from torchrun how many ranks there are, and whether they were restarted; False = all is done."""
+    """Learn from torchrun the number of ranks, and whether they were restarted; False = all is done."""
     die_with_parent()
     args.assignments = [*args.assignments, f"train.ranks={place.world}"]
     name_run(args)
@@ -151,12 +151,12 @@ def _join_ranks(args: argparse.Namespace, place: Place) -> bool:
 
 
 def _cores_of(config: Config, place: Place) -> Callable[[list[int], int], list[int]] | None:
-    """How a rank chooses its cores; None = as a trainer that is alone."""
+    """How a rank chooses its cores; None = like a single trainer."""
     if place.world == 1 and config.mode != "data-parallel":
         return None
 
     def own(available: list[int], threads: int) -> list[int]:
-        # A selector of this host has the other half, unless there is none or there are too few for all ranks.
+        # This host's selector has the other half, unless there is none, or too few cores for all ranks.
         half = cores.share("trainer", 0, available)
         is_enough = config.mode != "data-parallel" and len(half) >= place.local_world
         return place.cores(half if is_enough else available, threads)
@@ -186,7 +186,7 @@ class _Watcher:
 
     def _watch(self, run: Path) -> None:
         follower, display = TrainerFollower(run), Display()
-        # What a resumed run wrote before is not shown again.
+        # Events from before a resume are not shown again.
         follower.pass_over()
         while not self._is_over.wait(0.5):
             show_events(follower, display)
@@ -195,5 +195,5 @@ class _Watcher:
     def close(self) -> None:
         self._is_over.set()
         if self._thread is not None:
-            # A terminal that takes no more output must not hold the end of a run.
+            # A terminal that takes no more output must not delay the end of a run.
             self._thread.join(2.0)

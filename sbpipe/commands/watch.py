@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--stalled-after", args.stalled_after, "must be more than 0", "30 is a good value")
     finder.check(args.paths)
     host = args.host or listener.HOST
-    # Bound before the server is imported: the address is known, and a taken port is told, at once.
+    # Bound before the server is imported, so that the address, or a taken port, is known at once.
     bound = listener.listen(host, args.port)
     url = listener.url(host, bound.getsockname()[1])
     if not listener.is_loopback(host):
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         import threading
         import webbrowser
 
-        # Beside us: `open` may return only when the browser is closed, and the page must be served.
+        # In a thread: `open` may return only when the browser is closed, and the page must be served.
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         serve(Watcher(args.paths, stalled_after_s=args.stalled_after), bound, listener.trusted_hosts(host))

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, run what is left, and say what selection is worth."""
+    """Plan, run the remaining cells, and print what selection is worth."""
     from sbpipe.studies.study_file import seeds_flag
     from sbpipe.studies.worth_plan import budgets_flag, plan_worth
 

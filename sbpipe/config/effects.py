@@ -1,4 +1,4 @@
-"""Which settings have no effect beside others, and which would do harm. Pure; a run warns of them once."""
+"""Settings that have no effect beside others, and settings that do harm. Pure; a run warns of them once."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from sbpipe.config.schema import Config
 Notes = Iterator[str]
 
 MILD_QUANTILE = 0.95
-"""From here on `selection.outliers = 'skip'` passes over too few to keep a class from being learned."""
+"""From this quantile on `selection.outliers = 'skip'` skips too few to keep a class from being learned."""
 
 
 def warnings_of(config: Config) -> list[str]:
@@ -25,7 +25,7 @@ def of_intervals(config: Config) -> Notes:
     sync = config.sync
     if sync.interval not in (1, "auto") and config.mode not in ("pipelined", "fixed-lag"):
         yield f"sync.interval = {sync.interval} has no effect: {config.mode} syncs after every step"
-    # 0 asks for what happens anyway, and the default asks for nothing: only who set a number is told.
+    # 0 and the default change nothing: only another number is worth a warning.
     if sync.fast_interval not in (0, SyncConfig.fast_interval) and not config.fast_interval:
         yield f"sync.fast_interval = {sync.fast_interval} has no effect: {_why_not_apart(config)}"
     if sync.lag != 1 and config.mode != "fixed-lag":
@@ -45,7 +45,7 @@ def _why_not_apart(config: Config) -> str:
 
 
 def of_pruning(config: Config) -> Notes:
-    """A score file by which nobody is left out."""
+    """A score file by which no example is left out."""
     if config.data.prune and not config.data.prune_share:
         yield "data.prune has no effect: data.prune_share = 0 leaves no example out"
 
@@ -70,7 +70,7 @@ def of_average(config: Config) -> Notes:
 
 
 def of_stretches(config: Config) -> Notes:
-    """A last stretch without selection, where nobody knows when it begins."""
+    """A last stretch without selection, if its beginning cannot be known."""
     if config.selection.anneal and config.train.seconds:
         yield (
             "selection.anneal has no effect: with train.seconds the end of the run is not known in "
@@ -106,7 +106,7 @@ def of_outliers(config: Config) -> Notes:
 
 
 def of_reuse(config: Config) -> Notes:
-    """What is remembered of scores, where every epoch is scored."""
+    """Options for reused scores, where every epoch is scored."""
     own = config.selection
     if own.reuse_by != SelectionConfig.reuse_by and own.reuse_epochs == 1:
         yield (
@@ -133,7 +133,7 @@ def of_one_policy(config: Config) -> Notes:
             yield f"selection.{key} = '{value}' has no effect: policy '{own.policy}' has no history"
 
 
-# In the order in which a user is told.
+# In the order of the warnings.
 FINDERS: tuple[Callable[[Config], Notes], ...] = (
     of_intervals,
     of_pruning,

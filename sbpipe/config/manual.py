@@ -46,7 +46,7 @@ def _row(key: str) -> str:
     section, _, name = key.rpartition(".")
     tables, known = to_dict(Config()), known_keys()[key]
     default = tables[section][name] if section else tables[name]
-    # A third has no end in decimals; nobody needs more of it than this.
+    # A third has infinitely many decimals: a few are enough.
     shown = f"{default:.4g}" if isinstance(default, float) and len(str(default)) > 8 else toml_value(default)
     cells = (f"`{name}`", f"`{shown}`", _values(known), known.metadata["meaning"])
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

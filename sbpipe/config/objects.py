@@ -45,7 +45,7 @@ def refuse_if_apart(given: Mapping[str, Any], only_here: list[str], mode: str) -
 
 
 def _importable(function: Callable[..., Any]) -> str:
-    """The name under which the very same object is found again; "" if there is none."""
+    """The name by which the same object can be imported; "" if there is none."""
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str):
         return ""

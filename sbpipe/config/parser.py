@@ -1,4 +1,4 @@
-"""From TOML, assignments and dictionaries to a checked Config. Checked here, once; the rest trusts it."""
+"""Makes a checked Config from TOML, assignments and dictionaries. Other code trusts it."""
 
 import dataclasses
 import difflib
@@ -22,7 +22,7 @@ KINDS = {
     list: "list",
     dict: "table",
 }
-"""What the values of a key are, as a person says it."""
+"""The types of values, in words."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def read_tables(path: Path, what: str, examples: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(what, str(path), f"cannot be read ({error.strerror})", "Check the path") from None
-    # Besides TOML's own error: text that is not UTF-8, numbers of thousands of digits, tables within tables.
+    # Other errors than TOML's own: text that is not UTF-8, numbers of thousands of digits, deep nesting.
     except (ValueError, RecursionError) as error:
         raise ConfigError(what, str(path), f"is not TOML ({error})", f"See {examples} for examples") from None
 
@@ -68,7 +68,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         # As in a file, so that 0.25, true and [1, 2] have the same type on the command line.
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
-        # A shell has eaten the quotes that TOML asks for: policy=sb.
+        # The shell has removed the quotes that TOML needs: policy=sb.
         return key.strip(), value.strip()
 
 
@@ -96,7 +96,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
     if key in RETIRED:
         return ConfigError(key, value, "is no setting any more", f"Leave it out: {RETIRED[key]}")
-    # Without a cutoff there is always a nearest one, however wrong the key is.
+    # Without a cutoff there is always a nearest key.
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     # `--set keep=0.25` means selection.keep, though other keys are nearer by letters.
     same_name = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
@@ -109,7 +109,7 @@ def _unknown_key(key: str, value: Any, keys: list[str]) -> ConfigError:
 
 
 def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
-    """A value as its key takes it; refused if it is of another type, not on offer or out of range."""
+    """A value converted for its key; refused if it has another type, is no choice or out of range."""
     limits, kind = known.metadata, kind_of(known)
     if isinstance(value, str) and value in limits["words"]:
         return value
@@ -125,9 +125,9 @@ def _checked(key: str, value: Any, known: dataclasses.Field[Any]) -> Any:
 
 
 def _as_kind(key: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
-    # In Python True is an int; in TOML it is not, and `steps = true` is a slip.
+    # In Python True is an int, in TOML it is not: `steps = true` is a mistake.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        # A whole number of hundreds of digits is beyond every float, and every range.
+        # A whole number of hundreds of digits is too large for a float, and for every range.
         value = float(value) if abs(value) < _BEYOND else (math.inf if value > 0 else -math.inf)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = "".join(f" or {word!r}" for word in limits["words"])
@@ -135,14 +135,14 @@ def _as_kind(key: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise ConfigError(
             key, value, f"must be {article}{KINDS[kind]}{words}", f"It means: {limits['meaning']}"
         )
-    # Control characters, which a terminal obeys, and halves of letters, which cannot be written to a file.
+    # Control characters would act on a terminal, and lone surrogates cannot be written to a file.
     if kind is str and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value):
         raise ConfigError(key, value, "holds characters that are no text", "Write it without them")
     return value
 
 
 def _in_range(key: str, value: Any, limits: Mapping[str, Any]) -> Any:
-    # Each negated, since no comparison with NaN holds: NaN is out of every range.
+    # Each is negated, because no comparison with NaN holds: NaN is out of every range.
     below = limits["low"] is not None and not value >= limits["low"]
     beyond = limits["high"] is not None and not value <= limits["high"]
     not_above = limits["above"] is not None and not value > limits["above"]
@@ -167,5 +167,5 @@ def range_of(limits: Mapping[str, Any]) -> str:
 
 
 def _limit(number: float) -> str:
-    """A limit as a person writes it: 10, not 10.0, but 1e+30."""
+    """A limit as people write it: 10, not 10.0, but 1e+30."""
     return str(int(number)) if number == int(number) and abs(number) < 2**64 else f"{number:g}"

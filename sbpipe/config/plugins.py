@@ -22,12 +22,12 @@ def is_plugin(spec: str) -> bool:
 
 
 HELD = "held:"
-"""What the name of a function begins with that is held, and not imported."""
+"""The prefix of the name of a function that is held, not imported."""
 _held_objects: dict[str, Callable[..., Any]] = {}
 
 
 def hold(key: str, function: Callable[..., Any]) -> str:
-    """Keep a function that has no name to import for setting `key`, in this process; what to call it."""
+    """Hold a function without an importable name, for setting `key` in this process; returns its name."""
     spec = f"{HELD}{key}"
     _held_objects[spec] = function
     return spec
@@ -50,7 +50,7 @@ def import_plugin(key: str, spec: str) -> Callable[..., Any]:
         raise ConfigError(key, spec, "is not of the form module:function", way_out)
     try:
         module = _import_from_here(module_name)
-    # A user's module may raise anything, and what it raises now it raises at every start.
+    # A user's module may raise anything, and would raise it again at every start.
     except Exception as error:
         raise ConfigError(key, spec, *_why_not(module_name, error)) from error
     try:
@@ -70,7 +70,7 @@ def call_plugin(key: str, spec: str, function: Callable[..., Any]) -> Any:
     """What the callable that setting `key` named returns, called without arguments."""
     try:
         return function()
-    # What is short of memory is told as such; a mistake that is ours to tell, as it is.
+    # Lack of memory is reported as such, and our own errors as they are.
     except (SbpipeError, MemoryError):
         raise
     except Exception as error:
@@ -82,7 +82,7 @@ def call_plugin(key: str, spec: str, function: Callable[..., Any]) -> Any:
 
 def _import_from_here(module_name: str) -> ModuleType:
     """Import a module; the working directory is searched first, as `python -m` does."""
-    # An installed command has its own folder there instead, where no module of the user's lies.
+    # An installed command has its own folder there instead, which holds no module of the user's.
     here = os.getcwd()
     sys.path.insert(0, here)
     # A module written a moment ago may be missing in the finder's cached listing of the folder.
@@ -91,8 +91,8 @@ def _import_from_here(module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     finally:
         sys.path.remove(here)
-        # What the module imports later, in a function or a loader process, is found too; last, so that a file
-        # of the user's hides none of the libraries that are imported from here on.
+        # Kept, for modules imported later, in a function or a loader process; put last, so that a user's file
+        # does not hide a library that is imported later.
         if here not in sys.path:
             sys.path.append(here)
 
@@ -111,7 +111,7 @@ def _why_not(module_name: str, error: Exception) -> tuple[str, str]:
 
 
 def _line_of(error: Exception) -> str:
-    """Where a module raised; the text of a syntax error says so itself."""
+    """Where a module raised; a syntax error's text already says so."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ImportError | SyntaxError) or not frames:
         return ""

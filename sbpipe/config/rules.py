@@ -69,7 +69,7 @@ def lockstep_publishes_exactly(config: Config) -> ConfigError | None:
 
 
 def direct_weights_have_a_way(config: Config) -> ConfigError | None:
-    """Weights that go from device to device need two that can, marks in shared memory, and a whole model."""
+    """Direct copies between devices need two such devices, marks in shared memory, and an unsharded model."""
     if not config.sync.direct or config.is_one_process:
         return None
     if not config.sync.shared_memory:
@@ -108,7 +108,7 @@ def shards_can_be_scaled(config: Config) -> ConfigError | None:
 
 
 def devices_are_names(config: Config) -> ConfigError | None:
-    """Names of devices look like some, and of several none is left open."""
+    """Names of devices are well-formed, and `auto` is not among several."""
     given, names = config.selector.device, config.selector.devices
     if strange := [name for name in names if not _DEVICE.fullmatch(name)]:
         reason = f"{strange[0]!r} is not a device name"
@@ -143,7 +143,7 @@ def batch_can_be_cut(config: Config) -> ConfigError | None:
 
 
 def policy_fits_the_mode(config: Config) -> ConfigError | None:
-    """What a policy judges by is known where it chooses."""
+    """What a policy needs for its choice is known to the process that chooses."""
     policy, traits = config.selection.policy, config.selection.traits
     if traits.needs_trained_losses and config.mode != "inline":
         reason = f"it judges by the trainer's own losses, and in mode {config.mode!r} another process chooses"
@@ -156,7 +156,7 @@ def policy_fits_the_mode(config: Config) -> ConfigError | None:
 
 
 def weights_are_given_once(config: Config) -> ConfigError | None:
-    """`selection.unbiased` weighs by chances that the policy has, and that nobody weighs by already."""
+    """`selection.unbiased` needs a policy with chances that are not used as weights already."""
     own, traits = config.selection, config.selection.traits
     if not own.unbiased:
         return None
@@ -200,7 +200,7 @@ def irreducible_losses_are_given(config: Config) -> ConfigError | None:
     return None
 
 
-# The first that does not hold is told: what a run is comes before how it is done.
+# The first broken rule is reported: what a run is comes before how it is done.
 RULES: tuple[Rule, ...] = (
     staleness_can_be_met,
     run_has_one_end,

@@ -1,4 +1,4 @@
-"""One run, wholly described: its sections, what follows from them, every key. Knows no files, no flags."""
+"""The complete description of a run: sections, derived values, every key. Knows no files, no flags."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Config:
 
     @property
     def first_precision(self) -> str:
-        """What a selector scores its first leases in; under a clock, or compiled, all of them."""
+        """The precision of a selector's first leases; under a clock, or compiled, of all leases."""
         return "fp32" if self.selector.precision == "auto" else self.selector.precision
 
     @property
@@ -75,22 +75,22 @@ class Config:
 
     @property
     def must_repeat(self) -> bool:
-        """Whether runs shall repeat bit for bit; data-parallel is there for its speed, and nobody scores."""
+        """Whether runs must repeat bit for bit; data-parallel is for speed, and scores nothing."""
         return self.is_clocked and self.mode != "data-parallel"
 
     @property
     def fills(self) -> bool:
-        """Whether a batch that is late is filled: under a logical clock nothing is ever late."""
+        """Whether a late batch is filled; under a logical clock no batch is late."""
         return self.selection.late == "fill" and not self.is_clocked
 
     @property
     def needs_a_selector(self) -> bool:
-        """Whether the loop stops or waits where no selector is left, in place of going on alone."""
+        """Whether the loop stops or waits if no selector is left, instead of going on alone."""
         return self.is_clocked or self.selection.fallback in ("wait", "fail")
 
     @property
     def keep_bounds(self) -> KeepBounds | None:
-        """Between what the keep rate follows the selectors' speed; None = it stays where it is."""
+        """The bounds within which the keep rate follows the selectors' speed; None = it is constant."""
         # Under a clock a run must repeat bit for bit, and speed does not.
         is_auto = self.selection.keep == "auto" and not self.is_clocked
         return self.bounds_of_auto if is_auto else None
@@ -140,8 +140,8 @@ class Config:
 
     @property
     def fast_interval(self) -> int:
-        """Steps between publishes of the fast parts; 0 where the whole comes as often, or nobody scores."""
-        # With the whole as often, the fast parts would be sent twice. An interval that moves may grow.
+        """Steps between publishes of the fast parts; 0 if all weights are published as often, or none."""
+        # With all weights as often, the fast parts would be sent twice. An interval that moves may grow.
         may_grow = self.sync.interval == "auto" and not self.is_clocked
         is_apart = may_grow or self.sync.fast_interval < self.sync_interval
         return self.sync.fast_interval if is_apart and self.selection.traits.needs_scores else 0
@@ -157,7 +157,7 @@ RETIRED = {
     "schedule.by": "progress always counts what ends the run",
     "train.replicas": "train.ranks says how many processes share a batch, in every mode",
 }
-"""Keys that were settings once, and why they are none any more: the files of older runs still hold them."""
+"""Former settings, and why they were removed: the files of older runs still hold them."""
 
 
 def known_keys() -> dict[str, dataclasses.Field[Any]]:

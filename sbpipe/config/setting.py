@@ -6,7 +6,7 @@ from typing import Any
 OWN = "own"
 """The name of data, model and loss in a user's own loop, which brings them as objects."""
 
-# Far beyond what a run was ever asked for, and far from where memory, threads or arithmetic give way.
+# Far beyond any real run, and far below what memory, threads or arithmetic can take.
 MOST_EXAMPLES = 10**9
 MOST_STEPS = 10**9
 MOST_EPOCHS = 10**6
@@ -16,7 +16,7 @@ MOST_SEEDS = 2**63 - 1
 
 
 OWN_CODE, OWN_FILES = "the trainer's code", "the trainer's files"
-"""What settings reach that only the trainer uses."""
+"""The reach of settings that only the trainer uses."""
 
 
 def setting(
@@ -44,7 +44,7 @@ def setting(
         "above": above,
         "reaches": reaches,
     }
-    # Each config gets a list or table of its own: a shared default would be changed for all by one.
+    # Each config gets its own list or table: a change of a shared default would affect all.
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -1,4 +1,4 @@
-"""The policies there are, and what the settings and the roles must know of each before one is built.
+"""All policies, and what the settings and the roles must know of each before it is built.
 
 It must not know how a policy chooses: that stands in `selection/`, whose classes take their traits from here.
 """
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 
 class KeepBounds(NamedTuple):
-    """Between what shares to keep `selection.keep = "auto"` moves."""
+    """The bounds of the keep rate under `selection.keep = "auto"`."""
 
     least: float
-    """Where few candidates do most of the pulling at the model: no lower than their effective share."""
+    """The least if few candidates dominate the gradient; it is never below their effective share."""
     usual: float
-    """The least where it is not known how few do, or where they are more."""
+    """The least if their effective share is unknown, or larger."""
     most: float
 
     def least_at(self, effective: float | None) -> float:
-        """The least where this share of the candidates does the pulling; None = not known."""
+        """The least for this effective share of the candidates; None = unknown."""
         return self.usual if effective is None else min(self.usual, max(self.least, effective))
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What sets one policy apart from another, for whoever is not the policy itself."""
+    """The properties of a policy that other code must know."""
 
     needs_scores: bool = True
-    """Whether candidates must be scored at all; if not, scores travel as NaN and nobody needs weights."""
+    """Whether candidates must be scored at all; if not, scores travel as NaN, and no weights are needed."""
     needs_trained_losses: bool = False
     """Whether it judges by the losses of the trainer's own steps, so that both roles must be one process."""
     needs_irreducible: bool = False
@@ -46,9 +46,9 @@ class Traits:
     ranks_by_class: bool = False
     """Whether it can rank a score among those of its own class without help."""
     keep_bounds: KeepBounds | None = None
-    """Shares to keep that it was seen to be good at; None = only what one sets."""
+    """Keep rates at which it was seen to work; None = only the set one."""
     keep_start: float = 1 / 3
-    """The share that `selection.keep = "auto"` means until a run has measured, and where it never does."""
+    """The keep rate under `selection.keep = "auto"` before a run has measured, or if it never measures."""
 
 
 # Here, and not only on the classes that point here: settings are checked before a role has chosen its cores,
@@ -81,5 +81,5 @@ TRAITS = {
 
 
 def keeps_all(policy: object) -> bool:
-    """Whether the policy that some run's files name trains on everything; an unknown one does not."""
+    """Whether the policy named in a run's files trains on everything; an unknown one does not."""
     return isinstance(policy, str) and TRAITS.get(policy, Traits()).keeps_all

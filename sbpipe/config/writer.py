@@ -1,4 +1,4 @@
-"""From a Config to what people read (TOML), programs read (JSON), and two roles compare (a digest)."""
+"""Writes a Config for people (TOML), for programs (JSON), and as a digest that two roles compare."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ LOCAL_KEYS = (
     "data.download",
     "train.device",
     "train.threads",
-    # A batch is the same batch on however many ranks: a run may go on with more or fewer of them.
+    # A batch does not depend on the number of ranks: a run may go on with more or fewer of them.
     "train.ranks",
     "train.ranks_wait_s",
     "train.shard",
@@ -35,7 +35,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(tables: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`, checked again."""
-    # Nobody wrote these by hand, so what an older version left in them is no mistake of the user's.
+    # A program wrote these, so leftovers of an older version are no mistake of the user's.
     return resolve({key: value for key, value in flatten(tables).items() if key not in RETIRED})
 
 

@@ -36,7 +36,7 @@ class ArrayContent:
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """What inputs are."""
+        """The type of the inputs."""
         return torch.float32
 
     @property
@@ -46,7 +46,7 @@ class ArrayContent:
 
     @property
     def has_classes(self) -> bool:
-        """Labels are class numbers."""
+        """Always: labels are class numbers."""
         return True
 
     def channel_stats(self) -> ChannelStats:
@@ -65,7 +65,7 @@ class ArrayContent:
         """All labels, and pixels at a fixed stride."""
         yield self.inputs.dtype.str.encode()
         yield self.labels.astype("<i8").tobytes()
-        # An odd stride, so that it does not fall into step with the lines of an image.
+        # An odd stride, so that it does not align with the lines of an image.
         yield self.inputs.reshape(-1)[:: (self.inputs.size // _EXCERPT_PIXELS) | 1].tobytes()
 
     def part(self, example_ids: Ids) -> "ArrayContent":
@@ -82,12 +82,12 @@ class ArrayContent:
         if margin:
             shape[2:] = [side + 2 * margin for side in shape[2:]]
         dtype = torch.uint8 if self.is_image else torch.float32
-        # As Python integers, which cannot overflow: this number is for the error below.
+        # In Python integers, which cannot overflow: the number is for the error below.
         num_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
         try:
             inputs = torch.zeros(shape, dtype=dtype, device=device)
             inside = inputs[:, :, margin:-margin, margin:-margin] if margin else inputs
-            # torch warns of read-only arrays, so these alone are copied first.
+            # torch warns about read-only arrays, so only these are copied first.
             inside.copy_(torch.from_numpy(np.require(self.inputs, requirements="W")))
             return ArraySource(inputs, self.labels)
         except RuntimeError as error:
@@ -114,7 +114,7 @@ class ArraySource:
         return len(self._inputs)
 
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
-        """All inputs, and where among them these ids are: the view gathers. Targets are still on the host."""
+        """All inputs, and the rows of these ids, which the view gathers. Targets are still on the host."""
         return Fetched(self._inputs, example_ids, torch.from_numpy(self._labels[example_ids]))
 
     def labels_of(self, example_ids: Ids) -> Ids:
@@ -127,13 +127,13 @@ class ArraySource:
         return self._labels
 
     def close(self) -> None:
-        """Nothing works in the background."""
+        """Nothing to stop."""
 
 
 def array_content(
     inputs: NDArray[Any], labels: NDArray[Any], *, name: str, num_classes: int = 0
 ) -> ArrayContent:
-    """The checked split of two arrays; `name` stands for them in errors, as in x_`name` and y_`name`.
+    """The checked split of two arrays, which errors call x_`name` and y_`name`.
 
     Images may be NCHW, NHWC (the channels are the shorter of the two axes) or NHW.
     """
@@ -186,7 +186,7 @@ def _check_finite(inputs: NDArray[np.float32], name: str) -> None:
 
 
 def _mean_and_deviation(counts: NDArray[np.int64]) -> tuple[float, float]:
-    # As Python integers: total * second is beyond int64 from some ten million pixels on.
+    # In Python integers: from some ten million pixels on, total * second overflows int64.
     numbers: list[int] = counts.tolist()
     total = sum(numbers)
     first = sum(value * number for value, number in enumerate(numbers))

@@ -1,4 +1,4 @@
-"""The one list of data sets: from a name in the config to its reader. It must not know what they do."""
+"""The one list of data sets: name in the config to reader. It must not know how they read."""
 
 import difflib
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def read(data: DataConfig) -> Contents | Trees:
     contents = read_own(data) if is_plugin(data.name) else _reader(data.name)(data)
     if isinstance(contents, Trees):
         return contents
-    # In this order: whether a label is wrong goes by the example's id in the part.
+    # In this order: label noise is a function of the example's id in the part.
     return with_noise(limited(contents, data), data)
 
 

@@ -1,6 +1,6 @@
-"""What this room's files hand each other: a split as read (Content), and on a device (Source).
+"""The interfaces between this room's files: a split as read (Content), and on a device (Source).
 
-One class per kind stands in arrays.py (held in memory) and datasets.py (loaded by worker processes). This
+Each has one class in arrays.py (held in memory) and one in datasets.py (loaded by worker processes). This
 file knows neither.
 """
 
@@ -16,10 +16,10 @@ from sbpipe.errors import DataError
 from sbpipe.records import Ids
 
 _CHANNELS = (1, 3, 4)
-"""Channels that images have."""
+"""Numbers of channels that images have."""
 
 Relabel = Callable[[Ids, Ids], Ids]
-"""From the classes and the ids of some examples to the classes they shall have."""
+"""From the classes and ids of some examples to their new classes."""
 
 
 class ChannelStats(NamedTuple):
@@ -30,7 +30,7 @@ class ChannelStats(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Some examples before their view: they lie at `rows` of `inputs`; `targets` are in the order asked for,
+    """Some examples before their view: they are the `rows` of `inputs`; `targets` are in the requested order,
     on the host or on the device.
 
     Images in `inputs` are uint8, axes NCHW, with the margin that the source was placed with.
@@ -42,7 +42,7 @@ class Fetched(NamedTuple):
 
 
 class Source(Protocol):
-    """A split placed on a device: gives the examples of any ids, in any order, as often as asked."""
+    """A split placed on a device: returns the examples of any ids, in any order, any number of times."""
 
     @property
     def num_examples(self) -> int:
@@ -54,21 +54,21 @@ class Source(Protocol):
         ...
 
     def labels_of(self, example_ids: Ids) -> Ids | None:
-        """The classes of these ids, or None when only loading the examples would tell."""
+        """The classes of these ids; None if they are unknown without loading the examples."""
         ...
 
     @property
     def labels(self) -> Ids | None:
-        """The classes of all examples, where they are known without loading."""
+        """The classes of all examples; None if they are unknown without loading."""
         ...
 
     def close(self) -> None:
-        """Stop what works in the background; fetching starts it again."""
+        """Stop background processes; fetching starts them again."""
         ...
 
 
 class Content(Protocol):
-    """A split as it was read, checked, not yet on a device."""
+    """A split as read and checked, not yet on a device."""
 
     @property
     def num_examples(self) -> int:
@@ -82,12 +82,12 @@ class Content(Protocol):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """What inputs are, where they are no images: whole numbers reach an embedding as they are."""
+        """The type of inputs that are no images: whole numbers must reach an embedding unchanged."""
         ...
 
     @property
     def is_image(self) -> bool:
-        """Whether inputs are uint8 images, which get a view; all others pass as they are."""
+        """Whether inputs are uint8 images, which get a view; all others stay unchanged."""
         ...
 
     @property
@@ -96,11 +96,11 @@ class Content(Protocol):
         ...
 
     def channel_stats(self) -> ChannelStats:
-        """What normalising an image subtracts and divides by."""
+        """The statistics for normalising images."""
         ...
 
     def excerpts(self) -> Iterator[bytes]:
-        """Bytes that tell this content from another's, the same in every process."""
+        """Bytes that identify this content, the same in every process."""
         ...
 
     def part(self, example_ids: Ids) -> "Content":
@@ -117,9 +117,9 @@ class Content(Protocol):
 
 
 class Contents(NamedTuple):
-    """A data set as it was read; of the network's `num_classes`, labels use the first `num_labelled`.
+    """A data set as read. The network has `num_classes` classes; labels use the first `num_labelled` of them.
 
-    `class_names` are what the data set calls its classes, in the order of their numbers; () = not told.
+    `class_names` are the data set's names of its classes, in the order of their numbers; () = unknown.
     """
 
     train: Content
@@ -130,7 +130,7 @@ class Contents(NamedTuple):
 
 
 def fingerprint(contents: Contents) -> str:
-    """A short hash of what is in the data set, whatever its name and wherever it lies."""
+    """A short hash of the contents of a data set, independent of its name and place."""
     digest = hashlib.blake2b(str(contents.num_classes).encode(), digest_size=8)
     for content in (contents.train, contents.test):
         digest.update(f"|{content.num_examples}|{content.input_shape}|{content.is_image}|".encode())
@@ -147,12 +147,12 @@ def names_in(classes: object) -> tuple[str, ...]:
 
 
 def data_error(key: str, given: object, reason: str, way_out: str) -> DataError:
-    """A DataError in the form of every user's mistake: what was given, why it cannot be used, what to do."""
+    """A DataError in the common form of a user's mistake: what was given, why it is wrong, what to do."""
     return DataError(f"{key} = {given!r}: {reason}. {way_out}")
 
 
 def refuse_channels_last(shape: tuple[int, ...], name: str, fix: str) -> None:
-    """Refuse float images with their channels last: torch would take their rows for channels, and train."""
+    """Refuse float images with channels last: torch would train with their rows as channels."""
     if len(shape) == 3 and shape[2] in _CHANNELS and min(shape[:2]) > max(_CHANNELS):
         raise DataError(
             f"{name} has inputs of shape {shape}: these look like images with their channels last, and a "
@@ -163,7 +163,7 @@ def refuse_channels_last(shape: tuple[int, ...], name: str, fix: str) -> None:
 def check_labels(
     labels: NDArray[np.int64], num_classes: int, where: str, example_ids: Ids | None = None
 ) -> None:
-    """Refuse labels that are no class, naming the first; `num_classes` 0 = not known."""
+    """Refuse labels that are no class, and name the first; `num_classes` 0 = unknown."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes) if num_classes else labels < 0)
     if wrong.size:
         first = int(wrong[0])

@@ -18,17 +18,17 @@ from sbpipe.errors import DataError
 from sbpipe.machine.copies import Uploads
 from sbpipe.records import Ids
 
-# The customary statistics of photographs (ImageNet), for data too large to be measured; other images get the
-# middle of the range.
+# The usual statistics of photographs (ImageNet), for data too large to measure; other images get the middle
+# of the range.
 _PHOTOGRAPHS = ChannelStats((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 _NUM_EXCERPTS = 8
 
 
 class DatasetContent:
-    """A split behind a map-style data set: uint8 inputs are images with a view, others pass as they are.
+    """A split behind a map-style data set: uint8 inputs are images with a view, others stay unchanged.
 
-    `labels` are the classes where they are known without loading; `num_classes` 0 = not known yet. `first`
-    tells the form of an example.
+    `labels` are the classes if they are known without loading; `num_classes` 0 = not known yet. `first` is an
+    example whose shapes and types all others must have.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DatasetContent:
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """What inputs are."""
+        """The type of the inputs."""
         return self.first.inputs.dtype
 
     @property
@@ -81,7 +81,7 @@ class DatasetContent:
 
     @property
     def has_classes(self) -> bool:
-        """Whether targets are single whole numbers; all are of the form of the first."""
+        """Whether targets are single whole numbers, like that of the first example."""
         return self.first.target.dtype == torch.int64 and self.first.target.ndim == 0
 
     def channel_stats(self) -> ChannelStats:
@@ -109,7 +109,7 @@ class DatasetContent:
         )
 
     def relabelled(self, change: Relabel) -> "DatasetContent":
-        """The same examples, classes changed on loading; `change` must say all of itself in its repr."""
+        """The same examples, with classes changed on loading; the repr of `change` must identify it fully."""
         other = copy(self)
         other._relabel = change
         if self.labels is not None:
@@ -121,7 +121,7 @@ class DatasetContent:
         return LoaderSource(self, device, margin=margin, seed=seed)
 
     def targets(self, loaded: torch.Tensor, example_ids: Ids) -> torch.Tensor:
-        """Class numbers, refused if out of range, then changed; other targets are the loss's business."""
+        """The class numbers, checked and then changed; other targets pass, for the loss to check."""
         if loaded.dtype != torch.int64 or loaded.ndim != 1:
             return loaded
         check_labels(loaded.numpy(), self.num_classes, f"{self.name} targets", example_ids)
@@ -130,13 +130,13 @@ class DatasetContent:
         )
 
     def _example(self, example_id: int) -> Example:
-        # Seed 0 whatever the run's: a fingerprint is of the data, not of the run.
+        # Always seed 0: a fingerprint depends on the data, not on the run.
         items = KeyedDataset(self.dataset, seed=0, name=self.name).items([(example_id, 0)])
         return Example(items.inputs[0], self.targets(items.targets, np.array([example_id]))[0])
 
 
 class LoaderSource:
-    """A split whose examples are loaded when asked for. Threads may share it: one request at a time."""
+    """A split whose examples are loaded on request. Threads may share it: one request at a time."""
 
     def __init__(self, content: DatasetContent, device: torch.device, *, margin: int, seed: int) -> None:
         keyed = KeyedDataset(content.dataset, seed=seed, name=content.name, like=content.first)
@@ -153,7 +153,7 @@ class LoaderSource:
 
     def fetch(self, example_ids: Ids, epochs: Ids) -> Fetched:
         """Load the examples of these ids, each as it is in its epoch."""
-        # By their ids: neighbours of a data set in shards lie in one of them, and each is opened once.
+        # Sorted by id: in a sharded data set neighbours share a shard, so each shard is opened once.
         by_id = np.argsort(example_ids, kind="stable")
         items = self._load(example_ids[by_id], epochs[by_id])
         rows = np.empty_like(by_id)
@@ -165,12 +165,12 @@ class LoaderSource:
         return Fetched(inputs, rows, targets)
 
     def labels_of(self, example_ids: Ids) -> Ids | None:
-        """The classes of these ids, where the data set lists them."""
+        """The classes of these ids, if the data set lists them."""
         return None if self._content.labels is None else self._content.labels[example_ids]
 
     @property
     def labels(self) -> Ids | None:
-        """The classes of all examples, where the data set lists them."""
+        """The classes of all examples, if the data set lists them."""
         return self._content.labels
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
 """The embedded data set: coloured digits drawn by rule, 32 x 32 RGB, ten classes, no download.
 
-Most examples are easy and much alike; a tail is small, crooked, faint, blurred, crossed out or crowded by
-other digits, so that choosing what to train on has something to gain. Example i depends on (data.seed, split,
-i) alone, whatever the number of examples and on whatever machine. It must not know how the examples are
-viewed or chosen.
+Most examples are easy and much alike. A tail of them is small, crooked, faint, blurred, crossed out or
+crowded by other digits, so that selection has something to gain. Example i depends only on (data.seed, split,
+i), not on the number of examples or the machine. It must not know how the examples are viewed or selected.
 """
 
 import numpy as np
@@ -19,7 +18,7 @@ from sbpipe.data.painter import SIDE, Painter
 _FORMAT = 2
 # Painted again and compared with a cache file, in case the format was not raised.
 _NUM_PROBES = 64
-# Drawn at once: as many as keep the planes of pixels in a core's cache.
+# Drawn at once: so few that their planes of pixels fit a core's cache.
 _AT_ONCE = 128
 
 

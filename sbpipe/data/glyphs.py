@@ -44,9 +44,9 @@ FIELD_WIDTH, FIELD_HEIGHT = GLYPH_WIDTH + 4 * DOT, GLYPH_HEIGHT + 4 * DOT
 
 
 def glyph_fields() -> NDArray[np.float32]:
-    """Smooth fields by face, digit, y, x: near 1 on the strokes, 0.5 on their outline, 0 away.
+    """Smooth fields by face, digit, y, x: near 1 on the strokes, 0.5 on their outline, 0 far from them.
 
-    Cutting it lower or higher gives bolder or thinner strokes, cutting it softly gives blurred ones.
+    A lower or higher threshold gives bolder or thinner strokes, a soft one gives blurred strokes.
     """
     faces = [[line.split() for line in face.split("\n") if line.strip()] for face in _FACES]
     dots = np.array(

@@ -20,7 +20,7 @@ class FolderImages:
     """The images of a folder of classes as uint8 CHW squares: the largest square in the middle, resized."""
 
     def __init__(self, folder: Path, image_size: int) -> None:
-        # Imported here, as torchvision takes a second that other data sets need not pay.
+        # Imported here: torchvision takes a second, which other data sets do not need to spend.
         from torchvision.datasets import ImageFolder  # type: ignore[import-untyped]
 
         try:
@@ -43,7 +43,7 @@ class FolderImages:
         side = (self.image_size, self.image_size)
         try:
             with Image.open(self.paths[example_id]) as image:
-                # Lets a JPEG be decoded at a fraction of its size, which costs far less.
+                # A JPEG is then decoded at a fraction of its size, which costs much less.
                 image.draft("RGB", side)
                 pixels = np.array(ImageOps.fit(image.convert("RGB"), side, Image.Resampling.BILINEAR))
         except (OSError, ValueError, Image.DecompressionBombError) as error:

@@ -1,7 +1,7 @@
 """One example of a map-style data set as a pure function of (seed, epoch, id); runs in loader processes.
 
 Random transforms draw from the global generators of random, numpy and torch, so these are seeded for each
-example and put back after. It must not know how requests reach it nor where the tensors go.
+example and restored afterwards. It must not know how requests reach it nor where the tensors go.
 """
 
 import random
@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Some examples, stacked in the order asked for."""
+    """Some examples, stacked in the requested order."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -34,8 +34,7 @@ class Items(NamedTuple):
 class KeyedDataset:
     """A map-style data set whose examples depend on (seed, epoch, example_id) alone.
 
-    A transform that keeps a generator of its own, or makes one from the system's entropy, escapes the
-    seeding.
+    The seeding does not reach a transform with its own generator, or one that uses the system's entropy.
     """
 
     def __init__(self, dataset: Any, *, seed: int, name: str, like: Example | None = None) -> None:
@@ -46,7 +45,7 @@ class KeyedDataset:
 
     def items(self, wanted: Sequence[tuple[int, int]]) -> Items:
         """The examples of some (example_id, epoch) pairs, at least one."""
-        # The lock is for other threads of this process, which seed and draw from the same generators.
+        # The lock is against other threads of this process, which use the same generators.
         with randomness.GLOBAL_GENERATORS, own_generators():
             examples = [self._example(example_id, epoch) for example_id, epoch in wanted]
         return self._stacked(examples, [example_id for example_id, _ in wanted])
@@ -58,7 +57,7 @@ class KeyedDataset:
             return as_example(self.dataset[example_id], name)
         except DataError:
             raise
-        # A user's code may raise anything. As text, since not every exception can be sent between processes.
+        # A user's code may raise anything. Sent as text, because not every exception can be pickled.
         except Exception as error:
             raise DataError(
                 f"{name} could not be read by the data set itself:\n{traceback.format_exc()}"
@@ -82,7 +81,7 @@ class KeyedDataset:
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Put the global generators of random, numpy and torch (CPU) back as they were."""
+    """Restore the global generators of random, numpy and torch (CPU) afterwards."""
     python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -93,19 +92,19 @@ def own_generators() -> Iterator[None]:
 
 
 def seed_generators(stream_key: int) -> None:
-    """Seed the global generators of random, numpy and torch (CPU; the accelerators' are left alone)."""
+    """Seed the global generators of random, numpy and torch (CPU only, not the accelerators')."""
     random.seed(stream_key)
     # numpy's global generator takes 32 bits.
     np.random.seed(stream_key & 0xFFFFFFFF)
-    # Not torch.manual_seed, which seeds accelerators too and must not touch them in a forked process.
+    # Not torch.manual_seed: it seeds accelerators too, which a forked process must not touch.
     torch.default_generator.manual_seed(stream_key)
 
 
 def as_example(item: Any, name: str) -> Example:
-    """The (input, target) pair that a data set gave, as tensors.
+    """The (input, target) pair of a data set, as tensors.
 
-    Images become uint8 CHW (HWC is recognised by its last axis being shorter than its first), whole targets
-    int64, float64 float32; any other input stays as it is.
+    Images become uint8 CHW (in HWC the last axis is shorter than the first), whole targets become int64, and
+    float64 becomes float32; any other input stays unchanged.
     """
     form = (
         "Each item must be a pair (input, target) of a tensor, array or PIL image and a class number or "
@@ -124,7 +123,7 @@ def as_example(item: Any, name: str) -> Example:
 
 
 def _as_tensor(value: Any) -> torch.Tensor | None:
-    # A PIL image, known by its methods: PIL itself need not be installed.
+    # A PIL image is recognised by its methods, because PIL may not be installed.
     if hasattr(value, "getbands") and hasattr(value, "convert"):
         value = np.array(value if value.mode in ("L", "RGB") else value.convert("RGB"))
     if isinstance(value, (bool, int, float, np.number)) or (
@@ -133,7 +132,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
         value = torch.tensor(value)
     if not isinstance(value, torch.Tensor):
         return None
-    # numpy makes float64 of any Python number, which no float32 model takes.
+    # numpy turns Python numbers into float64, which no float32 model takes.
     return value.detach().to(torch.float32) if value.dtype == torch.float64 else value.detach()
 
 

@@ -1,8 +1,7 @@
 """Wrong labels on purpose (`data.label_noise`), for any data set with classes. It must not know which.
 
-Only training labels change. Whether one does, and into what, is a pure function of (data.seed, example_id),
-so that both roles, `sbpipe score` and pruning see the same labels; the fingerprint of the data set tells them
-from the right ones.
+Only training labels change. Whether and how one changes is a pure function of (data.seed, example_id), so
+that both roles, `sbpipe score` and pruning see the same labels. The data set's fingerprint changes with them.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from sbpipe.records import Ids
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """Replaces each label with probability `share` by one of the other classes, all equally likely."""
+    """With probability `share`, replaces a label by one of the other classes, all equally likely."""
 
     share: float
     seed: int
@@ -26,12 +25,11 @@ class LabelNoise:
 
     def __call__(self, labels: Ids, example_ids: Ids) -> Ids:
         """The labels of these examples, some of them wrong."""
-        # The names of the two draws are part of every fingerprint with noise: another name would make other
-        # labels.
+        # The names of the two draws must stay: other names would make other labels and fingerprints.
         is_wrong = (
             randomness.uniform(example_ids, randomness.key(self.seed, "embedded.label_noise")) < self.share
         )
-        # At least one class further, so that a wrong label is never the right one by chance.
+        # Shifted by at least one class, so that a wrong label is never the right one.
         further = 1 + randomness.below(
             example_ids, randomness.key(self.seed, "embedded.wrong_label"), self.num_classes - 1
         )

@@ -13,7 +13,7 @@ from sbpipe.errors import DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 NAMES = "classes"
-"""The array of class names, which need not be there."""
+"""The array of class names, which is optional."""
 
 
 def read_arrays(data: DataConfig) -> Contents:

@@ -1,12 +1,12 @@
-"""The epoch order: which example stands at which position of an epoch, without ever holding a list of them.
+"""The epoch order: which example is at which position of an epoch, without a list of all of them in memory.
 
-A keyed permutation, so that the ids at any range of positions cost O(range) time and the memory of a few
-blocks, whatever the size of the data set, and every process that knows the seed agrees. It must not know what
-the ids stand for, nor which of them are kept.
+It is a keyed permutation. The ids at a range of positions cost O(range) time and the memory of a few blocks,
+for any size of data set, and every process that knows the seed agrees. It must not know what the ids stand
+for, nor which of them are kept.
 
-A data set in shards is read fastest shard by shard. Its order shuffles the shards, then the examples of a
-window of so many shards at a time: what is read at one time lies in these shards, and every example has its
-place in an epoch as before. The fewer shards a window has, the more alike are its examples.
+A data set in shards is read fastest shard by shard. Its order shuffles the shards, then the examples within a
+window of several shards: at any time only these shards are read, and every example still appears once an
+epoch. The fewer shards a window has, the more alike are its examples.
 """
 
 import functools
@@ -21,22 +21,22 @@ from sbpipe.config import Config
 
 Ids = NDArray[np.int64]
 
-# Luby and Rackoff need four rounds for a permutation that looks random; the rest is margin for data sets of a
-# few examples.
+# Luby and Rackoff need four rounds for a permutation that looks random; the others are a margin for tiny data
+# sets.
 _ROUNDS = 8
 _BLOCK = 4096
-"""Positions that are permuted at a time: an id then costs a fifth of what it costs in ranges of 256."""
+"""Positions permuted at a time: an id costs a fifth of its cost in ranges of 256."""
 _BLOCKS = 8
-"""Blocks that are remembered: an epoch's end, the next one's beginning, and leases that came back."""
+"""Cached blocks: an epoch's end, the next one's beginning, and leases that came back."""
 
 
 class Permutation:
     """A shuffled 0, 1, ... size - 1: a Feistel network whose two digits are a place's row and column.
 
     Place = row * columns + column. Each round adds to one digit a keyed random function of the other, modulo
-    that digit's base, which is a bijection of the grid whatever the function. The grid has fewer than
-    `columns` cells too many; a place that lands on one of them walks on along its cycle until it is back
-    inside (cycle walking), so the permutation is of exactly `size`.
+    that digit's base: for any function this is a bijection of the grid. The grid has up to `columns` - 1
+    cells too many. A place that lands on one of them is permuted again until it is inside (cycle walking), so
+    the permutation has exactly `size` elements.
     """
 
     def __init__(self, size: int, keys: list[int]) -> None:
@@ -46,11 +46,11 @@ class Permutation:
         self._rows = -(-size // self._columns)
 
     def of(self, places: Ids) -> Ids:
-        """What stands at these places."""
+        """The values at these places."""
         return self._walked(self._permute, places)
 
     def place_of(self, value: int) -> int:
-        """Where a value stands."""
+        """The place of a value."""
         return int(self._walked(self._undo, np.array([value], np.int64))[0])
 
     def _walked(self, step: Callable[[Ids], Ids], cells: Ids) -> Ids:
@@ -75,14 +75,14 @@ class Permutation:
 
 
 class Order:
-    """The order of every epoch; `block` examples make a shard (0 = none do), `window` shards are mixed."""
+    """The order of every epoch; shards have `block` examples (0 = no shards), `window` shards are mixed."""
 
     def __init__(self, num_examples: int, seed: int, *, block: int = 0, window: int = 1) -> None:
         if not 1 <= num_examples <= 2**62:
             raise ValueError(f"an order needs 1 to 2^62 examples, got {num_examples}")
         self.num_examples = num_examples
         self.seed = seed
-        # One window over everything is an order without shards.
+        # One window over all examples is an order without shards.
         is_sharded = 0 < block * window < num_examples
         self._shards = _Shards(num_examples, seed, block, window) if is_sharded else None
         self._block = functools.lru_cache(_BLOCKS)(self._permuted)
@@ -101,13 +101,13 @@ class Order:
         if start == stop:
             return np.empty(0, np.int64)
         firsts = range(start // _BLOCK * _BLOCK, stop, _BLOCK)
-        # Joined, also where it is one: what is remembered must not change under who writes to its ids.
+        # Joined even for one block: it makes a copy, so that callers cannot write to the cache.
         return np.concatenate(
             [self._block(epoch, first)[max(0, start - first) : stop - first] for first in firsts]
         )
 
     def _permuted(self, epoch: int, first: int) -> Ids:
-        """The ids of the block that begins at a position."""
+        """The ids of the block that begins at position `first`."""
         stop = min(self.num_examples, first + _BLOCK)
         if self._shards is not None:
             return self._shards.ids(epoch, first, stop)
@@ -116,18 +116,18 @@ class Order:
 
 
 class _Shards:
-    """The order of a data set in shards of `block` examples, of which the last may be shorter."""
+    """The order of a data set in shards of `block` examples; the last shard may be shorter."""
 
     def __init__(self, num_examples: int, seed: int, block: int, window: int) -> None:
         self._num_examples, self._seed, self._block, self._window = num_examples, seed, block, window
         self._num_shards = -(-num_examples // block)
         self._missing = self._num_shards * block - num_examples
-        """Examples that the last shard has less than the others."""
+        """How many fewer examples the last shard has."""
 
     def ids(self, epoch: int, start: int, stop: int) -> Ids:
         """The ids at a range of positions, window by window."""
         shuffled = Permutation(self._num_shards, _keys(self._seed, "order.shards", epoch))
-        # The window that holds the short shard is shorter, so all after it begin earlier.
+        # The window with the short shard is shorter, so all later windows begin earlier.
         short_window = shuffled.place_of(self._num_shards - 1) // self._window
         found = []
         while start < stop:
@@ -154,7 +154,7 @@ class _Shards:
     def _in_window(self, epoch: int, window: int, size: int, shuffled: Permutation, places: Ids) -> Ids:
         last = min((window + 1) * self._window, self._num_shards)
         shards = shuffled.of(np.arange(window * self._window, last, dtype=np.int64))
-        # Sorted, the short one is the last, and a place's shard is a division.
+        # Sorted, the short shard is the last one, so a place's shard is found by division.
         shards.sort()
         mixed = Permutation(size, _keys(self._seed, "order.window", epoch, window)).of(places)
         return shards[mixed // self._block] * self._block + mixed % self._block
@@ -167,13 +167,13 @@ def _keys(seed: int, purpose: str, *numbers: int) -> list[int]:
 def _draw(counters: Ids, stream_key: int, limit: int) -> Ids:
     """A whole number in [0, limit) for each counter, for any limit up to 2^31."""
     bits, base = randomness.mix(counters, stream_key).view(np.uint64), np.uint64(limit)
-    # The remainder, in a third of the time of `%`: NumPy divides by one number with multiplications alone.
+    # The remainder in a third of the time of `%`: NumPy divides by a scalar with multiplications only.
     return (bits - bits // base * base).view(np.int64)
 
 
 def _wrapped(sums: Ids, limit: int) -> Ids:
     """The remainders of sums of two numbers below the limit."""
     unsigned = sums.view(np.uint64)
-    # What is below the limit becomes huge by the subtraction.
+    # For sums below the limit the unsigned subtraction wraps to a huge number.
     wrapped: Ids = np.minimum(unsigned, unsigned - np.uint64(limit)).view(np.int64)
     return wrapped

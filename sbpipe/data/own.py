@@ -19,11 +19,11 @@ _FORM = (
 def read_own(data: DataConfig) -> Contents | Trees:
     """The contents of the two data sets that the user's function returns.
 
-    With a collate function, items may be anything, and batches are what it makes of them. Without one:
+    With a collate function, items may be anything, and it makes the batches. Without one:
 
-    uint8 inputs are images (CHW, HWC or PIL) and get the view of the config; float inputs pass through as
-    they are. Random transforms may use the global generators of random, numpy and torch: what they draw is a
-    function of (seed, epoch, example_id).
+    uint8 inputs are images (CHW, HWC or PIL) and get the view of the config; float inputs stay unchanged.
+    Random transforms may use the global generators of random, numpy and torch: their draws are a function of
+    (seed, epoch, example_id).
     """
     returned = call_plugin("data.name", data.name, import_plugin("data.name", data.name))
     train, test, collate = _splits(returned, data.name)

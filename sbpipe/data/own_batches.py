@@ -1,8 +1,8 @@
 """Batches of a user's own data set, made by the user's own collate function, each a pure function of its ids.
 
-Everything runs in worker processes: what the data set or the collate function draws comes from generators
-that are seeded there, and the process of the user's loop keeps its own. Only tensors that need no code at all
-are indexed here. It must not know what a batch holds, nor whether it is scored or trained on.
+Everything runs in worker processes: there the generators that the data set or the collate function draws from
+are seeded, and those of the user's process stay untouched. Only plain tensors, which need no code, are
+indexed here. It must not know what a batch holds, nor whether it is scored or trained on.
 """
 
 import itertools
@@ -29,7 +29,7 @@ Collate: TypeAlias = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class OwnData:
-    """What a user gave to select from: a map-style data set, and what makes a batch of its examples."""
+    """A user's data to select from: a map-style data set, and the function that makes its batches."""
 
     dataset: Any
     collate: Collate
@@ -42,13 +42,13 @@ class OwnData:
 
     @property
     def classes(self) -> Ids | None:
-        """The class of every example, where the data set tells by `targets`, as torchvision's do."""
+        """The class of every example, if the data set has `targets`, as torchvision's do."""
         told = getattr(self.dataset, "targets", None)
         if isinstance(self.dataset, TensorDataset):
             told = self.dataset.tensors[-1]
         try:
             classes = np.asarray(told)
-        # A list of boxes, say.
+        # For instance a list of boxes.
         except (ValueError, TypeError, RuntimeError):
             return None
         is_fit = classes.shape == (self.num_examples,) and classes.dtype.kind in "iu" and classes.min() >= 0
@@ -56,7 +56,7 @@ class OwnData:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a batch is rows of tensors and nothing else: no code of the user's runs for it."""
+        """Whether a batch is just rows of tensors, which needs no code of the user's."""
         return type(self.dataset) is TensorDataset and self.collate is default_collate
 
 
@@ -73,12 +73,12 @@ class OwnBatches:
         return self._data.num_examples
 
     def start(self) -> None:
-        """Start the worker processes, while this process has no threads yet."""
+        """Start the worker processes; call it while this process has no threads."""
         if not self._data.is_plain:
             self._workers.start()
 
     def batch(self, example_ids: Ids, epochs: int | Ids) -> tuple[Lot, torch.Tensor]:
-        """The batch of these examples as they look in their epochs; of targets nothing is known."""
+        """The batch of these examples, as in their epochs; it has no known targets."""
         tree = self._tree(example_ids, np.broadcast_to(np.asarray(epochs, np.int64), example_ids.shape))
         return Lot(moved(tree, self._uploads), len(example_ids)), torch.empty(0)
 
@@ -91,7 +91,7 @@ class OwnBatches:
             rows = torch.from_numpy(np.array(example_ids))
             return [tensor[rows] for tensor in self._data.dataset.tensors]
         wanted = list(zip(example_ids.tolist(), epochs.tolist(), strict=True))
-        # What torch's own function makes of a part of the examples is a part of what it makes of all.
+        # With torch's own function, batches of parts can be joined to the batch of all.
         if self._data.collate is default_collate:
             return joined(self._workers.load(wanted))
         if self._data.num_workers <= 1:
@@ -101,9 +101,7 @@ class OwnBatches:
 
 
 class PartedBatches:
-    """Train batches as a loop wants them that accumulates gradients: each in so many batches of the
-    user's.
-    """
+    """Train batches for a loop that accumulates gradients: each is several of the user's batches."""
 
     def __init__(self, batches: OwnBatches, num_parts: int) -> None:
         self._batches, self._num_parts = batches, num_parts
@@ -118,13 +116,13 @@ class PartedBatches:
 
 
 class _Raw(NamedTuple):
-    """A request for examples as the data set gives them, pickled."""
+    """A request for raw examples of the data set, pickled."""
 
     wanted: Wanted
 
 
 class _Collated(NamedTuple):
-    """A request for a batch, of examples that others have loaded or that are to be loaded."""
+    """A request for a batch, of examples that others have loaded (`pieces`), or that it loads itself."""
 
     wanted: Wanted
     pieces: list[bytes] | None = None
@@ -132,7 +130,7 @@ class _Collated(NamedTuple):
 
 @dataclass(frozen=True)
 class _KeyedLoad:
-    """What a worker does: examples and batches as functions of (seed, epoch, example_id) alone."""
+    """The work of a worker: examples and batches as functions of (seed, epoch, example_id) only."""
 
     data: OwnData
     seed: int
@@ -145,7 +143,7 @@ class _KeyedLoad:
         return self._batch(request, None)
 
     def _examples(self, wanted: Wanted) -> list[Any]:
-        # By their ids: neighbours of a data set in shards lie in one of them, and each is opened once.
+        # Sorted by id: in a sharded data set neighbours share a shard, so each shard is opened once.
         by_id = sorted(range(len(wanted)), key=lambda place: wanted[place][0])
         found = {place: self._example(*wanted[place]) for place in by_id}
         return [found[place] for place in range(len(wanted))]
@@ -154,7 +152,7 @@ class _KeyedLoad:
         seed_generators(randomness.key(self.seed, "data.transform", epoch, example_id))
         try:
             return self.data.dataset[example_id]
-        # A user's code may raise anything. As text, since not every exception can be sent between processes.
+        # A user's code may raise anything. Sent as text, because not every exception can be pickled.
         except Exception as error:
             raise DataError(
                 f"training example {example_id} could not be read by the data set itself:\n"
@@ -167,7 +165,7 @@ class _KeyedLoad:
             if pieces is None
             else [example for piece in pieces for example in pickle.loads(piece)]
         )
-        # A collate function that draws, for masks say, draws by the ids of its batch.
+        # Random draws of a collate function (for masks, say) depend on the ids of its batch.
         seed_generators(randomness.key(self.seed, "data.collate", *itertools.chain(*wanted)))
         try:
             return self.data.collate(examples)

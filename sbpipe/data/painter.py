@@ -1,8 +1,8 @@
-"""How the examples of the embedded data set are painted. It knows neither their number nor the cache.
+"""Paints the examples of the embedded data set. It knows neither their number nor the cache.
 
-Every property of an example is a random number from a stream of its own, and varies the more, the more
-difficult the example is. Only whole numbers and single IEEE operations are used, no sine or sum that a
-library rounds in its own way, so that every machine paints the same bytes.
+Every property of an example is a random number from its own stream, and varies more for difficult examples.
+It uses only whole numbers and single IEEE operations, no sine or sum that libraries round differently, so
+that every machine paints the same bytes.
 """
 
 import numpy as np
@@ -68,7 +68,7 @@ class Painter:
         return images, digits
 
     def _ink(self, draws: "Draws", difficulty: Property, digits: Ids) -> Plane:
-        """How much of each pixel the digit covers, with the neighbours that crowd some difficult ones."""
+        """How much of each pixel the digit covers, and the neighbours that crowd some difficult digits."""
         u, v = self._glyph_coordinates(draws, difficulty)
         faces = draws.whole("face", NUM_FACES) * NUM_DIGITS
         field = self._sampled(faces + digits, u, v)
@@ -83,8 +83,9 @@ class Painter:
         return ink
 
     def _glyph_coordinates(self, draws: "Draws", difficulty: Property) -> tuple[Plane, Plane]:
-        """Where in its glyph's field each pixel lies: turned, slanted, stretched and moved."""
-        # The tangent of half the angle: sine and cosine follow by division alone, the same on every machine.
+        """Each pixel's coordinates in its glyph's field: turned, slanted, stretched and moved."""
+        # The tangent of half the angle gives sine and cosine by division, with the same bits on every
+        # machine.
         half_turn = draws.spread("turn", 0.06 + 0.3 * difficulty)
         cosine = (1 - half_turn * half_turn) / (1 + half_turn * half_turn)
         sine = 2 * half_turn / (1 + half_turn * half_turn)
@@ -122,7 +123,7 @@ class Painter:
 
 
 class Draws:
-    """Properties of some examples, each from a stream of its own."""
+    """Properties of some examples, each from its own stream."""
 
     def __init__(self, seed: int, split: str, example_ids: Ids) -> None:
         self._seed = seed
@@ -155,7 +156,7 @@ class Draws:
 
 
 def _noise() -> NDArray[np.float32]:
-    """A long strip of noise, of which each example shows a piece: sums of four uniforms, deviation 1."""
+    """A long strip of noise, of which each example uses a piece: sums of four uniforms, deviation 1."""
     places = np.arange(_NOISE_LENGTH + 3 * SIDE * SIDE)
     parts = [randomness.uniform(places, randomness.key(0, "embedded.noise", part)) for part in range(4)]
     # Four uniforms have mean 2 and variance 4/12, so sqrt(3) makes the deviation 1.

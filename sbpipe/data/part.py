@@ -1,8 +1,8 @@
 """Parts of a data set (`data.limit`, `data.test_limit`, `data.validation`). It must not know which data.
 
-The part is a data set of its own: its examples are numbered from 0, and its fingerprint, score files and
-wrong labels are those of the part. Which examples it has is a pure function of data.seed and the size of the
-whole, so that every process draws the same.
+The part is its own data set: its examples are numbered from 0, and fingerprint, score files and wrong labels
+belong to the part. Its examples are a pure function of data.seed and the size of the whole, so that every
+process draws the same ones.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from sbpipe.data.content import Content, Contents, data_error
 from sbpipe.data.order import Order
 
 _LISTED = 2**26
-"""Examples up to which each gets a draw of its own: half a gigabyte of them. A part of more is the beginning
-of a shuffled order, which is never written out.
+"""Up to so many examples, each gets its own draw, which takes half a gigabyte. A part of more examples is the
+beginning of a shuffled order, which is never in memory as a whole.
 """
 
 
@@ -28,7 +28,7 @@ def limited(contents: Contents, data: DataConfig) -> Contents:
 
 
 def held_out(contents: Contents, data: DataConfig) -> Contents:
-    """The data set with examples held out of training in the place of its test set, if the settings ask."""
+    """The data set with held-out training examples in place of its test set, if the settings ask for it."""
     if not data.validation:
         return contents
     given, whole = data.validation, contents.train.num_examples

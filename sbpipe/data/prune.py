@@ -1,8 +1,8 @@
 """Pruning: a data set without the examples that a score file ranks lowest (or highest).
 
-The examples left get new ids from 0, which all other code uses; pixels, transforms and labels are still found
-by the ids of the whole data set, so an example looks as it would there. The fingerprint says which examples
-are left: both roles agree on them or refuse each other. It must not know what the scores are.
+The remaining examples get new ids from 0, which all other code uses. Pixels, transforms and labels are still
+found by the ids in the whole data set, so an example looks the same. The fingerprint identifies the remaining
+examples: both roles agree on them, or refuse each other. It must not know what the scores are.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from sbpipe.records import Floats, Ids
 
 
 def remaining(scores: Floats, share: float, drop: str) -> Ids:
-    """The ids left, in order, without the lowest (or highest) `share`; of equal scores the lower id goes."""
+    """The sorted ids without the lowest (or highest) `share`; of equal scores the lower id is dropped."""
     num_dropped = math.floor(share * len(scores) + 0.5)
     order = np.argsort(scores if drop == "low" else -scores, kind="stable")
     return np.sort(order[num_dropped:]).astype(np.int64)
 
 
 def pruned_ids(data: DataConfig, *, fingerprint: str, num_examples: int, batch_size: int) -> Ids | None:
-    """The ids that the settings leave of the data set; None = all."""
+    """The ids that pruning by the settings leaves; None = all."""
     if not data.prune or not data.prune_share:
         return None
     file = read_scores(data.prune, key="data.prune")
@@ -42,7 +42,7 @@ def pruned_ids(data: DataConfig, *, fingerprint: str, num_examples: int, batch_s
 
 
 def pruned_fingerprint(fingerprint: str, left: Ids | None) -> str:
-    """The data set's fingerprint, and behind it one of the examples left, if not all are."""
+    """The data set's fingerprint, followed by one of the remaining ids if examples were dropped."""
     return (
         fingerprint
         if left is None

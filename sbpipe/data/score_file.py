@@ -1,7 +1,7 @@
 """Score files: one number per training example, with its kind, its data set and how it was made.
 
-An .npz of `scores` (float32, by example id) and `about` (JSON). It must not know who makes scores nor what is
-done with them.
+An .npz of `scores` (float32, by example id) and `about` (JSON). It must not know who makes scores nor what
+they are used for.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ from sbpipe.records import Floats
 
 FORMAT = "sbpipe scores 1"
 _MAKE = "Make one with `sbpipe score el2n --out FILE` or `sbpipe score irreducible --out FILE`"
-# What reading arrays and JSON raises for a file that is not whole, not an archive, or not ours.
+# Raised on reading a file that is cut, no archive, or not ours.
 _BROKEN = (ValueError, OSError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """The scores of examples 0 to N - 1; `kind` says what they are, `made` how they came about."""
+    """The scores of examples 0 to N - 1, with their `kind`, and how they were `made`."""
 
     kind: str
     fingerprint: str
@@ -34,7 +34,7 @@ class ScoreFile:
 
 
 def write_scores(path: Path, file: ScoreFile) -> None:
-    """Leave the file, whole or not at all; scores that are not finite are refused, as by every reader."""
+    """Write the file, whole or not at all; like every reader, it refuses scores that are not finite."""
     first = _first_not_finite(file.scores)
     if first is not None:
         raise ValueError(f"the score of example {first} is {file.scores[first]}")

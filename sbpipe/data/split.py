@@ -1,4 +1,4 @@
-"""A data set on a device: its splits, each a source and a view. It must not know who asks."""
+"""A data set on a device: its splits, each with a source and a view. It must not know its users."""
 
 import warnings
 from typing import NamedTuple
@@ -26,10 +26,9 @@ class Batch(NamedTuple):
 
 
 class Split:
-    """One split on a device. Images get a view per (seed, epoch, example_id); other inputs stay as they are.
+    """One split on a device. Images get a view per (seed, epoch, example_id); other inputs stay unchanged.
 
-    Of a pruned data set the examples `left` have ids of their own, 0, 1, ...; they look as they do in the
-    whole.
+    In a pruned data set the examples `left` have new ids 0, 1, ..., but look as they do in the whole.
     """
 
     def __init__(self, source: Source, view: View, left: Ids | None = None) -> None:
@@ -44,12 +43,12 @@ class Split:
 
     @property
     def num_in_whole(self) -> int:
-        """How many there are before pruning."""
+        """How many examples there are before pruning."""
         return self._source.num_examples
 
     def batch(self, example_ids: NDArray[np.int64], epochs: int | NDArray[np.int64]) -> Batch:
-        """The examples of these ids, in that order, as in that epoch, or each in its own of an array."""
-        # A copy: torch takes no reversed or read-only arrays.
+        """The examples of these ids, in this order, as in the epoch, or each in its own epoch of an array."""
+        # A copy, because torch takes no reversed or read-only arrays.
         example_ids = np.array(example_ids, np.int64)
         if example_ids.size and not (example_ids.min() >= 0 and example_ids.max() < self.num_examples):
             raise IndexError(
@@ -62,12 +61,12 @@ class Split:
         return Batch(*self._view(fetched, example_ids, epoch_of_each))
 
     def targets_of(self, example_ids: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """The classes of these examples, or None where only loading them would tell."""
+        """The classes of these examples; None if they are unknown without loading."""
         return self._source.labels_of(self._in_whole(example_ids))
 
     @property
     def classes(self) -> NDArray[np.int64] | None:
-        """The classes of all examples, where they are known without loading: no list of ids is made."""
+        """The classes of all examples, if they are known without loading. It makes no list of all ids."""
         labels = self._source.labels
         return labels if labels is None or self._left is None else labels[self._left]
 
@@ -80,11 +79,10 @@ class Split:
 
 
 class Data(NamedTuple):
-    """A data set on a device: what is trained on, scored (the same examples, perhaps clean) and tested on.
+    """A data set on a device: splits for training, scoring (the same examples, perhaps clean) and testing.
 
-    If it is pruned, `left` are the ids that its training examples have in the whole, whose fingerprint is
-    `whole`. Whoever uses the model elsewhere needs `normalisation`, which None = inputs pass as they are, and
-    may want `class_names`.
+    If it is pruned, `left` are its training examples' ids in the whole, whose fingerprint is `whole`. To use
+    the model elsewhere one needs `normalisation` (None = inputs stay unchanged), and perhaps `class_names`.
     """
 
     train: Split | TreeSplit
@@ -101,11 +99,11 @@ class Data(NamedTuple):
 
     @property
     def has_trees(self) -> bool:
-        """Whether batches are of the user's own make: then inputs have no shape that all share."""
+        """Whether the user's collate function makes the batches: then inputs have no common shape."""
         return isinstance(self.train, TreeSplit)
 
     def refuse_trees(self, command: str) -> None:
-        """For commands that cut and shuffle tensors themselves."""
+        """Refuse such data in commands that index tensors themselves."""
         if self.has_trees:
             raise DataError(
                 f"{command}: this data set has a collate function of its own, and {command} needs examples "

@@ -1,4 +1,4 @@
-"""The named data sets that torchvision reads, held in memory whole. It must not know their use."""
+"""The named data sets that torchvision reads, held in memory as a whole. It must not know their use."""
 
 import importlib.util
 import warnings
@@ -22,7 +22,7 @@ except ImportError:  # Windows
 
 
 class Known(NamedTuple):
-    """How torchvision calls a data set and its splits and labels, and what else must be installed."""
+    """Torchvision's names of a data set, its splits and labels, and what else must be installed."""
 
     class_name: str
     num_classes: int
@@ -79,11 +79,11 @@ def read_torchvision(data: DataConfig, known: Known) -> Contents:
 
 
 def _dataset(known: Known, root: Path, split: tuple[str, Any], download: bool) -> Any:
-    # Imported here, as torchvision takes a second that other data sets need not pay.
+    # Imported here: torchvision takes a second, which other data sets do not need to spend.
     import torchvision  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():
-        # The official CIFAR files were pickled by an old NumPy, and a new one warns of them.
+        # The official CIFAR files were pickled by an old NumPy, which new versions warn about.
         warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
         return getattr(torchvision.datasets, known.class_name)(str(root), download=download, **dict([split]))
 
@@ -94,7 +94,7 @@ def _arrays(known: Known, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Both roles of a run may start at once: one downloads, the other waits for it."""
+    """Let only one process download: both roles of a run may start at the same time, and one must wait."""
     root.mkdir(parents=True, exist_ok=True)
     with open(root / ".sbpipe-download.lock", "w") as lock:
         if fcntl is not None:

@@ -1,6 +1,6 @@
-"""Data sets of any items, in our own loop: batches from the user's collate function, (inputs, targets).
+"""Data sets of any items, in our own loop: the user's collate function makes batches (inputs, targets).
 
-Inputs may be a tensor, or a tuple or dict of anything, which the model is called with. It must not know
+Inputs may be a tensor, or a tuple or dict of anything; the model is called with them. It must not know
 models.
 """
 
@@ -19,7 +19,7 @@ from sbpipe.errors import DataError
 from sbpipe.records import Ids
 
 _UNUSED = ("limit", "test_limit", "validation", "label_noise", "prune")
-"""Settings of the data room that are about examples of (input, class)."""
+"""Data settings that apply only to examples of (input, class)."""
 _EXCERPTS = 8
 
 
@@ -40,7 +40,7 @@ class TreeSplit:
     def __init__(self, data: OwnData, name: str, *, seed: int, device: torch.device) -> None:
         self._data, self._name = data, name
         self.candidates = OwnBatches(data, seed=seed, device=device)
-        """The same batches, uncut, for a selector that scores by them."""
+        """The same batches as the collate function made them, for a selector that scores them."""
 
     @property
     def num_examples(self) -> int:
@@ -53,7 +53,7 @@ class TreeSplit:
         return self._data.num_examples
 
     def batch(self, example_ids: Ids, epochs: int | Ids) -> Any:
-        """The pair of inputs and targets of these examples, in that order, as they look in their epochs."""
+        """The inputs and targets of these examples, in this order, as in their epochs."""
         lot, _ = self.candidates.batch(np.array(example_ids, np.int64), epochs)
         if not isinstance(lot.tree, (tuple, list)) or len(lot.tree) != 2:
             raise DataError(
@@ -64,13 +64,13 @@ class TreeSplit:
         return lot.tree[0], lot.tree[1]
 
     def targets_of(self, example_ids: Ids) -> Ids | None:
-        """The classes of these examples, where the data set lists them."""
+        """The classes of these examples, if the data set lists them."""
         classes = self._data.classes
         return None if classes is None else classes[example_ids]
 
     @property
     def classes(self) -> Ids | None:
-        """The classes of all examples, where the data set lists them."""
+        """The classes of all examples, if the data set lists them."""
         return self._data.classes
 
     def close(self) -> None:

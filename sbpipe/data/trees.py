@@ -1,7 +1,7 @@
-"""Trees: a batch of any make, tensors inside whatever containers a user's collate function builds.
+"""Trees: batches of any form, with tensors inside the containers that a user's collate function builds.
 
-Its tensors go between processes as raw bytes, the rest of it as a pickle that names their places; only the
-processes of one program read each other's. It must not know what a batch means, nor who loads it.
+Tensors go between processes as raw bytes, the rest as a pickle that refers to them by place. Only processes
+of one program read each other's pickles. It must not know what a batch means, nor who loads it.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from sbpipe.machine.copies import Uploads
 
 
 class Packed(NamedTuple):
-    """A tree without its tensors, and the tensors in the order in which it names them."""
+    """A tree without its tensors, and the tensors in the order of its references."""
 
     skeleton: bytes
     tensors: list[torch.Tensor]
 
 
 def packed(tree: Any) -> Packed:
-    """Take a tree apart."""
+    """Split a tree into skeleton and tensors."""
     into, tensors = io.BytesIO(), list[torch.Tensor]()
     _Packer(into, tensors).dump(tree)
     return Packed(into.getvalue(), tensors)
@@ -40,7 +40,7 @@ class _Packer(pickle.Pickler):
         self._tensors = tensors
 
     def persistent_id(self, value: Any) -> int | None:
-        """The place of a plain tensor; anything else, a sparse one or a subclass too, goes its own way."""
+        """The place of a plain tensor; anything else, even a sparse tensor or a subclass, is pickled."""
         if type(value) is not torch.Tensor or value.layout != torch.strided or value.device.type != "cpu":
             return None
         self._tensors.append(value.detach())
@@ -57,7 +57,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def moved(tree: Any, uploads: Uploads) -> Any:
-    """The same tree with its tensors on a device; what is no container and no tensor stays as it is."""
+    """The same tree with its tensors on a device; other values stay unchanged, unless they have a `to`."""
     if uploads.device.type == "cpu":
         return _with_tensors(tree, lambda tensor: tensor.to(uploads.device), uploads.device)
     here = list[torch.Tensor]()
@@ -68,12 +68,12 @@ def moved(tree: Any, uploads: Uploads) -> Any:
 
 
 def _parts_of(tree: Any) -> list[Any] | None:
-    """What a container holds, in order; None for what is no container of ours."""
+    """The contents of a container, in order; None if it is none that we know."""
     if isinstance(tree, dict):
         return list(tree.values())
     if isinstance(tree, (list, tuple)):
         return list(tree)
-    # Whoever can be moved whole moves itself.
+    # Objects with a `to` move themselves.
     if hasattr(tree, "to") or isinstance(tree, type) or not dataclasses.is_dataclass(tree):
         return None
     return [getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init]
@@ -105,7 +105,7 @@ def _with_tensors(tree: Any, of: Callable[[torch.Tensor], torch.Tensor], device:
 
 
 def joined(trees: Sequence[Any]) -> Any:
-    """The batch that torch's default collate function makes of all examples, from those of some each."""
+    """The batch that torch's default collate function makes of all examples, joined from batches of parts."""
     first = trees[0]
     if len(trees) == 1:
         return first
@@ -115,7 +115,7 @@ def joined(trees: Sequence[Any]) -> Any:
         return _same_kind(first, {key: joined([tree[key] for tree in trees]) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(joined(parts) for parts in zip(*trees, strict=True)))
-    # A column of words is one element per example; any other list is one element per column.
+    # A list of words has one element per example; any other list has one element per column.
     if first and isinstance(first[0], (str, bytes)):
         return type(first)(word for tree in trees for word in tree)
     return type(first)(joined(parts) for parts in zip(*trees, strict=True))

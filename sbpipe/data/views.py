@@ -1,9 +1,9 @@
 """Views: the pixels of an example in one epoch, a pure function of (seed, epoch, example_id) on any device.
 
-The selector and the trainer each make the view for themselves, so the pixels scored must be the pixels
-trained on, bit for bit: every draw is integer arithmetic on the host, and the only floating-point steps are
-one multiplication and one addition per pixel, each rounded once. This file must not know where images come
-from, nor what is done with them.
+Selector and trainer each make the view by themselves, and the scored pixels must equal the trained pixels bit
+for bit. So every draw is integer arithmetic on the host, and the only floating-point steps are one
+multiplication and one addition per pixel, each rounded once. This file must not know where images come from,
+nor what they are used for.
 """
 
 from typing import NamedTuple, Protocol, TypeAlias
@@ -26,7 +26,7 @@ Viewed: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class View(Protocol):
-    """What a split's inputs look like to the network."""
+    """Turns a split's inputs into what the network sees."""
 
     def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> Viewed:
         """The views of these examples, each in its epoch, in the order asked for; their targets."""
@@ -34,13 +34,13 @@ class View(Protocol):
 
 
 class PlainView:
-    """The view of inputs that are not uint8 images: as they are."""
+    """The view of inputs that are not uint8 images: they stay unchanged."""
 
     def __init__(self, device: torch.device) -> None:
         self._uploads = Uploads(device)
 
     def __call__(self, fetched: Fetched, example_ids: Ids, epochs: Ids) -> Viewed:
-        """The inputs, in the order asked for."""
+        """The inputs, in the requested order."""
         rows, targets = self._uploads.together([torch.from_numpy(fetched.rows), fetched.targets])
         return fetched.inputs.index_select(0, rows), targets
 
@@ -48,10 +48,10 @@ class PlainView:
 class ImageView:
     """The view of uint8 images: crop, flip, normalise, cutout, in that order; float32, axes NCHW.
 
-    The images come with a black margin of `margin` pixels. A crop is a random window of the image with its
-    margin; without one it is the middle window. Cutout sets a square to the mean of each channel; its centre
-    may be any pixel, so that near an edge only a part of it shows. Pixels that are not normalised are scaled
-    to [0, 1]. A clean view has no crop, flip or cutout.
+    The images have a black margin of `margin` pixels. A crop is a random window of the image with its margin;
+    without cropping it is the middle window. Cutout sets a square to the mean of each channel; its centre may
+    be any pixel, so near an edge only a part of it is inside. Pixels that are not normalised are scaled to
+    [0, 1]. A clean view has no crop, flip or cutout.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class ImageView:
         images = self._windows(fetched.inputs, corners)
         if self.flips:
             images = torch.cat([images, images.flip(3)]).index_select(0, flipped)
-        # Two roundings on purpose: a fused multiply-add would give other bits where a device has one.
+        # Two roundings on purpose: a fused multiply-add would give other bits on devices that have one.
         pixels = images.to(torch.float32).mul_(self._scale).add_(self._shift)
         return self._cut(pixels, cut_y, cut_x) if self.cuts else pixels, targets
 
     def _drawn(self, rows: Ids, draws: "_Draws") -> "_Drawn":
-        """All that is decided on the host, so that it goes to the device in one copy."""
+        """All draws of the host, so that they go to the device in one copy."""
         corners = self._corners(rows, draws)
         count = len(corners)
         return _Drawn(
@@ -111,7 +111,7 @@ class ImageView:
         )
 
     def _corners(self, rows: Ids, draws: "_Draws") -> Ids:
-        """Where the windows begin; without a margin, which images they are."""
+        """Where the windows begin; without a margin, the rows of the images."""
         if not self.margin:
             return rows
         corners = rows * (self.channels * self.num_full_pixels)
@@ -125,8 +125,8 @@ class ImageView:
     def _windows(self, inputs: torch.Tensor, corners: torch.Tensor) -> torch.Tensor:
         if not self.margin:
             return inputs.index_select(0, corners)
-        # A window is copied line by line; every line that one could begin with is a row of a strided view,
-        # which costs nothing.
+        # A window is copied line by line. Every possible line is a row of a strided view, which costs
+        # nothing.
         every_line = inputs.as_strided((inputs.numel() - self.width + 1, self.width), (1, 1))
         lines = every_line.index_select(0, (corners[:, None] + self._lines_of_image).flatten())
         return lines.view(-1, self.channels, self.height, self.width)
@@ -140,7 +140,7 @@ class ImageView:
 
 
 class _Drawn(NamedTuple):
-    """What was drawn for some examples; empty where the view does not ask for it."""
+    """The draws for some examples; empty arrays for steps that the view does not have."""
 
     corners: Ids
     flipped: Ids
@@ -171,7 +171,7 @@ class _Draws:
 
 
 def normalisation(config: ViewConfig, stats: ChannelStats) -> ChannelStats:
-    """What a view subtracts from pixels of 0 to 255 and divides them by."""
+    """The numbers that a view subtracts from pixels of 0 to 255, and divides by."""
     if not config.normalise:
         return ChannelStats((0.0,) * len(stats.mean), (255.0,) * len(stats.mean))
     # A channel without contrast has deviation 0: dividing by 1 leaves it at 0.
@@ -179,7 +179,7 @@ def normalisation(config: ViewConfig, stats: ChannelStats) -> ChannelStats:
 
 
 def check_view(config: ViewConfig, shape: tuple[int, ...]) -> None:
-    """Refuse a view that can leave nothing of an image to see."""
+    """Refuse a view that can leave nothing of an image."""
     side = min(shape[1:])
     if config.crop >= side:
         raise ConfigError(

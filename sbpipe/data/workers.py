@@ -1,10 +1,10 @@
 """Worker processes that load the examples of any ids on demand.
 
 A request is split into one part for each worker; a worker reads its part from its pipe, loads it and writes
-it back. Not a torch DataLoader: that one wants to know its batches beforehand, raises a worker's death out of
-a signal handler wherever the main thread happens to be, and passes tensors through shared memory, of which a
-container has 64 MB. Here a death or a silence is noticed where the answer is awaited. This file must not know
-what the examples are, nor what a request asks for.
+it back. It is not a torch DataLoader, which must know its batches beforehand, raises a worker's death from a
+signal handler anywhere in the main thread, and passes tensors through shared memory, of which a container has
+64 MB. Here a death or a silence is noticed while waiting for the answer. This file must not know what the
+examples are, nor what a request asks for.
 """
 
 import multiprocessing
@@ -23,9 +23,9 @@ from sbpipe.errors import DataError
 Wanted: TypeAlias = list[tuple[int, int]]
 """The (example_id, epoch) pairs of a request."""
 Load: TypeAlias = Callable[[Any], Any]
-"""What a worker does with a request: from it to any tree."""
+"""A worker's function from a request to any tree."""
 
-# Forked, because a user's data set need not be picklable.
+# Forked, because a user's data set may not be picklable.
 _PROCESSES = multiprocessing.get_context("fork")
 
 _TIMEOUT_S = 120.0
@@ -33,24 +33,24 @@ _STOP_S = 2.0
 
 
 class Workers:
-    """Processes that load examples, started by the first request; with 0 of them this process does it."""
+    """Processes that load examples, started by the first request; with 0 workers this process loads."""
 
     def __init__(self, load: Load, num_workers: int, *, name: str) -> None:
-        """`name` is that of the data, for errors."""
+        """`name` is the data's name in errors."""
         self._load, self._name = load, name
         self._num_workers = num_workers
         self._workers: list[_Worker] = []
 
     def start(self) -> None:
-        """Start the processes now, before there are threads that a fork would copy half of."""
+        """Start the processes now, before there are threads, whose locks a fork would copy."""
         if not self._workers:
             self._workers = [_Worker(self._load, self._name) for _ in range(self._num_workers)]
 
     def load(self, wanted: Wanted) -> list[Any]:
-        """The examples wanted, in that order, in one or more pieces."""
+        """The wanted examples, in this order, in one or more pieces."""
         if not self._num_workers:
             return [self._load(wanted)]
-        # Neighbours stay together, so that the answers one after the other are in the order asked for.
+        # Neighbours stay together, so that the answers are in the requested order.
         size = max(-(-len(wanted) // self._num_workers), 1)
         return self.ask([wanted[start : start + size] for start in range(0, len(wanted), size)])
 
@@ -64,7 +64,7 @@ class Workers:
             deadline_s = time.monotonic() + _TIMEOUT_S
             return [worker.answer(deadline_s) for worker in asked]
         except BaseException:
-            # Other parts are still under way, and would be taken for answers to the next request.
+            # Answers to other parts are still coming, and would be taken for answers to the next request.
             self.stop()
             raise
 
@@ -87,7 +87,7 @@ class _Worker:
             target=_serve, args=(theirs, self._pipe, load), daemon=True, name=f"sbpipe-load-{name}"
         )
         self._process.start()
-        # The worker's end is open in the worker alone, so that its death closes the pipe.
+        # Only the worker keeps its end open, so that its death closes the pipe.
         theirs.close()
 
     def ask(self, request: Any) -> None:
@@ -97,7 +97,7 @@ class _Worker:
             raise self._lost() from None
 
     def answer(self, deadline_s: float) -> Any:
-        # Both may be ready: what a worker sent before it died still counts.
+        # Both may be ready: an answer sent before the worker's death still counts.
         ready = wait([self._pipe, self._process.sentinel], timeout=max(deadline_s - time.monotonic(), 0))
         if ready and self._pipe not in ready:
             raise self._lost()
@@ -117,7 +117,7 @@ class _Worker:
             raise self._lost() from None
 
     def hang_up(self) -> None:
-        # Closing alone is not seen while workers started later hold a copy of this end.
+        # Closing alone is not enough: workers that were started later hold a copy of this end.
         with suppress(OSError):
             self._pipe.send([])
         self._pipe.close()
@@ -146,10 +146,10 @@ class _Worker:
 
 def _serve(pipe: Connection, parents_end: Connection, load: Load) -> None:
     """The worker: answer requests until the parent hangs up or dies."""
-    # Ctrl-C reaches the whole group, but the parent decides; and its handlers, inherited, must not run here.
+    # Ctrl-C reaches the whole group, but the parent decides; its inherited handlers must not run here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # There are as many processes as were asked for; threads in each would take the cores of training.
+    # More threads in each process would take cores from training.
     torch.set_num_threads(1)
     # A forked worker would otherwise keep its own pipe open, and never see that the parent has died.
     parents_end.close()
@@ -164,7 +164,7 @@ def _reply(pipe: Connection, load: Load, request: Any) -> None:
     except DataError as error:
         pipe.send(error)
         return
-    # Bytes after their shapes: a tensor that is sent whole would go through shared memory.
+    # Shapes first, then raw bytes: a tensor sent as an object would go through shared memory.
     pipe.send((skeleton, [(tuple(values.shape), values.dtype) for values in tensors]))
     for values in tensors:
         if values.numel():

@@ -1,7 +1,7 @@
-"""A selector that `auto` puts on the CPU because the trainer has the only accelerator: where it computes.
+"""The cores of a selector that `auto` puts on the CPU because the trainer has the only accelerator.
 
-Whether it comes to that only torch can tell, after the usual time of pinning. Left on all cores, such a
-selector would take those that load the trainer's batches and launch its kernels. It must not import torch.
+Only torch can tell whether that is so, after roles are usually pinned. On all cores such a selector would
+take those that load the trainer's batches and launch its kernels. It must not import torch.
 """
 
 import logging
@@ -16,14 +16,14 @@ _LOWEST = 19
 
 
 def cores_left(config: Config, trainer: str, selector: str) -> list[int] | None:
-    """The cores of the selector, of roles planned for these devices; None where it is no such selector."""
+    """The cores of the selector, for roles planned on these devices; None if it is no such selector."""
     own = config.selector
     is_late = selector == "cpu" and not cores.computes_on_cpu(own.device) and not own.threads
     return cores.beside_accelerator(config.data.workers) if is_late and trainer != "cpu" else None
 
 
 def keep_to_what_is_left(config: Config, trainer: str, selector: str, *, is_guest: bool) -> None:
-    """Pin this process, if it is such a selector; a guest in a user's own loop also waits for its turn."""
+    """Pin this process if it is such a selector; a guest beside a user's own loop also gets low priority."""
     own = cores_left(config, trainer, selector)
     if own is None:
         return

@@ -1,7 +1,7 @@
-"""Copies between the host and a device that no thread waits for, many tensors in one of them.
+"""Copies between the host and a device, many tensors in one copy, without any thread waiting.
 
-They go through page-locked buffers, each of which is used again only when the device has done with it. On the
-CPU nothing is copied at all; on a device without streams copies block. It must not know what is copied.
+They go through page-locked buffers; a buffer is reused only when the device has finished with it. On the CPU
+nothing is copied; on a device without streams copies block. It must not know what is copied.
 """
 
 import threading
@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 _SMALLEST = 4096
 _MOST_FREE = 8
 _PIECE_BYTES = 1 << 26
-"""Of a deep copy: it is in the device's memory and in page-locked memory once more while it goes."""
+"""A deep copy goes in pieces of this size: meanwhile a piece takes as much device and page-locked memory."""
 
 
 @lru_cache(maxsize=16)
@@ -31,15 +31,15 @@ def overlaps(device: torch.device) -> bool:
         pinned = torch.empty(1, dtype=torch.uint8, pin_memory=True)
         torch.Stream(device)
         torch.accelerator.current_stream(device).record_event().query()
-    # Each backend says in its own way that it has none.
+    # A backend without them raises one of these.
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         return False
-    # Where host and device have one memory, what is pinned may be a tensor of the device.
+    # Where host and device share one memory, a pinned tensor may be one of the device.
     return pinned.device.type == "cpu"
 
 
 class Pinned:
-    """Page-locked buffers; one that a copy still reads or writes is not handed out again."""
+    """Page-locked buffers; a buffer that a copy still uses is not handed out again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,35 +47,35 @@ class Pinned:
         self._busy: deque[tuple[Tensor, torch.Event]] = deque()
 
     def take(self, num_bytes: int) -> Tensor:
-        """A buffer of at least so many bytes; a new one rather than a wait for an old one."""
+        """A buffer of at least `num_bytes`; a new one if all old ones are busy."""
         with self._lock:
             while self._busy and self._busy[0][1].query():
                 self._free.append(self._busy.popleft()[0])
             fit = next((k for k, buffer in enumerate(self._free) if buffer.numel() >= num_bytes), None)
             if fit is not None:
                 return self._free.pop(fit)
-            # What is too small now would seldom be of use again.
+            # Free buffers are too small now, and would seldom be used again.
             self._free = self._free[:_MOST_FREE]
         size = max(_SMALLEST, 1 << (num_bytes - 1).bit_length() if num_bytes else 0)
-        # Whoever comes first may be in inference mode, whose tensors nobody outside of it may write into.
+        # The first caller may be in inference mode, whose tensors cannot be written to outside of it.
         with torch.inference_mode(False):
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def give(self, buffer: Tensor, done: torch.Event) -> None:
-        """Have a buffer back, to be used again when this event has come."""
+        """Take a buffer back; it may be reused after this event."""
         with self._lock:
             self._busy.append((buffer, done))
 
 
 class Uploads:
-    """From the host to one device."""
+    """Copies from the host to one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pinned = Pinned() if overlaps(device) else None
 
     def together(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """All of them in one copy; on the device they share one piece of memory."""
+        """Copy all tensors at once; on the device they share one block of memory."""
         if self._pinned is None:
             return self._plainly(tensors)
         here = [tensor for tensor in tensors if _is_plain(tensor)]
@@ -86,7 +86,7 @@ class Uploads:
         return [next(arrived) if _is_plain(tensor) else tensor.to(self.device) for tensor in tensors]
 
     def apart(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Each in memory of its own on the device: who keeps one of them does not keep the others."""
+        """Copy each tensor to its own memory on the device, so that keeping one does not keep the others."""
         if self._pinned is None:
             return self._plainly(tensors)
         here = [tensor for tensor in tensors if _is_plain(tensor)]
@@ -101,7 +101,7 @@ class Uploads:
 
     @staticmethod
     def _packed(pinned: Pinned, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], int]:
-        """A buffer that holds the tensors, its views in their places, and where the last one ends."""
+        """A buffer filled with the tensors, the views of them in it, and where the last one ends."""
         places, end = [], 0
         for tensor in tensors:
             places.append(end)
@@ -118,25 +118,25 @@ class Uploads:
 
 @lru_cache(maxsize=16)
 def uploads_to(device: torch.device) -> Uploads:
-    """The uploads of everybody who has none of their own."""
+    """The shared uploads to a device."""
     return Uploads(device)
 
 
 @lru_cache(maxsize=16)
 def downloads_from(device: torch.device) -> "Downloads":
-    """The downloads of everybody who has none of their own."""
+    """The shared downloads from a device."""
     return Downloads(device)
 
 
 class Downloads:
-    """From one device to the host."""
+    """Copies from one device to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pinned = Pinned() if overlaps(device) else None
 
     def __call__(self, tensors: Sequence[Tensor]) -> "Arrival":
-        """Start all of them on their way, in one copy; those that are on the host already stay."""
+        """Start to copy all tensors at once; those on the host already stay there."""
         if self._pinned is None:
             return Arrival([tensor.detach() for tensor in tensors])
         far = [tensor.detach() for tensor in tensors if tensor.device.type != "cpu"]
@@ -150,14 +150,14 @@ class Downloads:
 
 
 class Arrival:
-    """Tensors on their way to the host. Waiting for them waits for nothing that was queued later."""
+    """Tensors on their way to the host. Waiting for them does not wait for work that was queued later."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
 
     @property
     def is_here(self) -> bool:
-        """Whether `wait` would wait for nothing."""
+        """Whether `wait` returns at once."""
         return True
 
     def wait(self) -> list[Tensor]:
@@ -169,7 +169,7 @@ class _Flying(Arrival):
     """Tensors whose bytes go through one buffer."""
 
     def __init__(self, tensors: list[Tensor], pinned: Pinned, buffer: Tensor, done: torch.Event) -> None:
-        # Of those that are far only the form is kept: their memory on the device is free for others.
+        # Only shape and type of the device's tensors are kept, so that their memory can be freed.
         super().__init__(
             [t if t.device.type == "cpu" else torch.empty_like(t, device="meta") for t in tensors]
         )
@@ -183,7 +183,7 @@ class _Flying(Arrival):
 
     def wait(self) -> list[Tensor]:
         if not self._is_unpacked:
-            # Not asked first whether it has come: what waits must not depend on how fast the device was.
+            # It does not query first: whether the host waits must not depend on the device's speed.
             if not self._has_come:
                 self._done.synchronize()
             self._tensors, self._is_unpacked = list(self._unpacked()), True
@@ -197,7 +197,7 @@ class _Flying(Arrival):
                 found.append(form)
                 continue
             end = begin + form.numel() * form.element_size()
-            # A copy: the buffer is used again, and its parts need not lie as their types want.
+            # A copy: the buffer is reused, and parts of it may be misaligned for their types.
             found.append(self._buffer[begin:end].clone().view(form.dtype).view(form.shape))
             begin = end
         return found
@@ -208,8 +208,8 @@ class _Flying(Arrival):
 
 
 def on_host(value: Any) -> Any:
-    """A deep copy of dicts and lists with tensors on the CPU; of those on a device, as many as `_PIECE_BYTES`
-    hold come in one copy, and the host waits once for it.
+    """A deep copy of dicts and lists with tensors on the CPU. Tensors on a device come in copies of up to
+    `_PIECE_BYTES`, and the host waits once for each copy.
     """
     found: dict[int, Tensor] = {}
     piece, num_bytes = list[Tensor](), 0
@@ -227,7 +227,7 @@ def on_host(value: Any) -> Any:
 
 
 def _brought(tensors: list[Tensor]) -> dict[int, Tensor]:
-    """Copies of tensors of one device, by the identity of each."""
+    """Copies of tensors of one device, by their `id`."""
     arrived = downloads_from(tensors[0].device)(tensors).wait() if tensors else []
     pairs = zip(tensors, arrived, strict=True)
     return {id(tensor): _laid_like(tensor, here) for tensor, here in pairs}
@@ -250,7 +250,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _laid_like(tensor: Tensor, here: Tensor) -> Tensor:
-    """What came contiguously, as the tensor lies: an optimizer wants its state so."""
+    """The contiguous copy in the tensor's memory format, which an optimizer needs for its state."""
     return here if tensor.is_contiguous() else torch.empty_like(tensor, device="cpu").copy_(here)
 
 
@@ -259,7 +259,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether its numbers can be packed: on the host, dense, and of no class with a way of its own."""
+    """Whether it can be packed: a dense tensor on the host, and no subclass."""
     return (
         type(tensor) is Tensor
         and tensor.device.type == "cpu"
@@ -269,7 +269,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _like(tensor: Tensor, flat: Tensor) -> Tensor:
-    """The first bytes as a tensor of this form; images that lie channels-last do so here too."""
+    """The first bytes as a tensor of this shape and type; channels-last images stay channels-last."""
     view = flat[: tensor.numel() * tensor.element_size()].view(tensor.dtype)
     is_channels_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     if is_channels_last and not tensor.is_contiguous():

@@ -1,11 +1,11 @@
 """Spans on an accelerator's own clock: how long the device took for a stage, not how long launching it took.
 
-The host only queues work: its clock sees neither how long a stage takes nor when the device has nothing to
-do. So an event is queued where a stage begins and one where it ends, and what lies between them is read when
-both have come: a step or so late, and never waited for. Together the stages of a loop are the device's time.
-A stage that waits lasts as long as the device has nothing to do in it. One that computes lasts from its first
-kernel to its last: where the host launches slower than the device computes, there are gaps, which are
-estimated (`gaps.py`) for all that lies between two waits (`rounds.py`). It must not know what the stages do.
+The host only queues work, so its clock tells neither how long a stage takes nor when the device is idle. An
+event is queued where a stage begins, and one where it ends. The time between them is read when both have
+come, about a step late; nothing waits for it. Together the stages of a loop are the device's time. A waiting
+stage lasts as long as the device is idle in it. A computing stage lasts from its first kernel to its last:
+where the host launches slower than the device computes, it has gaps, which are estimated (`gaps.py`) for
+everything between two waits (`rounds.py`). It must not know what the stages do.
 """
 
 import threading
@@ -25,25 +25,25 @@ from sbpipe.runs.spans import Gathered, Span, Spans, Stages
 
 
 class Plan(NamedTuple):
-    """Which stages a device times: those of one thread, the loop's."""
+    """The stages that a device times; all are in one thread, the loop's."""
 
     timed: Collection[str]
     waiting: Collection[str] = ()
-    """Of these, stages in which only other threads give the device work."""
+    """Those of `timed` in which only other threads give the device work."""
     worked: str = ""
-    """What such work counts as."""
+    """The stage that such work counts as."""
     apart: Collection[str] = ()
-    """Of these, stages at whose end the host has waited for the device itself: they are read then."""
+    """Those of `timed` at whose end the host has waited for the device anyway: they are read at once."""
     side: Collection[str] = ()
-    """Stages of another thread, timed by the host, whose work on the device is no waiting."""
+    """Stages of another thread, timed by the host; their work on the device does not count as waiting."""
     left_out: Collection[str] = ()
-    """Of these, stages that are no part of a round: what lies between two that wait."""
+    """Those of `timed` that belong to no round (the time between two waits)."""
     is_looked_into: bool = False
-    """Whether gaps are estimated: before one round in many the device is held back."""
+    """Whether gaps are estimated, for which the device is held back before one round in many."""
 
 
 def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
-    """Spans that time these stages on the device, and what a user shall know if they cannot: "" = nothing."""
+    """Spans that time these stages on the device, and a note for the user if they cannot ("" = they can)."""
     if device.type == "cpu":
         return Spans(), ""
     if reason := refusal_to_time(device):
@@ -55,21 +55,21 @@ def spans_on(device: torch.device, plan: Plan) -> tuple[Spans, str]:
 
 
 class _Queued(NamedTuple):
-    """A stage whose end the device may not have reached."""
+    """A stage whose end the device may not have reached yet."""
 
     stage: Stage
     begin: torch.Event
     end: torch.Event
     asked_at: float
-    """When the host queued its beginning: the device cannot have begun before."""
+    """When the host queued its beginning; the device cannot have begun earlier."""
     within: list[tuple[str, float, float]]
-    """Name, begin and duration of what the host timed meanwhile."""
+    """Name, begin and duration of stages that the host timed inside it."""
     into: Spans
-    """Where it is added: to all, or to the pieces of a stage that comes in several."""
+    """The spans it is added to: all spans, or the pieces of a stage."""
 
 
 class _Begun(NamedTuple):
-    """A round begins: where on the device, and when for the host."""
+    """The beginning of a round: its event on the device, and the host's time."""
 
     end: torch.Event
     at: float
@@ -77,11 +77,11 @@ class _Begun(NamedTuple):
 
 
 _Item: TypeAlias = _Queued | _Begun | Spans
-"""Spans are the pieces of stages, when all of them have been queued."""
+"""Spans stand for the pieces of stages, once all of them are queued."""
 
 
 class DeviceSpans(Spans):
-    """Spans whose stages, as far as they are planned, are timed by the device; the others by the host."""
+    """Spans that time the planned stages by the device, and other stages by the host."""
 
     def __init__(self, device: torch.device, plan: Plan) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class DeviceSpans(Spans):
         self._plan = plan
         self._beside = SideWork()
         self._queue: deque[_Item] = deque()
-        """What is to be read."""
+        """Items that are still to be read."""
         self._gaps = Gaps(Holding(device, self.clock.mark))
         self._rounds = Rounds(plan.waiting, plan.left_out, self._gaps.note)
         self._worked_in_waits_s = 0.0
@@ -103,22 +103,22 @@ class DeviceSpans(Spans):
         return _DeviceSpan(self, name, self) if name in self._plan.timed else super().span(name)
 
     def aside(self, name: str) -> Span:
-        """Time a stage that waits, but for no batch: no round ends with it, none is held back after it."""
+        """Time a wait that is not for a batch: no round ends with it, and none is held back after it."""
         return _DeviceSpan(self, name, self, is_aside=True) if name in self._plan.timed else self.span(name)
 
     def gathered(self) -> Gathered:
-        """Time stages that come in several pieces, each of which counts once."""
+        """Time stages that run in several pieces; the pieces of a stage count as one span."""
         return _GatheredOnDevice(self)
 
     def add(self, name: str, begin: float, duration_s: float) -> None:
-        """Record what the host timed; within a stage of the device, as much as lies in it there too."""
+        """Record a stage that the host timed; inside a device's stage, only its overlap with it counts."""
         if self._open is not None and threading.get_ident() == self._thread:
             self._open.within.append((name, begin, duration_s))
         else:
             super().add(name, begin, duration_s)
 
     def clear(self) -> None:
-        """Count from here, when the device has done what it was asked for before."""
+        """Count from here, once the device has finished earlier work."""
         self._queue.clear()
         self._gaps.clear()
         self._rounds.clear()
@@ -126,21 +126,21 @@ class DeviceSpans(Spans):
         super().clear()
         if self._plan.waiting:
             begin = self.clock.mark()
-            begin.synchronize()  # once in a run: what was asked for before is no part of what is counted
+            begin.synchronize()  # once in a run: earlier work must not be counted
             self._queue.append(_Begun(begin, time.perf_counter(), is_held=False))
 
     def totals(self) -> Stages:
-        """Every stage that the device has ended so far."""
+        """The totals of every stage that the device has finished so far."""
         self.read()
         return super().totals()
 
     def take_recent(self) -> dict[str, list[float]]:
-        """Start, duration, ... of each stage that the device has ended since the last call."""
+        """Start, duration, ... of each stage that the device has finished since the last call."""
         self.read()
         return super().take_recent()
 
     def settle(self) -> None:
-        """Wait until the device has ended every stage."""
+        """Wait until the device has finished every stage."""
         last = next((item for item in reversed(self._queue) if not isinstance(item, Spans)), None)
         if last is not None:
             last.end.synchronize()
@@ -148,7 +148,7 @@ class DeviceSpans(Spans):
         self._rounds.end()
 
     def read(self) -> None:
-        """Add the stages that the device has ended; waits for nothing."""
+        """Add the stages that the device has finished; never waits."""
         while self._queue:
             item = self._queue[0]
             if not isinstance(item, Spans) and not item.end.query():
@@ -163,17 +163,17 @@ class DeviceSpans(Spans):
                     super().add(name, recent[0], item.total_s[name])
 
     def worked_s(self, work: Collection[str]) -> float:
-        """Seconds in which the device computed: between two waits, and what was given it in them."""
+        """Seconds in which the device computed: between waits, and for other threads during waits."""
         if not self._plan.waiting:
             return super().worked_s(work)
         return self._gaps.worked_s(work) + self._worked_in_waits_s
 
     def worked_error_s(self) -> float:
-        """How far off that may be."""
+        """The error of `worked_s`."""
         return self._gaps.error_s if self._plan.waiting else 0.0
 
     def gap_s(self) -> float:
-        """Seconds between two waits in which the device had nothing to do, as an estimate."""
+        """Seconds between waits in which the device had nothing to do; an estimate."""
         return self._gaps.gap_s
 
     @property
@@ -184,21 +184,21 @@ class DeviceSpans(Spans):
     # --- of its spans -----------------------------------------------------------------------------
 
     def worked_beside(self, begin: torch.Event, end: torch.Event) -> None:
-        """A side thread gave the device work between these."""
+        """A side thread gave the device work between these events."""
         self._beside.add(begin, end)
 
     def begin_round(self) -> None:
-        """A loop has its batch. Seldom the device is held back before what comes now."""
+        """The loop has its batch. Now and then the device is held back here."""
         is_held = self._plan.is_looked_into and self._gaps.hold()
         if is_held:
             self._queue.append(_Begun(self.clock.mark(), time.perf_counter(), is_held=True))
 
     def opened(self, span: "_DeviceSpan | None") -> None:
-        """A stage has begun in this thread, or ended."""
+        """A stage has begun in this thread; None = it has ended."""
         self._open, self._thread = span, threading.get_ident()
 
     def queue(self, item: _Item) -> None:
-        """Read it when the device has come so far."""
+        """Queue an item, to be read when the device has passed it."""
         self._queue.append(item)
         if isinstance(item, _Queued) and item.stage.name in self._plan.apart:
             item.end.synchronize()
@@ -216,13 +216,13 @@ class DeviceSpans(Spans):
             Spans.add(item.into, name, start, max(0.0, stop - start))
 
     def _without_side_work(self, item: _Queued, found: Stretch) -> float:
-        """How long a stage lasted; work of side threads before it, or while it waited, is added apart."""
+        """How long a stage lasted; side threads' work before it, or during its wait, is added separately."""
         between_s = 0.0 if found.after is None else self._beside.within_s(found.after, found.since_s)
         worked_s = self._beside.within_s(item.begin, found.lasted_s)
         if item.stage.name in self._plan.waiting:
             self._worked_in_waits_s += worked_s
             duration_s = found.lasted_s - worked_s
-            # At its end: the loop waited for this work. Before it began the loop was in no stage.
+            # Put at its end, since the loop waited for this work; before the stage the loop was in none.
             Spans.add(item.into, self._plan.worked, found.began_at + duration_s, worked_s + between_s)
             return duration_s
         if between_s:

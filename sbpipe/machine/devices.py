@@ -1,4 +1,4 @@
-"""Devices by name: what is there, what `auto` means, errors a person can act on. Knows no model, no data."""
+"""Devices by name: which exist, what `auto` means, errors that say what to do. Knows no model, no data."""
 
 import contextlib
 import os
@@ -18,10 +18,10 @@ def accelerators() -> list[torch.device]:
 
 
 def plan(trainer: str = "auto", selector: str = "auto", num_ranks: int = 1) -> tuple[str, str]:
-    """The devices of trainer and selector here: two accelerators, one and the CPU, or twice the CPU.
+    """The devices of trainer and selector here: two accelerators, one and the CPU, or the CPU for both.
 
-    Of several selectors, whose devices are all named, it is the first one's. Several ranks have an
-    accelerator each, from the trainer's on.
+    With several selectors, whose devices are all named, it returns the first one's. Several ranks have an
+    accelerator each, beginning with the trainer's.
     """
     found = [str(device) for device in accelerators()]
     taken = [name.strip() for name in selector.split(",")]
@@ -36,7 +36,7 @@ def plan(trainer: str = "auto", selector: str = "auto", num_ranks: int = 1) -> t
 
 
 def of_rank(trainer: str, local_rank: int) -> str:
-    """The device of one rank of this host: an accelerator each, from the named one on, or the CPU."""
+    """The device of one rank of this host: an accelerator each, beginning with the named one, or the CPU."""
     found = [str(device) for device in accelerators()]
     if trainer == "cpu" or (trainer == "auto" and not found):
         return "cpu"
@@ -50,7 +50,7 @@ def of_rank(trainer: str, local_rank: int) -> str:
 
 
 def resolve(key: str, name: str) -> torch.device:
-    """The device a config key names, or a DeviceError that lists what there is."""
+    """The device that a config key names; DeviceError with a list of devices if there is none."""
     there = ["cpu", *map(str, accelerators())]
     try:
         device = torch.device(name)
@@ -68,7 +68,7 @@ def resolve(key: str, name: str) -> torch.device:
 
 
 def _mig_note(there: list[str]) -> str:
-    """Of a GPU that is cut into instances a process sees one: what to do for a second."""
+    """A way out for a GPU that is split into MIG instances, of which a process sees only one."""
     cuda = [name for name in there if name.startswith("cuda")]
     is_cut = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "") or any(
         " MIG " in torch.cuda.get_device_name(name) for name in cuda
@@ -82,7 +82,7 @@ def _mig_note(there: list[str]) -> str:
 
 
 def describe(device: torch.device) -> str:
-    """A device as a person would name it."""
+    """A device's name for people."""
     if device.type == "cpu":
         return f"cpu ({torch.get_num_threads()} threads)"
     if device.type == "cuda":
@@ -91,8 +91,8 @@ def describe(device: torch.device) -> str:
 
 
 def make_current(device: torch.device) -> None:
-    """Make the device current in this thread: every thread begins on the first accelerator, and pinned memory
-    or a stream asked for there would start a context on it.
+    """Make the device current in this thread. Every thread begins on the first accelerator, where pinned
+    memory or a stream would create a context.
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index or 0)
@@ -100,7 +100,7 @@ def make_current(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def current(device: torch.device) -> Iterator[None]:
-    """Make the device current meanwhile, in a thread that is not ours: then it has its own again."""
+    """Make the device current inside this context, in a thread that is not ours."""
     if device.type in ("cpu", "meta"):
         yield
     else:
@@ -109,7 +109,7 @@ def current(device: torch.device) -> Iterator[None]:
 
 
 def use(device: torch.device) -> None:
-    """Make the device current and let this process's CPU work keep to the threads it was given."""
+    """Make the device current, and limit this process's CPU work to its number of threads."""
     make_current(device)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads):
@@ -118,7 +118,7 @@ def use(device: torch.device) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a device has too little memory."""
-    # The CPU's allocator, and some drivers, raise a plain RuntimeError that only its text tells apart.
+    # The CPU's allocator and some drivers raise a plain RuntimeError, which only its text identifies.
     return (
         isinstance(error, torch.OutOfMemoryError)
         or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())

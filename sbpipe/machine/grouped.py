@@ -1,8 +1,8 @@
-"""Many tensors copied in few kernels. Knows not what they are.
+"""Copies many tensors in few kernels. It must not know what they are.
 
-An accelerator takes a list of pairs in one kernel only if all targets have one type, all sources one type,
-and the two of each pair lie alike (ATen/native/ForeachUtils.h). A single pair that differs, such as the
-counter of a normalisation layer, sends every pair of its list through a kernel of its own.
+An accelerator copies a list of pairs in one kernel only if all targets have one type, all sources one type,
+and both tensors of each pair the same strides (ATen/native/ForeachUtils.h). With a single pair that differs,
+such as the counter of a normalisation layer, every pair of the list gets its own kernel.
 """
 
 from collections import defaultdict
@@ -25,14 +25,14 @@ def copy_grouped(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
         if _lie_alike(to, of):
             groups[to.dtype, of.dtype].append((to, of))
         else:
-            # One by one, outside of the lists: weights that are channels-last here, and were not there.
+            # One by one, outside of the lists: weights that are channels-last only on one side.
             to.copy_(of)
     for pairs in groups.values():
         torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
 
 
 def _lie_alike(to: Tensor, of: Tensor) -> bool:
-    """Whether element follows element alike; along an axis of one it does not matter how far they are."""
+    """Whether two tensors have the same strides; the stride of an axis of length 1 does not matter."""
     return to.shape == of.shape and all(
         size == 1 or one == other for size, one, other in zip(to.shape, to.stride(), of.stride(), strict=True)
     )

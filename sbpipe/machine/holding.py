@@ -1,4 +1,4 @@
-"""Holding a device back: it sleeps before what is queued next, while its host goes on. Knows no stages."""
+"""Holds a device back: it sleeps before its next work, while its host goes on. Knows no stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 _TRIED = 1_000_000
-"""Cycles that a device sleeps to find out how long one is: a millisecond or less."""
+"""Cycles that a device sleeps once, to measure the length of a cycle: a millisecond or less."""
 
 
 class Holding:
-    """Lets a device sleep, in its own order of work; nobody waits for that."""
+    """Makes a device sleep, in the order of its queue; the host does not wait for it."""
 
     def __init__(self, device: torch.device, mark: Callable[[], torch.Event]) -> None:
         """`mark` puts an event into the device's queue."""
@@ -21,7 +21,7 @@ class Holding:
         self._cycles_per_s = 0.0
 
     def __call__(self, seconds: float) -> bool:
-        """Sleep for about so long; whether it does. It cannot before it knows how long a cycle is."""
+        """Sleep for about so long; returns whether it does. It needs to know the length of a cycle first."""
         if self._sleep is None:
             return False
         if self._tried is None:
@@ -38,7 +38,7 @@ class Holding:
         return True
 
     def _sleep_for(self, cycles: int) -> None:
-        # It takes no device: it is the one that is current that sleeps.
+        # It has no device argument: the current device sleeps.
         assert self._sleep is not None, "it was asked for"
         with torch.accelerator.device_index(self._index):
             self._sleep(cycles)

@@ -1,4 +1,4 @@
-"""Memory formats by name, and the layout of inputs when they meet a model: one rule for both roles."""
+"""Types by name, and the memory format of a model's inputs: one rule for both roles."""
 
 import torch
 from torch import nn
@@ -10,19 +10,19 @@ _BLOCK = 8
 
 
 def layout_of(model: nn.Module) -> torch.memory_format:
-    """How images must lie for this model: channels-last, unless that would corrupt memory.
+    """The memory format of images for this model: channels-last, unless that would corrupt memory.
 
-    It is a function of the model alone, never of the CPU or the number of threads: trainer and selectors may
-    run on different machines, and each must compute what the others compute.
+    It depends on the model only, never on the CPU or the number of threads: trainer and selectors may run on
+    different machines, and must compute the same numbers.
     """
-    # Channels-last, small nets score three times as fast on a CPU.
+    # With channels-last small nets score three times as fast on a CPU.
     is_safe = not any(_overruns_its_buffer(module) for module in model.modules())
     return torch.channels_last if is_safe else torch.contiguous_format
 
 
 def placed(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model on a device; on an accelerator its weights lie as its images do, so none is turned around
-    in each pass. On the CPU they stay: kernels pack them anyway.
+    """The model on a device. On an accelerator its weights get the memory format of its images, which saves a
+    conversion in each pass; on the CPU they keep theirs, because kernels pack them anyway.
     """
     model = model.to(device)
     if device.type != "cpu" and layout_of(model) == torch.channels_last:
@@ -33,7 +33,7 @@ def placed(model: nn.Module, device: torch.device) -> nn.Module:
 def laid_out(
     inputs: torch.Tensor, layout: torch.memory_format, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Images in this layout, floating-point inputs in `dtype`."""
+    """Inputs: images in this layout, floating-point numbers in `dtype`."""
     if inputs.ndim == 4:
         inputs = _channels_last(inputs) if layout == torch.channels_last else inputs.contiguous()
     return inputs.to(dtype) if dtype is not None and inputs.is_floating_point() else inputs
@@ -55,7 +55,6 @@ def _overruns_its_buffer(module: nn.Module) -> bool:
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
     images = images.contiguous(memory_format=torch.channels_last)
-    # Images of one channel lie the same either way; only their strides tell torch which of the two the layers
-    # shall go by.
+    # With one channel both formats are the same bytes; only the strides tell torch's layers which one to use.
     _, channels, height, width = images.shape
     return images.as_strided(images.shape, (height * width, 1, width, 1)) if channels == 1 else images

@@ -1,4 +1,4 @@
-"""How much memory this host has left, as the kernel says. Knows no role."""
+"""The memory that this host has left, according to the kernel. Knows no role."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def available_bytes() -> int | None:
-    """What can be had without swapping; None where the system does not tell."""
+    """Memory available without swapping; None if the system does not tell."""
     try:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
     except OSError:

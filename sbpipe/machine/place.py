@@ -1,4 +1,4 @@
-"""Which rank this process is, and how often its ranks were started again: as torchrun tells. No torch."""
+"""This process's rank, and how often torchrun has restarted its ranks, from the environment. No torch."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NAMELESS = "none"
-"""What torchrun says where it was given no name."""
+"""Torchrun's value for a launch without a name."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class Place:
     local_rank: int
     local_world: int
     num_restarts: int = 0
-    """How often this host's torchrun has started its ranks again; not told where nodes came or went."""
+    """How often this host's torchrun has restarted its ranks; unknown if nodes came or went."""
     may_restart: bool = False
-    """Whether torchrun would start them again."""
+    """Whether torchrun would restart them."""
     launch: str = ""
-    """What tells this launch from others, the same after each restart (`launch_in`); "" if nothing does."""
+    """The identity of this launch, which restarts keep (`launch_in`); "" if it has none."""
 
     def cores(self, available: list[int], threads: int) -> list[int]:
-        """Its share of the cores: equal shares side by side, `threads` of each if that is set."""
+        """Its share of the cores: equal shares of neighbours, of which `threads` are used if that is set."""
         each = max(1, len(available) // self.local_world)
         first = self.local_rank * each % len(available)
         return available[first : first + each][: threads or None]
@@ -52,10 +52,10 @@ def own_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def launch_in(environment: Mapping[str, str] = os.environ) -> str:
-    """What tells this process's launch by torchrun from others; empty if nothing does.
+    """The identity of this process's launch by torchrun; empty if it has none.
 
-    Its name (`--rdzv-id`), or where it was given none, the folder that torchrun made for the ranks of rank
-    0's host: each torchrun makes one, under a name that no other has, and keeps it over restarts.
+    It is the launch's name (`--rdzv-id`). Without a name it is the folder that torchrun made for the ranks of
+    rank 0's host: each torchrun makes one with a unique name, and keeps it over restarts.
     """
     name = environment.get("TORCHELASTIC_RUN_ID", "")
     if name != _NAMELESS:

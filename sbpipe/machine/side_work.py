@@ -1,27 +1,27 @@
-"""Work that side threads give a device: where on its clock it lies, and how much of it in a given stretch."""
+"""Work that side threads give a device: when it runs, and how much of it lies in a given stretch."""
 
 from collections import deque
 
 import torch
 
 _MOST = 64
-"""Pieces that nobody has asked about yet."""
+"""The most pieces that are kept until they are asked for."""
 
 
 class SideWork:
-    """Pieces of it, in the order in which they were queued; written by one thread, read by another."""
+    """Pieces of such work, in the order of queueing; written by one thread, read by another."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[torch.Event, torch.Event]] = deque(maxlen=_MOST)
 
     def add(self, begin: torch.Event, end: torch.Event) -> None:
-        """A thread gave the device work between these."""
+        """A thread gave the device work between these events."""
         self._pieces.append((begin, end))
 
     def within_s(self, begin: torch.Event, lasted_s: float) -> float:
-        """How long the device worked on it in so many seconds from an event on; asked in order of time.
+        """How long the device did such work in `lasted_s` seconds after an event; call it in order of time.
 
-        A piece lasts from its first kernel to its last: gaps between them count.
+        A piece lasts from its first kernel to its last, gaps included.
         """
         found_ms, lasted_ms = 0.0, 1e3 * lasted_s
         while self._pieces and self._pieces[0][1].query():

@@ -1,7 +1,7 @@
-"""What `nvidia-smi` tells of NVIDIA's devices and torch does not: driver, others' use, partitions. No torch.
+"""Asks `nvidia-smi` what torch does not tell of NVIDIA's devices: driver, others' use, partitions. No torch.
 
-Each device is known by its place on the bus, for a process may see only some of them, in another order. What
-would tell one device, host or person from another (serial numbers, processes) is not asked for.
+Devices are identified by their place on the bus, because a process may see only some of them, in another
+order. Data that identifies a device, host or person (serial numbers, processes) is not asked for.
 """
 
 import subprocess
@@ -11,11 +11,11 @@ FIELDS = ("pci.bus_id", "driver_version", "utilization.gpu", "mig.mode.current",
 _DEADLINE_S = 10.0
 
 Told: TypeAlias = dict[str, str]
-"""By the name of a field; one that the device does not have is not there."""
+"""Values by field; fields that the device does not have are missing."""
 
 
 def ask() -> dict[str, Told]:
-    """What is told of every device, by its place on the bus; nothing where there is no such program."""
+    """The values of every device, by its place on the bus; {} if there is no `nvidia-smi`."""
     command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=True)
@@ -32,7 +32,7 @@ def read(text: str) -> dict[str, Told]:
         if len(cells) == len(FIELDS):
             told = dict(zip(FIELDS, cells, strict=True))
             place = told.pop("pci.bus_id").lower()
-            # With the domain as it is written here: torch has a number, this program eight digits.
+            # In our form of the domain: torch has a number, this program eight digits.
             domain, _, rest = place.partition(":")
             found[f"{int(domain, 16):x}:{rest}"] = {
                 name: cell for name, cell in told.items() if not cell.startswith("[")

@@ -1,4 +1,4 @@
-"""The models' room: from a name in the settings to a network with reproducible first weights.
+"""The models' room: builds a network by its name in the settings, with reproducible initial weights.
 
 It must not know data sets, devices, losses or optimizers. One file per family, one dict from name to builder
 (`build.py`).

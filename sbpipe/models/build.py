@@ -1,12 +1,12 @@
-"""From `model.name`, `model.options` and a seed to a network on the CPU. Knows no training.
+"""Builds a network on the CPU from `model.name`, `model.options` and a seed. Knows no training.
 
-A name is one of `BUILDERS`, a classifier of torchvision (`resnet50`, `vit_b_16`, ...), or `module:function`
-of the user's own. The latter is called as `function(num_classes=..., input_shape=..., **options)`, where
+A name is one of `BUILDERS`, a classifier of torchvision (`resnet50`, `vit_b_16`, ...), or the user's own
+`module:function`. The latter is called as `function(num_classes=..., input_shape=..., **options)`, where
 `input_shape` is the shape of one input without the batch axis, and returns an `nn.Module` in float32; its
 output may be anything that the loss understands.
 
-The first weights are a function of the seed alone, because both roles build the model and a run must be
-repeatable; the global random state is as untouched as if nothing had been built.
+The initial weights are a function of the seed only, because both roles build the model and a run must be
+repeatable. The global random state is not changed.
 """
 
 import difflib
@@ -32,7 +32,7 @@ from sbpipe.randomness import key
 Options = Mapping[str, Any]
 
 MOST = 4096
-"""Depths and widths beyond it are slips, and would take hours or all memory to build."""
+"""Larger depths and widths are typos, and would take hours or all memory to build."""
 
 # Each takes (num_classes, channels, *, its options).
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
@@ -56,10 +56,10 @@ def build_model(
 ) -> nn.Module:
     """The model in training mode, its weights drawn from `seed`.
 
-    It is tried on a batch of zeros, unless only real batches have a form that it can be called with.
+    It is tried on a batch of zeros, unless it can be called with real batches only.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # torch.manual_seed would reseed the accelerators too, which fork_rng(devices=[]) does not restore.
+        # Not torch.manual_seed: it reseeds the accelerators too, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(key(seed, "model"))
         model = _build(config.name, num_classes, input_shape, config.options)
         if is_tried:
@@ -74,7 +74,7 @@ def build_model(
 
 
 def weigh_model(config: ModelConfig, *, num_classes: int, input_shape: tuple[int, ...]) -> int:
-    """Bytes that its parameters and buffers would take; 0 of a user's own: only making it would tell."""
+    """Bytes that its parameters and buffers would take; 0 for a user's own, which would have to be made."""
     if is_plugin(config.name):
         return 0
     with torch.random.fork_rng(devices=[]):
@@ -96,7 +96,7 @@ def _build(name: str, num_classes: int, input_shape: tuple[int, ...], options: O
     _check_names(name, options, torchvision_options(name))
     try:
         return build_torchvision(name, num_classes, options)
-    # What torchvision's classes raise for numbers and texts in the wrong place.
+    # Torchvision's classes raise these for wrong option values.
     except (
         TypeError,
         ValueError,

@@ -1,4 +1,4 @@
-"""How a model is called with a batch's inputs: one tensor, several in order, or a dict by keyword.
+"""Calls a model with a batch's inputs: one tensor, several in order, or a dict by keyword.
 
 It must not know where batches come from.
 """
@@ -15,7 +15,7 @@ from sbpipe.models.stand_in import Losses
 
 
 def called(model: Callable[..., Any], inputs: Any, layout: torch.memory_format) -> Any:
-    """The model's outputs; images are laid out as the model wants them."""
+    """The model's outputs; images get the model's memory format first."""
     if isinstance(inputs, torch.Tensor):
         return model(laid_out(inputs, layout))
     if isinstance(inputs, Mapping):

@@ -11,7 +11,7 @@ from sbpipe.models.layers import Classifier, conv
 
 
 class DenseLayer(nn.Module):
-    """Adds `growth` channels to all that came before, through a 1x1 bottleneck of four times as many."""
+    """Adds `growth` channels to its input, through a 1x1 bottleneck of four times as many."""
 
     def __init__(self, before: int, growth: int, dropout: float) -> None:
         super().__init__()

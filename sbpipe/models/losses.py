@@ -1,6 +1,6 @@
-"""Losses: one float32 value per example, because selection needs each example's own. Knows no model.
+"""Losses: one float32 value per example, because selection needs each example's loss. Knows no model.
 
-A loss is any callable `(outputs, targets) -> losses [N]`. Ours take what a model gives for a batch of N, and
+A loss is any callable `(outputs, targets) -> losses [N]`. Ours take a model's outputs for a batch of N, and
 targets that are classes (whole numbers, [N]) or dense ([N, ...] like the outputs). `module:function` is the
 user's own; `check_loss` tries it at step 0.
 """
@@ -21,7 +21,7 @@ PerExampleLoss: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Of logits [N, classes, ...] with classes [N, ...] or class probabilities; the mean over other axes."""
+    """For logits [N, classes, ...] and classes [N, ...] or class probabilities; the mean over other axes."""
     targets = targets.float() if targets.is_floating_point() else targets.long()
     losses = functional.cross_entropy(
         outputs.float(), targets, reduction="none", label_smoothing=label_smoothing
@@ -45,7 +45,7 @@ def bce(outputs: Tensor, targets: Tensor) -> Tensor:
 def gradient_norm(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """The norm of cross_entropy's gradient at the logits.
 
-    Up to a factor that all examples share it bounds the norm of the whole gradient (see `kath18`).
+    Up to a common factor it bounds the norm of the whole gradient (see `kath18`).
     """
     probabilities = functional.softmax(outputs.float(), dim=1)
     wanted = _dense(targets, outputs)
@@ -73,14 +73,14 @@ def build_loss(config: LossConfig) -> PerExampleLoss:
 
 
 def build_score(config: LossConfig, by: str) -> PerExampleLoss:
-    """What candidates are ranked by: their loss, or the norm of its gradient."""
+    """The score of candidates: their loss, or the norm of its gradient."""
     return (
         build_loss(config) if by == "loss" else partial(gradient_norm, label_smoothing=config.label_smoothing)
     )
 
 
 def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
-    """The losses of a first batch; ModelError if they cannot be selected by and trained on."""
+    """The losses of a first batch; ModelError if they are unfit for selection or training."""
     want = next(
         (len(value) for value in (targets, outputs) if isinstance(value, Tensor) and value.dim()), None
     )
@@ -96,7 +96,7 @@ def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
         raise ModelError(
             f"loss: returned a {type(losses).__name__}. Return a tensor with one value per example"
         )
-    # A mean over the batch, [] or [1], would train without complaint and rank nothing.
+    # A mean over the batch, [] or [1], would train without an error, but rank nothing.
     if losses.dim() != 1 or (want is not None and len(losses) != want):
         way_out = "One value per example is needed: reduction='none' is the usual fix"
         raise ModelError(
@@ -117,7 +117,7 @@ def check_loss(loss: PerExampleLoss, outputs: Any, targets: Any) -> Tensor:
 
 
 def _plugin_loss(function: Callable[..., Any], outputs: Any, targets: Any) -> Tensor:
-    """The user's loss on float32 outputs; what it answers is `check_loss`'s concern."""
+    """The user's loss on float32 outputs; `check_loss` checks its result."""
     losses = function(_floats_as_float32(outputs), targets)
     return _floats_as_float32(losses)  # type: ignore[no-any-return]
 
@@ -131,7 +131,7 @@ def _mean_per_example(losses: Tensor) -> Tensor:
 
 
 def _dense(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Targets in the shape of the outputs. Never by broadcasting: [N, 1] against [N] would become [N, N]."""
+    """Targets in the shape of the outputs. It never broadcasts: [N, 1] and [N] would become [N, N]."""
     if targets.shape == outputs.shape:
         return targets.float()
     if (*targets.shape, 1) == outputs.shape:

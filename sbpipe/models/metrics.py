@@ -1,4 +1,4 @@
-"""A user's own measure of the test set, `eval.metric`: one value per example, of which the mean is told.
+"""A user's own metric of the test set, `eval.metric`: one value per example, reported as their mean.
 
 It must not know when it is measured, nor the loss.
 """
@@ -16,7 +16,7 @@ from sbpipe.errors import ModelError
 
 @dataclass(frozen=True)
 class Metric:
-    """A function by its name."""
+    """A function with its name."""
 
     name: str
     function: Callable[..., Any]
@@ -40,7 +40,7 @@ class Metric:
 
 
 def build_metric(config: EvalConfig) -> Metric | None:
-    """The metric that the settings name, if they do."""
+    """The metric that the settings name; None if they name none."""
     if not config.metric:
         return None
     function = import_plugin("eval.metric", config.metric)

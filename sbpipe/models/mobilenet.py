@@ -1,7 +1,7 @@
 """MobileNetV2 (Sandler et al., 2018) in the CIFAR form. It must not know other families.
 
-The blocks and widths of the original (2.24 M parameters for 10 classes); for 32x32 images the stem and the
-first two stages that would halve the image keep it whole, so the last features are 4x4 and not 1x1.
+It has the blocks and widths of the original (2.24 M parameters for 10 classes). For 32x32 images the stem and
+the first two stages that halve the image have stride 1, so the last features are 4x4 and not 1x1.
 """
 
 from torch import Tensor, nn

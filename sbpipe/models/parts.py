@@ -1,4 +1,4 @@
-"""The part of a model that each tensor belongs to, so that small parts can be published more often.
+"""Assigns each tensor of a model to a part, so that small parts can be published more often.
 
 It must not know how or when weights travel. The parts, in the order in which they are decided:
 
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 _MOST_SHARE, _SMALL_BYTES = 0.02, 4 << 20
-"""A head of so many bytes, or of so much of the model, at the most is fast; that of a vocabulary is not."""
+"""A head is fast up to so many bytes, or such a share of the model; the head of a vocabulary is larger."""
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -27,7 +27,7 @@ def parts_of(model: nn.Module) -> dict[str, str]:
     owners = {name: _owner_path(name) for name in tensors}
     norms = {path for path in owners.values() if _is_norm(model.get_submodule(path))}
     head = _head_path(model, owners, norms)
-    # What a model has under two names is sent once.
+    # A tensor that a model has under two names is sent once.
     repeated = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters())
     total = sum(tensor.nbytes for name, tensor in tensors.items() if name not in repeated)
     if sum(tensors[name].nbytes for name in tensors if owners[name] == head) > _most_bytes(total):
@@ -54,7 +54,7 @@ def _owner_path(name: str) -> str:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """A normalisation layer of torch, or one of another library that is called so and holds only vectors."""
+    """A normalisation layer of torch, or of another library: named so, with vectors only."""
     if isinstance(module, _NORMS):
         return True
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]

@@ -1,4 +1,4 @@
-"""Trying a fresh model on a batch of zeros, so that a wrong shape fails before anything is started."""
+"""Tries a new model on a batch of zeros, so that a wrong shape fails before anything is started."""
 
 import torch
 from torch import nn
@@ -9,10 +9,10 @@ from sbpipe.errors import ModelError
 def probe(
     model: nn.Module, name: str, input_shape: tuple[int, ...], dtype: torch.dtype, *, num_outputs: int | None
 ) -> None:
-    """Raise ModelError unless the model answers two zero inputs, with [2, num_outputs] where that is given.
+    """Raise ModelError unless two zero inputs give outputs, of shape [2, num_outputs] if that is given.
 
-    In evaluation mode, so that no buffer moves; each module's own mode is put back, since a user may have
-    frozen some.
+    It runs in evaluation mode, so that no buffer changes. Each module's mode is restored, since a user may
+    have frozen some.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

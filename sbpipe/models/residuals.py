@@ -1,4 +1,4 @@
-"""Residuals: in which direction, and how far, the model's outputs are wrong for each example.
+"""Residuals: the direction and the distance in which the model's outputs are wrong for each example.
 
 The residual of an example is the gradient of its loss at the model's outputs: softmax - onehot for cross
 entropy, the signed error for squares. It needs no backward pass through the model, which nothing here knows.
@@ -18,21 +18,21 @@ from sbpipe.config import LossConfig
 from sbpipe.models.losses import PerExampleLoss, build_loss
 
 MOST_AXES = 128
-"""Longer residuals go through a fixed random projection to so many: distances stay, to about a tenth."""
+"""Longer residuals go through a fixed random projection to this length; distances are kept to about 10 %."""
 
 Residual: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From the outputs and targets of N examples to N rows, one residual each."""
 
 
 def build_residual(config: LossConfig) -> Residual:
-    """The residual of the configured loss: by its closed form where there is one, else by autograd."""
+    """The residual of the configured loss: in closed form if there is one, else by autograd."""
     if config.name == "cross_entropy":
         return partial(_of_cross_entropy, label_smoothing=config.label_smoothing)
     return partial(_by_autograd, build_loss(config))
 
 
 def _of_cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float) -> Tensor:
-    """softmax - smoothed onehot, for logits [N, classes] and classes [N]; else as any other loss."""
+    """softmax - smoothed onehot for logits [N, classes] and classes [N]; other shapes go through autograd."""
     if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
         loss = partial(functional.cross_entropy, reduction="none", label_smoothing=label_smoothing)
         return _by_autograd(loss, outputs, targets)
@@ -49,8 +49,8 @@ def closed_form(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.
 
 
 def _by_autograd(loss: PerExampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of the summed losses at the outputs: examples do not mix, so each row is its own."""
-    # A scorer runs in inference mode, whose tensors autograd refuses; clones are ordinary again.
+    """The gradient of the summed losses at the outputs; examples do not mix, so each row is its example's."""
+    # A scorer runs in inference mode, whose tensors autograd refuses; clones are ordinary tensors.
     with torch.inference_mode(False), torch.enable_grad():
         leaf = outputs.detach().clone().float().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(leaf, targets.clone()).sum(), leaf)
@@ -65,7 +65,7 @@ def projected(residuals: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _projection(width: int) -> Tensor:
-    """Signs by hash, scaled so that squared lengths are kept on average (Achlioptas 2003)."""
+    """Hashed signs, scaled so that squared lengths are kept on average (Achlioptas 2003)."""
     places = torch.arange(width * MOST_AXES, dtype=torch.int64)
     signs: Tensor = (randomness.mix(places, randomness.key(0, "projection")) & 1).float().mul_(2.0).sub_(1.0)
     return signs.view(width, MOST_AXES) / math.sqrt(MOST_AXES)

@@ -1,8 +1,7 @@
 """A small convolutional network that trains in minutes on one CPU core. It must not know other families.
 
-Five 3x3 convolutions of 16-32-64-128-128 channels, 247,000 parameters. Pooling stands before normalisation:
-on a CPU the normalisation's memory traffic, not arithmetic, is what costs, and pooling first cuts it to a
-quarter.
+Five 3x3 convolutions of 16-32-64-128-128 channels, 247,000 parameters. Pooling comes before normalisation: on
+a CPU memory traffic dominates the cost of normalisation, and pooling first cuts it to a quarter.
 """
 
 from torch import nn

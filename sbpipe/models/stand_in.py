@@ -1,7 +1,7 @@
-"""A stand-in for the model, handed to a user's `losses(model, batch)`, that shows what the model answered.
+"""A stand-in for the model, passed to a user's `losses(model, batch)`, which records the model's outputs.
 
-Its forward pass runs without gradients, and its outputs require them: so the gradient of each example's loss
-at the outputs, the residual, is known without a backward pass through the model. It must not know who runs
+Its forward pass runs without gradients, but its outputs require them. So the residual, the gradient of each
+example's loss at the outputs, is known without a backward pass through the model. It must not know who runs
 the forward pass, nor at which precision.
 """
 
@@ -19,25 +19,24 @@ from sbpipe.models.losses import PerExampleLoss
 from sbpipe.models.residuals import MOST_AXES, closed_form
 
 Losses: TypeAlias = Callable[[Any, Any], Tensor]
-"""The user's: from the model and a batch to one value per example."""
+"""The user's function from the model and a batch to one value per example."""
 Forward: TypeAlias = Callable[..., Any]
 
 _NEAR = 1e-3
-"""How far softmax less gradient may be from one-hot rows for a loss to be cross entropy."""
+"""A loss counts as cross entropy if softmax minus gradient is at most this far from one-hot rows."""
 
 
 class Classified(NamedTuple):
-    """The logits of a classifier trained by cross entropy, and the classes that the gradient betrays."""
+    """The logits of a classifier trained by cross entropy, and the classes, which the gradient reveals."""
 
     logits: Tensor
     targets: Tensor
 
 
 class StandIn(nn.Module):
-    """Answers as the model does, through `forward_pass`, and keeps the outputs of the last call of the
-    losses.
+    """Gives the model's outputs, through `forward_pass`, and keeps those of the last call of the losses.
 
-    Everything else that is asked of it (parameters, attributes, methods) is the model's.
+    All its other attributes (parameters, methods, ...) are the model's.
     """
 
     def __init__(self, model: nn.Module, forward_pass: Forward) -> None:
@@ -67,16 +66,16 @@ class StandIn(nn.Module):
             return getattr(super().__getattr__("stands_for"), name)
 
     def evaluate(self, losses: Losses, batch: Any) -> Tensor:
-        """The losses of a batch, float32; they hang on the outputs where gradients are enabled."""
+        """The losses of a batch in float32; with gradients enabled, their graph goes back to the outputs."""
         self._outputs = []
         return losses(self, batch).float()
 
     def gradients(self, losses: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The outputs that the losses depend on and have a row for each of them, with their gradients."""
+        """The outputs that the losses depend on and that have a row per loss, with their gradients."""
         outputs, self._outputs = [each for each in self._outputs if len(each.shape)], []
         if not outputs or not losses.requires_grad:
             return []
-        # Examples do not mix, so the gradient of the sum holds each one's own.
+        # Examples do not mix, so the gradient of the sum holds each example's gradient.
         found = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         return [
             (output.detach(), gradient)
@@ -86,8 +85,8 @@ class StandIn(nn.Module):
 
 
 def guessed(gradients: list[tuple[Tensor, Tensor]]) -> tuple[Classified, Tensor] | None:
-    """Logits and targets, and whether they are that: the loss is plain cross entropy of one row of logits per
-    example. None where it cannot be. Nothing here waits for a device.
+    """A guess at logits and targets, and whether it is right: then the loss is plain cross entropy of one row
+    of logits per example. None if it cannot be. Nothing here waits for a device.
     """
     if len(gradients) != 1 or gradients[0][0].dim() != 2 or gradients[0][0].shape[1] < 2:
         return None
@@ -99,7 +98,7 @@ def guessed(gradients: list[tuple[Tensor, Tensor]]) -> tuple[Classified, Tensor]
 
 
 def classified(gradients: list[tuple[Tensor, Tensor]]) -> Classified | None:
-    """Logits and targets, where the loss is plain cross entropy of one row of logits per example."""
+    """Logits and targets, if the loss is plain cross entropy of one row of logits per example."""
     guess = guessed(gradients)
     return guess[0] if guess is not None and bool(guess[1]) else None
 
@@ -107,7 +106,7 @@ def classified(gradients: list[tuple[Tensor, Tensor]]) -> Classified | None:
 def is_cross_entropy(loss: PerExampleLoss, outputs: Any, targets: Any) -> bool:
     """Whether a loss is plain cross entropy of classes: by its gradient, as above, and by its values.
 
-    Asked with outputs that it has taken before: it may refuse others.
+    Call it with outputs that the loss has accepted before: it may refuse others.
     """
     if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
         return False
@@ -115,7 +114,7 @@ def is_cross_entropy(loss: PerExampleLoss, outputs: Any, targets: Any) -> bool:
         return False
     with torch.enable_grad():
         leaf = outputs.detach().float().requires_grad_()
-        losses = loss(leaf.clone(), targets)  # what is no leaf may be written into, as a model's outputs may
+        losses = loss(leaf.clone(), targets)  # a clone, since a loss may write into a model's outputs
         (gradient,) = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)
     found = None if gradient is None else classified([(leaf.detach(), gradient)])
     if found is None or not torch.equal(found.targets, targets.long()):
@@ -125,19 +124,19 @@ def is_cross_entropy(loss: PerExampleLoss, outputs: Any, targets: Any) -> bool:
 
 
 def residuals_of(losses: Tensor, gradients: list[tuple[Tensor, Tensor]], known: Classified | None) -> Tensor:
-    """One row per example; where no output has a row for each example, the loss itself."""
+    """One row per example; if no output has a row per example, the loss itself."""
     if known is not None:
-        # As `sbpipe run` computes it, to the bit.
+        # With the same bits as in `sbpipe run`.
         return closed_form(known.logits, known.targets)
     rows = [_sketched(_sketched(gradient).flatten(1)) for _, gradient in gradients]
     return _sketched(torch.cat(rows, dim=1)) if rows else losses.detach()[:, None]
 
 
 def _sketched(gradient: Tensor) -> Tensor:
-    """The last axis (classes, a vocabulary, a whole row) shortened: each number goes to one place of few,
-    under a sign, both fixed by its own place (count sketch, Charikar et al. 2002).
+    """The gradient with a shortened last axis (classes, a vocabulary, a whole row): each number is added,
+    with a sign, to one of few places; both depend on its place only (count sketch, Charikar et al. 2002).
 
-    Inner products are kept on average, and no matrix as long as the axis is held.
+    Inner products are kept on average, and it needs no matrix as long as the axis.
     """
     if gradient.dim() < 2:
         return gradient[:, None]

@@ -1,6 +1,6 @@
-"""Models of torchvision by name, untrained, and its weights for them. The one file here to import it.
+"""Torchvision's models by name, untrained, and its weights for them. The only file here that imports it.
 
-The import is inside a function: it takes a second that our own models need not wait for. It must not know how
+The import is inside a function: it takes a second, which our own models do not need. It must not know how
 weights are seeded.
 """
 
@@ -16,34 +16,33 @@ from torch import nn
 
 from sbpipe.errors import ConfigError
 
-# Their auxiliary heads would answer with a tuple while training, and leaving init_weights out makes
-# torchvision warn.
+# Their auxiliary heads would return a tuple while training, and without init_weights torchvision warns.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
 }
-# Options that torchvision's functions take beside those of the class.
+# Options of torchvision's functions that the classes do not have.
 _MORE_OPTIONS = {
     name: {"width_mult", "reduced_tail", "dilated"} for name in ("mobilenet_v3_large", "mobilenet_v3_small")
 }
 
 
 PRETRAINED = "torchvision:"
-"""What a setting begins with that names weights of torchvision."""
+"""The prefix of a setting that names weights of torchvision."""
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
 
 
 def torchvision_names() -> list[str]:
-    """Every classifier of the installed torchvision; detection and segmentation have other outputs."""
+    """All classifiers of the installed torchvision; models for other tasks have other outputs."""
     models = _zoo()
     return [*models.list_models(module=models), *models.list_models(module=models.video)]
 
 
 def torchvision_options(name: str) -> set[str]:
-    """The options of a model: what the class that its function returns takes.
+    """The options of a model: the arguments of the class that its function returns.
 
-    Some of these classes swallow unknown keywords, so that a misspelt option would have no effect; hence we
-    ask before we build.
+    Some of these classes accept unknown keywords, so a misspelt option would have no effect. So options are
+    checked before building.
     """
     built_class = get_type_hints(_zoo().get_model_builder(name))["return"]
     parameters = inspect.signature(built_class).parameters.values()
@@ -60,9 +59,9 @@ def build_torchvision(name: str, num_classes: int, options: Mapping[str, Any]) -
 
 
 def pretrained(name: str, which: str, *, key: str) -> dict[str, torch.Tensor]:
-    """The tensors of torchvision's own weights for a model; fetched unless they lie in torch's hub cache.
+    """The tensors of torchvision's weights for a model; downloaded unless they are in torch's hub cache.
 
-    `which` is DEFAULT or a name of the model's weights, `key` the setting that asks for them.
+    `which` is DEFAULT or a name of the model's weights, and `key` is the setting that asks for them.
     """
     given, models = PRETRAINED + which, _zoo()
     if name not in torchvision_names():
@@ -73,15 +72,14 @@ def pretrained(name: str, which: str, *, key: str) -> dict[str, torch.Tensor]:
         offer = ", ".join(f"{PRETRAINED}{one}" for one in known) or "none"
         raise ConfigError(key, given, f"torchvision has no such weights for {name}", f"It has: {offer}")
     try:
-        # Never anything but tensors: a file in the cache may be anybody's.
+        # Tensors only: a file in the cache may be written by anybody.
         state = known[which].get_state_dict(progress=False, check_hash=True, weights_only=True)
     except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(known[which].url).name
         said = (str(error).splitlines() or [type(error).__name__])[0]
         way_out = f"Check the network, or put {known[which].url} at {place}"
         raise ConfigError(key, given, f"cannot be fetched or read ({said})", way_out) from None
-    # As torchvision itself does: its files still have names of an older densenet, and heads built only on
-    # request.
+    # As torchvision does: its files still have the names of an older densenet, and heads that are optional.
     return {
         _OLD_DENSENET.sub(r"\1\2", tensor_name): tensor
         for tensor_name, tensor in state.items()

@@ -1,6 +1,6 @@
-"""How many bytes a model would take, without making it: for models that somebody else has chosen.
+"""The bytes that a model would take, without making it: for models that another user has chosen.
 
-It must not know who chose it, nor how much memory there is.
+It must not know who chose the model, nor how much memory there is.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 _MAKERS = (torch.empty, torch.zeros, torch.ones)
-"""What layers make their parameters and buffers with."""
+"""The functions that layers make their parameters and buffers with."""
 
 
 def bytes_made(build: Callable[[], object]) -> int:
-    """The bytes of all tensors that it makes, none of which is filled."""
+    """The bytes of all tensors that `build` makes; none of them gets memory."""
     weighing = _Weighing()
     with weighing:
         build()
@@ -22,7 +22,7 @@ def bytes_made(build: Callable[[], object]) -> int:
 
 
 class _Weighing(TorchFunctionMode):
-    """While it is entered, new tensors have a shape and no memory, and nothing is written to them."""
+    """Inside this context new tensors have a shape but no memory, and nothing is written to them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Weighing(TorchFunctionMode):
             made = torch.empty(torch.Size(_shape(args, kwargs)), dtype=kwargs.get("dtype"), device="meta")
             self.num_bytes += made.numel() * made.element_size()
             return made
-        # Random numbers for tensors without memory would load half of torch's compiler.
+        # In-place functions are skipped: random ones on tensors without memory would load torch's compiler.
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__"):
             return args[0] if args else kwargs["tensor"]
@@ -45,6 +45,6 @@ class _Weighing(TorchFunctionMode):
 
 
 def _shape(args: Any, kwargs: dict[str, Any]) -> Any:
-    """As these functions take it: numbers, or one sequence of them."""
+    """The shape, from either form of these functions' arguments: numbers, or one sequence of numbers."""
     first = args[0] if args else kwargs["size"]
     return args if isinstance(first, int) else first

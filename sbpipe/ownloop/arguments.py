@@ -1,4 +1,4 @@
-"""What a user gives to `sbpipe.select`, checked: every mistake is told here, from the user's own line.
+"""Checks the arguments of `sbpipe.select`: every mistake is raised here, at the user's own line.
 
 It must not know how a run is started.
 """
@@ -22,9 +22,9 @@ from sbpipe.trainer.stream.scores import refuse_forgetting
 log = logging.getLogger("sbpipe")
 
 _ENDLESS = 10**9
-"""Steps: the user's loop decides when it ends."""
+"""Steps; the user's loop decides when it ends."""
 _NOT_OURS = ("data.", "view.", "model.", "loss.", "optim.", "schedule.", "eval.", "checkpoint.")
-"""Settings of `sbpipe run` that a user's own loop has its own words for."""
+"""Settings of `sbpipe run` that a user's own loop decides by itself."""
 _ALLOWED = ("data.workers", "data.block", "data.window")
 _TAKEN = {
     "train.batch_size": "the loader's batch_size",
@@ -71,7 +71,7 @@ def own_data(loader: Any) -> OwnData:
 
 
 def batch_size_of(loader: Any) -> int:
-    """Examples of one batch of the user's; what accelerate prepares has them in its batch sampler alone."""
+    """Examples per batch of the user's loader; after accelerate's prepare only its batch sampler knows."""
     size = getattr(loader, "batch_size", None)
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -84,7 +84,7 @@ def batch_size_of(loader: Any) -> int:
 
 
 def _samplers_of(loader: Any) -> list[Any]:
-    """Samplers of the loader that do more than shuffle, or nothing."""
+    """The loader's samplers, without those that only shuffle or do nothing."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     samplers = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
     different = {id(sampler): sampler for sampler in samplers if sampler is not None}.values()
@@ -92,7 +92,7 @@ def _samplers_of(loader: Any) -> list[Any]:
 
 
 def unwrapped(model: Any, what: str = "model") -> nn.Module:
-    """The module inside what torch.compile, DDP and averaging wrap around it."""
+    """The module inside the wrappers of torch.compile, DDP and averaging."""
     while True:
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod
@@ -106,7 +106,7 @@ def unwrapped(model: Any, what: str = "model") -> nn.Module:
 
 
 def make_job(loader: Any, model: Any, losses: Any) -> OwnJob:
-    """What both roles work on."""
+    """The job of both roles."""
     if not callable(losses):
         raise ModelError(
             f"select: losses is a {type(losses).__name__}. Give it a function losses(model, batch) that "
@@ -148,7 +148,7 @@ def make_config(
         "train.steps": _ENDLESS,
         "data.workers": num_workers,
         "train.ranks": num_ranks,
-        # The user's own checkpoints and evaluations: ours have nothing to do.
+        # The user's loop has its own checkpoints and evaluations.
         "checkpoint.every": 0,
         "eval.every": 0.0,
     }
@@ -160,7 +160,7 @@ def make_config(
         own["selector.device"] = selector
     config = resolve({**own, **given})
     if "selector.device" in own:
-        # A selector that cannot begin would be missed only by what the loop learns.
+        # If the selector could not start, the loop would train without selection and nobody would notice.
         for name in config.selector.devices:
             devices.resolve("selector", name)
     if config.selection.traits.needs_irreducible:
@@ -176,7 +176,7 @@ def make_config(
 
 
 def _refuse_settings(given: Mapping[str, Any]) -> None:
-    """Refuse what the arguments of `select` decide, and what is a user's own here."""
+    """Refuse settings that the arguments of `select` or the user's loop decide."""
     for key in given:
         if key in _TAKEN:
             raise ConfigError(key, given[key], f"{_TAKEN[key]} decides it", "Leave it out")

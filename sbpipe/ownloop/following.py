@@ -1,4 +1,4 @@
-"""The ranks of a user's own loop that do not have the run: they do what rank 0 says, in the same turn."""
+"""The ranks of a user's own loop other than rank 0: they follow its words in the same order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
 
 
 class FollowingJourney:
-    """The train batches of a rank that does not own the run: named, weighed and published as rank 0 says."""
+    """The train batches of a rank other than 0: named, weighed and published as rank 0 says."""
 
     def __init__(self, plan: Plan, group: Group, device: torch.device) -> None:
         self._group, self._config = group, plan.config
@@ -39,7 +39,7 @@ class FollowingJourney:
     # --- a batch ----------------------------------------------------------------------------------
 
     def begin_pass(self, first: int) -> int:
-        """Where rank 0's pass begins; a snapshot that it publishes before is given its shares."""
+        """Where rank 0's pass begins. This rank first joins the publishes that come before it."""
         self.finish_if_skipped()
         while (word := self._group.hear()).do is not Do.START:
             if word.do is not Do.PUBLISH:
@@ -50,7 +50,7 @@ class FollowingJourney:
         return word.position
 
     def end_pass(self) -> None:
-        """Nothing: it is rank 0 that others wait for."""
+        """Nothing to do: no rank waits for this one here."""
 
     def next_part(self) -> Any:
         """This rank's share of the next batch."""
@@ -59,7 +59,7 @@ class FollowingJourney:
         return self.handed.next_part()
 
     def weights(self, losses: Any) -> torch.Tensor | None:
-        """What each example of the share counts; its losses go to rank 0."""
+        """The weight of each example of the share; its losses go to rank 0."""
         self.finish_if_skipped()
         due = self.handed.due()
         check_losses(losses, due)
@@ -81,12 +81,12 @@ class FollowingJourney:
     # --- its step ---------------------------------------------------------------------------------
 
     def stepped(self, rate: float, share: float) -> None:
-        """The optimizer has stepped; rank 0 notes rate and share."""
+        """The optimizer has stepped; rank 0 records rate and share."""
         if self.handed.weighed is not None:
             self._finish(has_moved=True)
 
     def finish_if_skipped(self) -> None:
-        """A gradient scaler stepped over a batch: on every rank, for it saw the same gradients."""
+        """A gradient scaler skipped a step: on every rank, because all saw the same gradients."""
         if self.handed.weighed is not None:
             self._finish(has_moved=False)
 
@@ -121,24 +121,24 @@ class FollowingJourney:
     # --- the end ----------------------------------------------------------------------------------
 
     def state(self) -> Mapping[str, Any]:
-        """Nothing: rank 0 has it all."""
+        """Nothing: rank 0 has the whole state."""
         return {}
 
     def settle(self) -> None:
-        """Nothing: rank 0 looks at all losses."""
+        """Nothing to do: rank 0 looks at all losses."""
 
     def look_back(self) -> None:
-        """The loop is over: finish what it has done."""
+        """The loop is over: finish its last step."""
         self.finish_if_skipped()
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
-        """Let go of threads and workers; the summary is rank 0's."""
+        """End threads and workers; only rank 0 has a summary."""
         self._group.leave(is_fine=not has_program_failed())
         self._ahead.stop()
         self._batches.close()
         return {}
 
     def fail(self, reason: str) -> None:
-        """The loop ended by an error."""
+        """The loop ended with an error."""
         self._group.leave(is_fine=False)
         self.close(RunEnd.FAILED, reason)

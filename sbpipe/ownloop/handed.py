@@ -1,6 +1,6 @@
 """Train batches on their way through a user's loop: handed out in parts, paired with their losses, stepped.
 
-Losses come back in the order in which batches were handed out, since loops fetch ahead: the pairing is first
+Loops fetch ahead, and losses come back in the order in which batches were handed out: the pairing is first
 in, first out. Pure bookkeeping; it must not know the engine, the optimizer or what a batch holds.
 """
 
@@ -20,13 +20,13 @@ class LoopError(UserError):
 
 @dataclass
 class Flight:
-    """One train batch: its parts, and the losses that have come back of them."""
+    """One train batch: its parts, and the losses that have come back."""
 
     batch: TrainBatch
     parts: list[Lot]
     num_handed: int = 0
     losses: list[Any] = field(default_factory=list)
-    """Of each part, or what will have them: of several ranks they are gathered beside the backward pass."""
+    """The losses of each part; with several ranks, handles that gather them during the backward pass."""
 
     @property
     def is_handed(self) -> bool:
@@ -39,10 +39,10 @@ class Flight:
         return len(self.losses) == len(self.parts)
 
     def part(self, number: int) -> TrainBatch:
-        """What is known of the examples of one part."""
+        """The examples of one part, with what is known of their selection."""
         if len(self.parts) == 1:
             return self.batch
-        # Not what the part holds here: of several ranks it may be a share of it.
+        # Not the size of the part on this rank, which may be a share of it.
         size = len(self.batch.example_ids) // len(self.parts)
         return cut(self.batch, number * size, (number + 1) * size)
 
@@ -55,12 +55,12 @@ class Due(NamedTuple):
 
     @property
     def num_examples(self) -> int:
-        """Losses that are expected."""
+        """How many losses are expected."""
         return self.flight.parts[self.number].num_examples
 
 
 class Handed:
-    """All train batches that the loop has and has not finished, oldest first."""
+    """All train batches that the loop has drawn and not finished, oldest first."""
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
         self._rank, self._world = rank, world
@@ -78,11 +78,11 @@ class Handed:
 
     @property
     def has_part(self) -> bool:
-        """Whether a train batch has a part that was not handed out."""
+        """Whether some part is not handed out yet."""
         return self._unhanded is not None
 
     def add(self, batch: TrainBatch, parts: list[Lot]) -> None:
-        """A train batch begins its way."""
+        """Add a train batch that the engine gave."""
         self._flights.append(Flight(batch, parts))
 
     def next_part(self) -> Any:
@@ -105,21 +105,21 @@ class Handed:
 
     @property
     def weighed(self) -> Flight | None:
-        """The oldest train batch, if its losses are all here: what an optimizer step finishes."""
+        """The oldest train batch if all its losses are here; an optimizer step finishes it."""
         return self._flights[0] if self._flights and self._flights[0].is_weighed else None
 
     @property
     def half_weighed(self) -> Flight | None:
-        """The oldest train batch, if the losses of some of its parts are here, and not of all."""
+        """The oldest train batch if the losses of some but not all of its parts are here."""
         flight = self._flights[0] if self._flights else None
         return flight if flight and flight.losses and not flight.is_weighed else None
 
     def finish(self) -> Flight:
-        """The oldest train batch is done."""
+        """Remove and return the oldest train batch, which is done."""
         return self._flights.popleft()
 
     def drop(self) -> Flight:
-        """The oldest train batch, of which the loop wants to know nothing more."""
+        """Remove and return the oldest train batch, which the loop skips."""
         if not self._flights:
             raise LoopError(
                 "skip: no batch is out. Call it once for a batch that the loader gave, in place of weigh"
@@ -127,7 +127,7 @@ class Handed:
         return self.finish()
 
     def take_back(self) -> None:
-        """What was handed out and never came back is handed out again: a new pass begins."""
+        """A new pass begins: parts whose batch was not finished are handed out again."""
         for flight in self._flights:
             flight.num_handed, flight.losses = 0, []
 

@@ -1,7 +1,7 @@
 """Train batches on their way through a user's loop: drawn from the engine, weighed, finished by a step.
 
-One journey lasts as long as one session. It tells the engine what the loop did, and the telemetry where its
-time went. It must not know the optimizer, checkpoints or how a loop is written.
+One journey lasts as long as one session. It tells the engine what the loop did, and the telemetry how the
+loop spent its time. It must not know the optimizer, checkpoints or how a loop is written.
 """
 
 import time
@@ -21,9 +21,9 @@ from sbpipe.trainer.step import Weigh
 from sbpipe.trainer.step_outcome import StepOutcome
 
 _LONG_S, _LONG_STEPS = 1.0, 3.0
-"""Time between two steps that is no training: longer than this, and than so many steps."""
+"""Time between two steps counts as no training if it is longer than both: these seconds, so many steps."""
 OWN_STAGES = ("forward", "backward", "between")
-"""Stages of the user's own; what happens in ours is timed where it happens."""
+"""Stages in the user's own code; our own stages are timed where they happen."""
 
 
 class Journey:
@@ -33,9 +33,7 @@ class Journey:
         self.session = session
         self.handed = Handed()
         self.failure = ""
-        """What ended the run in the middle of the loop: a training that diverged, nobody left to select; "" =
-        nothing did.
-        """
+        """Why the run ended within the loop (training diverged, no selector left); "" = it did not."""
         self._outcome: StepOutcome | None = None
         self._is_taken_for_skipped = False
         self._has_begun = False
@@ -49,13 +47,13 @@ class Journey:
     # --- a batch ----------------------------------------------------------------------------------
 
     def begin_pass(self, first: int) -> int:
-        """A new pass begins at this position: what the last one left is handed out again."""
+        """A new pass begins at this position: batches that the last pass left are handed out again."""
         self.finish_if_skipped()
         self.handed.take_back()
         return first
 
     def end_pass(self) -> None:
-        """The loop draws no more for a while, or left the pass before its end."""
+        """The pass is over, or the loop left it early; it draws no batches for a while."""
 
     def next_part(self) -> Any:
         """The next batch for the loop."""
@@ -80,20 +78,20 @@ class Journey:
         self.handed.add(prepared.batch, prepared.inputs)
 
     def _meanwhile(self) -> None:
-        """The next batch is missing: there is time to look at losses that have come, and to publish.
+        """While the next batch is missing, there is time to look at losses that have arrived, and to publish.
 
-        A loop that fetches ahead may be within a step: its weights are those of the last one all the same.
+        A loop that fetches ahead may be within a step, but its weights are still those after the last one.
         """
         self.session.engine.settle(waits=False)
         self.session.engine.catch_up()
 
     def _mind_the_clock(self) -> None:
-        """Under a clock a batch is scored with the weights after the step before it: refuse to run ahead."""
+        """Refuse to run ahead under a clock: a batch is scored with the weights after the step before it."""
         if not self._config.is_clocked or len(self.handed) <= self._config.lag:
             return
         if self.handed.weighed is None:
             raise self._ran_ahead()
-        # A gradient scaler skipped the step; or the step still comes, and is refused then.
+        # Either a gradient scaler skipped the step, or the step comes later, and is refused then.
         self.finish_if_skipped()
         self._is_taken_for_skipped = True
 
@@ -107,7 +105,7 @@ class Journey:
     # --- its losses -------------------------------------------------------------------------------
 
     def weights(self, losses: Any) -> torch.Tensor | None:
-        """What each example of the part that these losses belong to counts; None = all alike."""
+        """The weight of each example of the part that these losses belong to; None = all count alike."""
         due = self._due(losses)
         weights = self._weigh(due, losses)
         if due.flight.is_weighed and self._is_here(due):
@@ -122,7 +120,7 @@ class Journey:
         return weights
 
     def _due(self, losses: Any) -> Due:
-        """The part that these losses belong to; refuses what cannot be its losses."""
+        """The part that these losses belong to; refuses losses of the wrong shape."""
         self._enter("weigh")
         self.finish_if_skipped()
         self._is_taken_for_skipped = False
@@ -131,16 +129,16 @@ class Journey:
         return due
 
     def weigher(self, due: Due) -> Weigh | None:
-        """What weighs the losses of a part; None = all count alike."""
+        """The function that weighs the losses of a part; None = all count alike."""
         return self.session.engine.weigher(due.flight.part(due.number))
 
     @staticmethod
     def _is_here(due: Due) -> bool:
-        """Whether a part's losses are known now, and not on their way from other ranks."""
+        """Whether a part's losses are here, and not still on their way from other ranks."""
         return isinstance(due.flight.losses[-1], torch.Tensor)
 
     def _take(self, flight: Flight) -> None:
-        """The losses of a whole train batch go to the engine."""
+        """Give the losses of a whole train batch to the engine."""
         with self._or_fails():
             fresh = self._fresh(flight.losses)
             self._outcome = self.session.engine.take_losses(flight.batch, fresh, torch.empty(0))
@@ -151,7 +149,7 @@ class Journey:
     # --- its step ---------------------------------------------------------------------------------
 
     def stepped(self, rate: float, share: float) -> None:
-        """The optimizer has stepped, at this rate; `share` of the pass is done."""
+        """The optimizer has stepped at this learning rate; `share` of the pass is done."""
         if self._is_taken_for_skipped:
             raise self._ran_ahead()
         half = self.handed.half_weighed
@@ -166,7 +164,7 @@ class Journey:
             self._enter("between")
 
     def finish_if_skipped(self) -> None:
-        """A gradient scaler steps over a batch whose gradients overflowed: it counts as trained."""
+        """A gradient scaler skips the step of a batch whose gradients overflowed: it counts as trained."""
         if self.handed.weighed is not None:
             self._finish(has_moved=False)
 
@@ -202,32 +200,32 @@ class Journey:
         return len(self.session.engine.roster.ready())
 
     def state(self) -> Mapping[str, Any]:
-        """All that another journey needs to go on."""
+        """Everything that another journey needs to go on."""
         with self._or_fails():
             return self.session.state()
 
     def settle(self) -> None:
-        """Look at losses that were not looked at yet: on an accelerator, those of the last step."""
+        """Look at the losses that are still unread: on an accelerator, those of the last step."""
         with self._or_fails():
             self.session.engine.settle()
 
     def look_back(self) -> None:
-        """The loop is over: finish what it has done."""
+        """The loop is over: finish its last step and look at its losses."""
         self.finish_if_skipped()
         self.settle()
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
-        """End the run; its summary."""
+        """End the run; returns its summary."""
         return self.session.close(end, reason)
 
     def fail(self, reason: str) -> None:
-        """The loop ended by an error."""
+        """The loop ended with an error."""
         self.failure = reason
         self.session.fail(reason)
 
     @contextmanager
     def _or_fails(self) -> Iterator[None]:
-        """What the engine raises here ends the run: at once, since the loop need not come back, and once."""
+        """If the engine raises here, end the run at once: the loop may never call again."""
         try:
             yield
         except SbpipeError as error:
@@ -237,7 +235,7 @@ class Journey:
     # --- the loop's time --------------------------------------------------------------------------
 
     def _enter(self, stage: str) -> None:
-        """The loop goes into another stage; the time since the last call was spent in the one before."""
+        """The loop enters another stage; the time since the last call was spent in the previous one."""
         now = time.perf_counter()
         if self._span is not None:
             spent_s = now - self._since
@@ -250,12 +248,12 @@ class Journey:
             self._span.__enter__()
 
     def _is_long(self, spent_s: float) -> bool:
-        """An evaluation or a checkpoint of the user's is no measure of how long a step takes."""
+        """Whether this was an evaluation or a checkpoint of the user's, which must not count as step time."""
         return spent_s > max(_LONG_S, _LONG_STEPS * (self.session.engine.period_s or 0.0))
 
 
 def check_losses(losses: Any, due: Due) -> None:
-    """Refuse what cannot be the losses of a part."""
+    """Refuse anything that cannot be the losses of a part."""
     if not isinstance(losses, torch.Tensor) or losses.shape != (due.num_examples,):
         got = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise ModelError(

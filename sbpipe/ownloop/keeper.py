@@ -1,7 +1,7 @@
-"""Keeps the selectors of a user's own loop running: starts them, starts them again, ends them with the loop.
+"""Keeps the selectors of a user's own loop running: starts and restarts them, and ends them with the loop.
 
-Everything it does happens in one thread: the kernel ends a child with the thread that started it, and the
-user's threads come and go. It must not know what the selectors select.
+It works in one thread of its own: the kernel ends a child with the thread that started it, and the user's
+threads come and go. It must not know what the selectors select.
 """
 
 import logging
@@ -24,7 +24,7 @@ _GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
 
 
 class _Notes:
-    """What selectors have to say, in the log of the user's own program: most of it is no warning."""
+    """Writes the selectors' messages to the log of the user's program; most of them are no warnings."""
 
     def say(self, text: str) -> None:
         is_warning = text.startswith("warning: ")
@@ -35,7 +35,7 @@ class Keeper:
     """The children of one run, in a thread of their own."""
 
     def __init__(self, config: Config, path: Path, count: int, is_over: threading.Event) -> None:
-        """`is_over` is set when nobody is left to select and somebody must: then `failure` says why."""
+        """`is_over` is set when no selector is left and the run needs one; `failure` then says why."""
         own = assignments(selector_settings(config))
         self._selectors = [
             Child(
@@ -64,13 +64,13 @@ class Keeper:
         self._care.was_ready = True
 
     def stop(self) -> None:
-        """End the children: they have been told goodbye, or are ended now."""
+        """Wait until the children have ended; the thread kills those that do not end by themselves."""
         self._is_ending.set()
         if self._thread.is_alive():
             self._thread.join(2 * _GRACE_S + _TRACKER_GRACE_S)
 
     def say(self, text: str) -> None:
-        """Tell the user of a death, in the log of the user's own program."""
+        """Report a death in the log of the user's program."""
         log.warning("%s", text)
 
     def _run(self) -> None:
@@ -85,7 +85,7 @@ class Keeper:
             self._is_over.set()
         finally:
             for child in self._selectors:
-                # Goodbye was said; one that did not hear it is waited for, and then killed.
+                # The engine has said goodbye; a selector that missed it is killed after a while.
                 child.wait(_GRACE_S)
             for tracker in self._trackers:
                 tracker.wait(_TRACKER_GRACE_S)

@@ -1,6 +1,6 @@
-"""Rank 0 of a user's own loop: it has the run, and its share of every batch like the others.
+"""Rank 0 of a user's own loop: it owns the run, and trains its share of every batch like the others.
 
-The losses of a share come back beside the backward pass and are looked at when the optimizer has stepped.
+Losses of the shares are gathered during the backward pass, and looked at when the optimizer has stepped.
 """
 
 import threading
@@ -20,7 +20,7 @@ from sbpipe.trainer.ranks.word import By, Do, Word, weights_of_share
 
 _GRACE_S = 5.0
 _OWN_TIMES = 8.0
-"""What the user's own code does within a pass may be an evaluation: so many times the usual wait."""
+"""In the user's own stages ranks wait this many times as long as usual: there may be an evaluation."""
 
 
 class LeadingJourney(Journey):
@@ -39,7 +39,7 @@ class LeadingJourney(Journey):
         return first
 
     def skip(self) -> None:
-        """The loop drops its oldest batch: a clock may count on a snapshot then, of which all have shares."""
+        """The loop drops its oldest batch. Under a clock a publish may be due, which all ranks must join."""
         if self.handed:
             intervals = self.session.engine.intervals()
             self._group.tell(Word(Do.SKIP, self.step, intervals=intervals))
@@ -53,7 +53,7 @@ class LeadingJourney(Journey):
             self._group.loop.begin(f"in stage {stage!r}", _OWN_TIMES if stage in OWN_STAGES else 1.0)
 
     def end_pass(self) -> None:
-        """What the loop does until the next pass may take as long as it likes."""
+        """Between passes the loop may take as long as it likes."""
         self._group.loop.end()
 
     def _weigh(self, due: Due, losses: torch.Tensor) -> torch.Tensor | None:
@@ -99,14 +99,14 @@ class LeadingJourney(Journey):
             except RankLost:
                 pass  # they were done before
 
-        # They hear it when they come to it: a loop that is over here must not wait for theirs.
+        # In a thread: the other ranks may get there late, and this loop must not wait for them.
         thread = threading.Thread(target=say, name="end", daemon=True)
         thread.start()
         thread.join(_GRACE_S)
 
 
 class _Late:
-    """The losses of a part of the batch, on their way; `learn` is told them."""
+    """The losses of a part, still being gathered; `learn` is called with them."""
 
     def __init__(self, gathering: Gathering, learn: Any) -> None:
         self._gathering, self._learn = gathering, learn

@@ -1,4 +1,4 @@
-"""What a user's loop draws its batches from: selected, prefetched, and paired with the losses it hands back.
+"""The loader that a user's loop draws batches from: selected, prefetched, and paired with their losses.
 
     for batch in loader:
         loader.weigh(losses(model, batch)).backward()
@@ -36,7 +36,7 @@ from sbpipe.trainer.checkpoint_file import frozen, thawed
 
 
 class SelectedLoader:
-    """Iterates over selected train batches; one pass is `len` batches, and the run goes on with the next."""
+    """Iterates over selected train batches; one pass is `len` batches, and all passes are one run."""
 
     def __init__(self, plan: Plan, batch_size: int) -> None:
         self._plan, self.batch_size = plan, batch_size
@@ -69,20 +69,20 @@ class SelectedLoader:
                 yield batch
         finally:
             journey.end_pass()
-        # In the user's own line, and not when the program ends: the last step may have diverged.
+        # Here and not at the end of the program: if the last step diverged, the user's own line must raise.
         with self._on_device():
             journey.settle()
         self._position = 0
 
     def weigh(self, losses: torch.Tensor) -> torch.Tensor:
-        """The mean of a batch's losses, each counted as selection asks: what to call `backward` on."""
+        """The mean of a batch's losses, weighted as selection asks: call `backward` on it."""
         weights = self._weights(losses)
         return (losses if weights is None else losses * weights).mean()
 
     def weights(self, losses: torch.Tensor) -> torch.Tensor:
-        """How much each example of a batch counts, 1 on average: for loops that reduce losses themselves.
+        """The weight of each example of a batch, 1 on average: for loops that reduce losses themselves.
 
-        In place of `weigh`, not besides it.
+        Call it instead of `weigh`, not in addition to it.
         """
         weights = self._weights(losses)
         return torch.ones_like(losses.detach()) if weights is None else weights
@@ -98,7 +98,7 @@ class SelectedLoader:
             return journey.weights(losses)
 
     def skip(self) -> None:
-        """The loop drops the oldest batch that it has: it counts as trained and teaches selection nothing."""
+        """The loop drops its oldest batch: it counts as trained, and selection learns nothing from it."""
         journey = self._running("skip")
         with self._on_device():
             journey.skip()
@@ -106,7 +106,7 @@ class SelectedLoader:
     # --- steps ------------------------------------------------------------------------------------
 
     def attach(self, optimizer: torch.optim.Optimizer) -> "SelectedLoader":
-        """The optimizer whose steps finish train batches; another one takes its place."""
+        """Set the optimizer whose steps finish train batches, in place of an earlier one."""
         # Accelerate and Lightning wrap optimizers in one that has no hooks of its own.
         while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
             optimizer = inner
@@ -128,7 +128,7 @@ class SelectedLoader:
 
     @contextmanager
     def detached(self) -> Iterator[None]:
-        """Steps of the optimizer meanwhile are none of this loader's: the loop trains on other data too."""
+        """Ignore the optimizer's steps inside this context, for loops that train on other data too."""
         optimizer, self._optimizer = self._optimizer, None
         try:
             yield
@@ -154,7 +154,7 @@ class SelectedLoader:
 
     @property
     def run_dir(self) -> Path:
-        """Where the run's files are: `sbpipe report`, `watch` and `top` take it."""
+        """The run directory, as `sbpipe report`, `watch` and `top` take it."""
         return self._plan.path
 
     @property
@@ -175,13 +175,13 @@ class SelectedLoader:
                 raise LoopError("the loader was closed. Make another one with sbpipe.select")
             state, self._state = self._state, None
             self._journey = begin(self._plan, state)
-            # A loop that ends without `close` leaves no selector and no shared memory behind all the same.
-            # Registered last, so called first: ranks part once they have left.
+            # Without `close`, selectors and shared memory must not be left behind either. Registered late, so
+            # it is called early: the process group still exists when ranks leave the run.
             atexit.register(_leave_if_there, weakref.ref(self))
         return self._sound(self._journey)
 
     def _on_device(self) -> AbstractContextManager[None]:
-        """The loop may have put its model on another device than the one that is current in its thread."""
+        """Make the model's device current: it may not be the current device of the loop's thread."""
         return devices.current(next(self._plan.job.model.parameters()).device)
 
     def _running(self, what: str) -> Journey | FollowingJourney:
@@ -199,9 +199,9 @@ class SelectedLoader:
         return journey
 
     def state_dict(self) -> dict[str, Any]:
-        """All that selection knows, for the user's own checkpoint; `torch.load(weights_only=True)` reads it.
+        """The state of selection for the user's own checkpoint; `torch.load(weights_only=True)` reads it.
 
-        What was handed out and not trained counts as waiting: it comes first after `load_state_dict`.
+        Batches handed out and not trained count as waiting: they come first after `load_state_dict`.
         """
         if self._summary is not None and self._state is None:
             raise LoopError("state_dict: the loader was closed, and its state went with it. Ask before that")
@@ -215,7 +215,7 @@ class SelectedLoader:
         return {"sbpipe": frozen(state), "position": position % len(self)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; the model has its weights already, or gets them before the next batch.
+        """Go on from a checkpoint; load the model's weights before the next batch is drawn.
 
         An empty state is that of a loader before its first batch.
         """
@@ -234,16 +234,16 @@ class SelectedLoader:
         self._state, self._resume_at = found, int(state["position"])
 
     def close(self) -> dict[str, Any]:
-        """End the run: selectors go, the summary and its verdict are left; returns the numbers."""
+        """End the run and its selectors, write the summary with its verdict; returns the numbers."""
         return self._close(RunEnd.FINISHED)
 
     def leave(self) -> None:
-        """The program ends, and nobody said whether the loop was done: it was if its last pass was."""
+        """The program ends without `close`: the run counts as finished if the last pass was complete."""
         is_amid = bool(self._position or (self._journey is not None and self._journey.handed))
         try:
             self._close(RunEnd.STOPPED if is_amid else RunEnd.FINISHED)
         except SbpipeError as error:
-            # Nobody is left to raise it to; the run has ended by it.
+            # At the program's exit no caller is left to raise to; the error has ended the run.
             sys.stderr.write(f"sbpipe: {error}\n")
 
     def _close(self, end: RunEnd) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class SelectedLoader:
                 journey.fail(str(error) or type(error).__name__)
 
     def _end(self) -> Journey | FollowingJourney | None:
-        """Let go of the journey; it is returned if it has yet to end."""
+        """Forget the journey; returns it if it still has to be ended."""
         self._forget()
         journey, self._journey = self._journey, None
         if journey is None:
@@ -289,7 +289,7 @@ class SelectedLoader:
 
 
 def begin(plan: Plan, state: dict[str, Any] | None) -> Journey | FollowingJourney:
-    """The journey of this process: of a loop that is alone, of rank 0, or of a rank that follows it."""
+    """The journey of this process: of a single process, of rank 0, or of a rank that follows rank 0."""
     device = next(plan.job.model.parameters()).device
     group = group_of(plan.config, device)
     rehearse(plan)

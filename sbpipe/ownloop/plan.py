@@ -1,4 +1,4 @@
-"""What a user's own loop is to run with. It must not know how a run is opened."""
+"""The checked plan of a run in a user's own loop. It must not know how a run is opened."""
 
 import copy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sbpipe.weights.manifest import lies_channels_last
 
 @dataclass(frozen=True)
 class Plan:
-    """What a loop is to run with; all of it checked."""
+    """What a loop runs with, checked."""
 
     job: OwnJob
     config: Config
@@ -25,18 +25,18 @@ class Plan:
     has_own_selector: bool
     """Whether the loop starts a selector itself."""
     published: nn.Module
-    """Whose weights selectors score with."""
+    """The module whose weights selectors score with."""
     skeleton: nn.Module | None = None
-    """Of several ranks, the model as it was before anything cut it up."""
+    """With several ranks, the model before it was sharded."""
 
     def twin(self) -> OwnJob:
-        """The job with a model of its own, whole."""
+        """The job with its own copy of the whole model."""
         whole = self.job.model if self.skeleton is None else self.skeleton
         return OwnJob(self.job.data, copy.deepcopy(whole), self.job.losses)
 
     def layout(self, twin: OwnJob) -> Manifest:
-        """The layout of snapshots, for models like the twin's, and as the published weights lie."""
-        # Whole weights of a model in shares come together on the host.
+        """The layout of snapshots: for models like the twin's, in the memory format of the published ones."""
+        # The weights of a sharded model are put together on the host, where channels-last has no use.
         is_turned = not Shards.are_in(self.published) and lies_channels_last(self.published)
         published = OwnJob(self.job.data, self.published, self.job.losses)
         layouts = [

@@ -1,4 +1,4 @@
-"""What all ranks of a user's own loop have in common: who they are, and how a share of the batch is weighed.
+"""Common to all ranks of a user's own loop: their group, and how a share of the batch is weighed.
 
 It must not know how gradients are averaged: that is the user's DDP or FSDP.
 """
@@ -18,7 +18,7 @@ from sbpipe.weights.gather import Shards
 
 
 def num_ranks() -> int:
-    """How many processes train together, as far as it is known by now."""
+    """How many processes train together, as far as this is known yet."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     place = own_place()
@@ -26,7 +26,7 @@ def num_ranks() -> int:
 
 
 def refuse_ranks(framework: str) -> None:
-    """For frameworks that cut batches between ranks themselves: shares of shares would be trained."""
+    """Refuse several ranks in frameworks that split batches themselves: they would train shares of shares."""
     if num_ranks() > 1:
         raise UserError(
             f"this is one of {num_ranks()} training processes, and {framework} cuts batches between them by "
@@ -35,7 +35,7 @@ def refuse_ranks(framework: str) -> None:
 
 
 def whole_copy(model: nn.Module) -> nn.Module:
-    """The model for selectors, on the CPU, taken before each rank is left with a share of it."""
+    """The model for selectors, copied to the CPU before it is sharded."""
     if Shards.are_in(model):
         raise ModelError(
             "select: the model is sharded already (fully_shard), and selectors score with a whole one. Call "
@@ -45,7 +45,7 @@ def whole_copy(model: nn.Module) -> nn.Module:
 
 
 def group_of(config: Config, device: torch.device) -> Group | None:
-    """The ranks of this program; None where it is alone."""
+    """The ranks of this program; None for a single process."""
     if config.num_ranks == 1:
         return None
     if not torch.distributed.is_initialized():
@@ -59,20 +59,20 @@ def group_of(config: Config, device: torch.device) -> Group | None:
 
 
 class Weighing:
-    """The weights of a share, as every rank comes to them."""
+    """Gathers losses and scales weights, in the same way on every rank."""
 
     def __init__(self, group: Group, part_size: int) -> None:
         self.group, self.part_size = group, part_size
         self.own_size = share_size(part_size, group.rank, group.world)
 
     def gather(self, losses: torch.Tensor) -> Gathering:
-        """Start this share's losses on their way."""
+        """Start to gather this share's losses on rank 0."""
         return self.group.gather(losses.detach()[: self.own_size], self.part_size)
 
     def scaled(self, weights: torch.Tensor | None, losses: torch.Tensor) -> torch.Tensor | None:
         """Weights under which the mean over a share, averaged over the ranks, is the mean over the batch.
 
-        A rank that was shown an example which is not its own counts for nothing.
+        A rank without an example of its own is shown another's, which counts for nothing.
         """
         factor = self.own_size * self.group.world / self.part_size
         if weights is None:
@@ -81,5 +81,5 @@ class Weighing:
 
 
 def has_program_failed() -> bool:
-    """Whether this program is ending with a traceback: the other ranks shall not wait for it."""
+    """Whether this program is ending with a traceback: then the other ranks must not wait for it."""
     return getattr(sys, "last_value", None) is not None

@@ -1,6 +1,6 @@
-"""The user's losses, tried on a first batch before anything is started: a wrong shape shows at once.
+"""Tries the user's losses on a first batch before anything is started, so that a wrong shape shows at once.
 
-It leaves no trace in the model, its statistics or any generator. It must not know the engine.
+It changes neither the model, nor its statistics, nor any generator. It must not know the engine.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ def rehearse(plan: Plan) -> None:
 
 
 def _losses_of(job: OwnJob, _: Any, batch: Any) -> Any:
-    """What the user's function gives; whatever it raises is told as a mistake in calling it."""
+    """The result of the user's function; its exceptions become a ModelError that says how it is called."""
     try:
         return job.losses(job.model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:

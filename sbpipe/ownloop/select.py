@@ -1,6 +1,6 @@
 """`sbpipe.select`: selection inside a user's own loop; and `sbpipe.job`, the same job for another host.
 
-The door of this room: it checks what it is given and wires; it must not know how selection works.
+The entry to this room: it checks the arguments and wires the parts; it must not know how selection works.
 """
 
 import os
@@ -24,7 +24,7 @@ from sbpipe.runs.directory import default_path
 from sbpipe.selector.job import OwnJob
 
 ROLE = "SBPIPE_ROLE"
-"""In the environment: `selector` makes `select` serve a trainer elsewhere instead of giving back a loader."""
+"""Environment variable: at `selector`, `select` serves a trainer elsewhere and returns no loader."""
 
 
 def select(
@@ -89,7 +89,5 @@ def _path_of(run_dir: str | Path | None) -> Path:
 
 
 def job(loader: Any, model: nn.Module, *, losses: Losses) -> OwnJob:
-    """What a selector of another host selects for: returned by the function of `sbpipe selector --job
-    mod:func`.
-    """
+    """The job for a selector of another host: the function of `sbpipe selector --job mod:func` returns it."""
     return make_job(loader, model, losses)

@@ -1,7 +1,7 @@
 """The run behind a user's own loop: its directory, events, engine and selectors, from the first batch to the
 end.
 
-What `trainer/run.py` is to our loop, this is to theirs: no optimizer, no checkpoint, no evaluation, since
+It does for a user's loop what `trainer/run.py` does for ours, without optimizer, checkpoint and evaluation:
 those are the user's. It must not know how batches are paired with losses.
 """
 
@@ -61,13 +61,13 @@ class Session:
     """One run, open until `close`."""
 
     def __init__(self, plan: Plan, state: dict[str, Any] | None, group: Group | None = None) -> None:
-        """`state` is what an earlier session's `state` gave, to go on from there; `group` are the ranks."""
+        """`state` is the `state` of an earlier session, to go on from there; `group` are the ranks."""
         self._plan, self._group, self._began = plan, group, time.perf_counter()
         self.config, self.accumulate = plan.config, plan.accumulate
         self._device = next(plan.job.model.parameters()).device
         self._spare = _spare_cores() if self._device.type == "cpu" else NO_SPARE_CORES
         refuse_direct(self.config, self._device)
-        # Nothing is held back here: the device is the user's, and what it sleeps for a figure is not ours.
+        # The device is never held back to measure gaps: it is the user's.
         self.spans, self._untimed = spans_on(self._device, ON_DEVICE._replace(is_looked_into=False))
         self.is_over = threading.Event()
         """Set when the loop must not wait for another batch."""
@@ -91,9 +91,9 @@ class Session:
     def _open(self, *, resume: bool, overwrite: bool) -> None:
         config, plan = self.config, self._plan
         batches = self._batches()
-        # While this process has no threads: a fork would copy half of them.
+        # Fork before this process has threads: a child would inherit the locks they hold.
         batches.start()
-        # A copy: the probe tries other weights, and an inline selector takes its model for itself.
+        # A copy: the probe tries other weights, and an inline selector needs a model of its own.
         twin = plan.twin()
         twin.model.to(self._device)
         manifest = plan.layout(twin)
@@ -103,7 +103,7 @@ class Session:
         self._opened.callback(self._run_dir.close)
         selector = INLINE if config.is_one_process else config.selector.device
         self._run_dir.write_environment({"trainer": devices.describe(self._device), "selector": selector})
-        # After it: what has settings is a run, and ranks that are killed in between must know it as theirs.
+        # After the environment: settings make it a run, and ranks killed in between must know it as theirs.
         if not resume:
             self._run_dir.write_config(config)
         self.events = EventLog(plan.path / TRAINER_EVENTS, "trainer")
@@ -140,7 +140,7 @@ class Session:
         self.keeper = self._keeper_of(twin)
 
     def _job(self, manifest: Manifest, fingerprints: dict[str, str], examples: Examples) -> Job:
-        """What the engine selects from and publishes."""
+        """The engine's job: what it selects from, and what it publishes."""
         data = self._plan.job.data
         return Job(
             config=self.config,
@@ -154,25 +154,25 @@ class Session:
         )
 
     def _examples(self, batches: OwnBatches) -> Examples:
-        """Train batches in parts as the loop wants them; of several ranks, this one's shares."""
+        """Train batches in the parts that the loop wants; with several ranks, this rank's shares."""
         if self._group is None:
             return PartedBatches(batches, self.accumulate)
         return SharedParts(batches, self.accumulate, self._group)
 
     def _keeper_of(self, twin: OwnJob) -> Keeper:
-        """Who starts the selector of this host, if the loop starts one; its job lies in a file."""
+        """The keeper of this host's selector, if the loop starts one; the selector's job lies in a file."""
         plan, config = self._plan, self.config
         count = int(plan.has_own_selector and self._listener is not None)
         if count:
             self._opened.callback((plan.path / JOB).unlink, missing_ok=True)
             # On the CPU: the selector's process need not see this one's device.
             write_job(OwnJob(twin.data, twin.model.cpu(), twin.losses), plan.path / JOB)
-        # The loop's device is the trainer's: `auto` must not give it to a selector, or leave another idle.
+        # The trainer's device is the loop's: `auto` must not give it to a selector, nor leave another idle.
         told = replace(config, train=replace(config.train, device=str(self._device)))
         return Keeper(told, plan.path, count, self.is_over)
 
     def _digest(self) -> str | None:
-        """None where no rank has all weights, and the others are not here to give theirs."""
+        """The digest of the weights; None for a sharded model, since the other ranks do not join here."""
         return None if Shards.are_in(self._plan.job.model) else digest_of(self._plan.job.model)
 
     def _batches(self) -> OwnBatches:
@@ -237,7 +237,7 @@ class Session:
         return self.engine.stream.steps_done
 
     def state(self) -> dict[str, Any]:
-        """All that another session needs to go on."""
+        """Everything that another session needs to go on."""
         self.telemetry.flush()
         return {
             "step": self.step,
@@ -250,7 +250,7 @@ class Session:
     # --- the end ----------------------------------------------------------------------------------
 
     def close(self, end: RunEnd, reason: str = "") -> dict[str, Any]:
-        """Say goodbye to the selectors and leave the summary; returns it."""
+        """Say goodbye to the selectors, and write and return the summary."""
         self.telemetry.flush()
         numbers = {
             "train_s": self.telemetry.elapsed_s,
@@ -268,14 +268,14 @@ class Session:
             self._run_dir.write_summary(summary)
             self.engine.census.write(self._plan.path, _show_nothing)
         except OSError as error:
-            # The weights are the user's own; of the run only its numbers are lost, and they are printed.
+            # The weights are the user's own: only the run's numbers are lost, and these are printed.
             log.warning("%s did not take the summary of the run: %s", self._plan.path, error.strerror)
         self.events.write("summary", **summary)
         self._opened.close()
         return summary
 
     def fail(self, reason: str) -> None:
-        """The loop ended by an error: no summary, but nothing is left running."""
+        """The loop ended with an error: there is no summary, but nothing is left running."""
         self.events.write("failed", error=reason)
         self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
         self.keeper.stop()
@@ -292,17 +292,17 @@ def _spare_cores() -> SpareCores:
 
 
 def _is_replaced(path: Path, place: Place) -> bool:
-    """Whether ranks that were started again take the place of their run; never of one that has finished."""
+    """Whether restarted ranks may overwrite their own run; never one that has finished."""
     return is_started_again(path, place) and not is_finished(path)
 
 
 def _show_nothing(ids: Ids) -> tuple[NDArray[np.uint8] | None, NDArray[np.int64], NDArray[np.int64]]:
-    """Of a user's own examples there are no pictures, and nothing is known of targets."""
+    """A user's own examples have no pictures and no known targets."""
     unknown = np.full(len(ids), -1, np.int64)
     return None, unknown, unknown
 
 
 def say_verdict(summary: dict[str, Any], path: Path) -> None:
-    """The run's verdict, on the error stream: a user's program keeps its own output."""
+    """Print the run's verdict on the error stream: standard output is the user's program's own."""
     sys.stderr.write(f"sbpipe: {summary.get('status', 'ended')}\n{verdict_text(summary)}\n")
     sys.stderr.write(f"run directory: {path}   (page: sbpipe report {path})\n")

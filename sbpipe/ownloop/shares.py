@@ -1,4 +1,4 @@
-"""A rank's shares of the train batches of a user's own loop. Knows the group, not the run."""
+"""Loads a rank's shares of the train batches of a user's own loop. Knows the group, not the run."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from sbpipe.trainer.ranks.share import shown
 
 
 class SharedParts:
-    """Train batches as one rank of a loop wants them: its share of each of the user's batches."""
+    """Train batches for one rank of a loop: its share of each of the user's batches."""
 
     def __init__(self, batches: OwnBatches, num_parts: int, group: Group) -> None:
         self._batches, self._num_parts, self._group = batches, num_parts, group
@@ -23,7 +23,7 @@ class SharedParts:
             return self.shares(example_ids, epoch_of_each)[1], torch.empty(0)
 
     def shares(self, example_ids: Ids, epochs: Ids) -> tuple[TrainBatch, list[Lot]]:
-        """What a rank knows of a train batch, and its shares of the parts."""
+        """A train batch as far as this rank knows it, and its shares of the parts."""
         rank, world = self._group.rank, self._group.world
         parts = zip(np.split(example_ids, self._num_parts), np.split(epochs, self._num_parts), strict=True)
         lots = [
@@ -34,7 +34,7 @@ class SharedParts:
 
 
 def _known(example_ids: Ids, epochs: Ids) -> TrainBatch:
-    """A train batch as ranks but 0 know it: its examples, and nothing of how they were selected."""
+    """A train batch as ranks other than 0 know it: its examples, but not how they were selected."""
     zeros = np.zeros(len(example_ids), np.int64)
     ones = np.ones(len(example_ids), np.float32)
     return TrainBatch(0, example_ids, epochs, ones, ones, zeros, zeros, 0, ones.astype(np.float64), zeros > 0)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MAX_RESTARTS = 3
-"""How often in a row, without a new checkpoint, a trainer that died is started again if nobody says."""
+"""By default, how often in a row a dead trainer is restarted without a new checkpoint."""
 
 
 _OF_BOTH = ("data.workers", "data.download", "train.device", "train.ranks", "model.options")
@@ -51,19 +51,19 @@ def run_processes(
     overwrite: bool,
     max_restarts: int = MAX_RESTARTS,
 ) -> Ending:
-    """Start and supervise all processes of one run; how it ended.
+    """Start and supervise all processes of one run; returns how it ended.
 
     A run that never began leaves nothing behind.
     """
     is_new = not path.exists()
     refuse_if_in_use(path)
-    # Now: the tracker's own process would find it missing only after training began.
+    # Checked here: the tracker's process would miss its library only after training had begun.
     check_installed(wanted(config))
-    # Selectors start together with the trainer: an old file would send them to where it was last time.
+    # Selectors start together with the trainer: an old file would give them the last trainer's address.
     (path / CONNECTION).unlink(missing_ok=True)
     if overwrite:
         shutil.rmtree(path / LOGS, ignore_errors=True)
-    # Now: the first log would make it readable for all.
+    # Before the first log is opened: that would create the directory readable for all.
     make_private(path)
     command = role_command("trainer", "--run-dir", str(path))
     if config.num_ranks > 1:
@@ -81,7 +81,7 @@ def run_processes(
         crew = Crew(trainer, renew, _selectors(config, path, num_selectors), trackers_of(config, path))
         return Supervisor(config, crew, path, standing, max_restarts, Display()).run()
     finally:
-        # The trainer ended before it opened its run: there is nothing here but logs, which an error quotes.
+        # The trainer ended before it opened its run: only logs lie here, and the error quotes them.
         if is_new and is_unused(path):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -90,7 +90,7 @@ def _selectors(config: Config, path: Path, count: int) -> list[Child]:
     if config.is_one_process:
         return []
     names, own = config.selector.devices, selector_settings(config)
-    # One name is that of all: `auto` may mean the same device for each.
+    # One name stands for all selectors: `auto` may mean the same device for each.
     each = [own | {"selector.device": name} for name in names] if len(names) > 1 else [own] * count
     return [
         Child(
@@ -103,7 +103,7 @@ def _selectors(config: Config, path: Path, count: int) -> list[Child]:
 
 
 def selector_count(config: Config, given: int | None = None) -> int:
-    """How many selectors a run has: as many as were asked for, or have a device named."""
+    """How many selectors a run has: as many as were asked for, or as many as devices are named."""
     if given is not None and given < 1:
         raise ConfigError(
             "--selectors", given, "must be at least 1", "Use --mode inline to run in one process"
@@ -116,21 +116,21 @@ def selector_count(config: Config, given: int | None = None) -> int:
 
 
 def trackers_of(config: Config, path: Path) -> list[Child]:
-    """What copies a run's numbers to the trackers that its settings name."""
+    """The process that copies a run's numbers to the trackers named in its settings."""
     names = wanted(config)
     if not names:
         return []
-    # The events of an earlier run may still lie here: they are not this run's.
+    # Events of an earlier run may still lie here, and are not to be copied.
     since = f"{time.time():.3f}"
     command = role_command("track", str(path), "--follow", "--since", since, *(f"--{name}" for name in names))
     return [Child("tracker", command, path / LOGS / "tracker.log")]
 
 
 def selector_settings(config: Config) -> dict[str, Any]:
-    """The settings a selector does not learn from its trainer, where not the default.
+    """The settings that a selector does not take from its trainer, where they are not the default.
 
-    These are its device and link, and all that leads to code or files: it follows none of a trainer's, but
-    here both roles have the same user.
+    These are its device and link, and every setting that leads to code or files: a selector trusts no trainer
+    with those. Here both roles have the same user, who may pass them on.
     """
     settings, defaults = flatten(to_dict(config)), flatten(to_dict(Config()))
     own = [

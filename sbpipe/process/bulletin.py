@@ -1,6 +1,6 @@
-"""What a child tells its supervisor through memory, as disks may be full: what it does, and its last word.
+"""A child tells its supervisor what it does, and its last word, through memory, because disks may be full.
 
-The child writes, the supervisor reads; nobody waits for the other. It must not know what the words mean.
+The child writes and the supervisor reads; neither waits for the other. It must not know what the words mean.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 _VARIABLE = "SBPIPE_BULLETIN"
 _NAME = "sbpipe-bulletin"
 _HEAD = struct.Struct("<QQ48s")
-"""How often the child said what it does, bytes of its last word (behind this head), what it does."""
+"""The number of signs of life, the bytes of the last word (which follows this head), what the child does."""
 
 
 class Bulletin:
@@ -25,18 +25,18 @@ class Bulletin:
 
     @classmethod
     def new(cls) -> "Bulletin":
-        """For a child that is about to be started."""
+        """A bulletin for a child that is about to be started."""
         bulletin = cls(os.memfd_create(_NAME))
         bulletin.doing("starting", is_sign=False)
         return bulletin
 
     @classmethod
     def inherited(cls) -> "Bulletin | None":
-        """What this process got from its supervisor, if it has one; its own children do not get it."""
+        """The bulletin from this process's supervisor, if there is one; own children do not inherit it."""
         given = os.environ.pop(_VARIABLE, "")
         with contextlib.suppress(OSError, ValueError):
             handle, owner = map(int, given.split(":"))
-            # What stands between a supervisor and this process may have let go of it.
+            # A process in between (torchrun) may have closed the handle: then the supervisor's own is opened.
             for holder in ("self", str(owner)):
                 path = f"/proc/{holder}/fd/{handle}"
                 with contextlib.suppress(OSError):
@@ -48,22 +48,22 @@ class Bulletin:
 
     @property
     def environment(self) -> dict[str, str]:
-        """How a child finds it."""
+        """The environment by which a child finds it."""
         return {_VARIABLE: f"{self.handle}:{os.getpid()}"}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close this process's handle."""
         os.close(self.handle)
 
     # --- the child's side -------------------------------------------------------------------------
 
     def doing(self, what: str, *, is_sign: bool = True) -> None:
-        """Say what goes on; each call is a sign of life."""
+        """Say what this process does; each call is a sign of life."""
         self._count += is_sign
         os.pwrite(self.handle, _HEAD.pack(self._count, self._num_bytes, what.encode()[:48]), 0)
 
     def leave(self, word: dict[str, Any]) -> None:
-        """The last word."""
+        """Leave the last word."""
         content = json.dumps(word).encode()
         os.pwrite(self.handle, content, _HEAD.size)
         self._num_bytes = len(content)
@@ -73,12 +73,12 @@ class Bulletin:
 
     @property
     def news(self) -> tuple[int, str]:
-        """How many signs of life there were, and what goes on."""
+        """The number of signs of life, and what the child does."""
         count, _, what = _HEAD.unpack(os.pread(self.handle, _HEAD.size, 0))
         return count, what.rstrip(b"\0").decode(errors="replace")
 
     @property
     def last_word(self) -> dict[str, Any]:
-        """What the child left; {} if it did not come to that."""
+        """The child's last word; {} if it left none."""
         _, num_bytes, _ = _HEAD.unpack(os.pread(self.handle, _HEAD.size, 0))
         return dict(json.loads(os.pread(self.handle, num_bytes, _HEAD.size))) if num_bytes else {}

@@ -1,4 +1,4 @@
-"""One child process: its own log, stopped by its handle, ended with its parent. Knows no role."""
+"""One child process: it has its own log, is stopped by its handle, ends with its parent. Knows no role."""
 
 import contextlib
 import ctypes
@@ -17,9 +17,9 @@ from sbpipe.process.bulletin import Bulletin
 _PR_SET_PDEATHSIG = 1
 _TAIL_LINES = 12
 _SHUTDOWN_S = 3600
-"""How long torchrun lets ranks finish a step and leave a checkpoint: whoever supervises it decides sooner."""
+"""How long torchrun lets ranks finish a step and write a checkpoint; our supervisor gives up sooner."""
 SAYS = "sbpipe: "
-"""How an error that is not a bug begins on the terminal."""
+"""The prefix on the terminal of an error that is not a bug."""
 SUPERVISED = "SBPIPE_SUPERVISED"
 """In a child's environment: the supervisor shows its progress and keeps its log."""
 
@@ -29,7 +29,7 @@ class ChildFailed(SbpipeError):
 
     def __init__(self, child: "Child", after: str = "") -> None:
         code, said, left = child.code or 0, child.said(), child.last_word
-        # The log's disk may be full: what was left in memory is surer.
+        # The log's disk may be full: the word in memory is more reliable.
         word = str(left.get("error", ""))
         if not word and said and said[-1].startswith(SAYS):
             word = said[-1].removeprefix(SAYS)
@@ -40,7 +40,7 @@ class ChildFailed(SbpipeError):
         # Popen gives the negative signal number; a shell would say 128 + signal.
         self.exit_code = code if code > 0 else 128 - code
         self.summary: dict[str, Any] = left.get("summary", {})
-        """The numbers of the run, where it came to its end before it failed."""
+        """The numbers of the run, if it finished before it failed."""
 
 
 @dataclass
@@ -51,15 +51,15 @@ class Child:
     command: list[str]
     log: Path
     is_launcher: bool = False
-    """Whether it only starts others, one of which says how it ended."""
+    """Whether it only starts other processes, one of which leaves the last word."""
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     bulletin: Bulletin | None = field(default=None, init=False)
     started_at: float = field(default=0.0, init=False)
     restart_at: float = field(default=0.0, init=False)
-    """When it is to be started again, on the monotonic clock; 0 = it is not."""
+    """When to restart it, on the monotonic clock; 0 = no restart is due."""
     is_given_up: bool = field(default=False, init=False)
     log_begins: int = field(default=0, init=False)
-    """Where this process's output begins in its log; before it is that of earlier ones."""
+    """Where this process's output begins in its log, after that of earlier processes."""
 
     def start(self) -> None:
         """Start the process, its output into its log."""
@@ -74,7 +74,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C signals the terminal's whole session: only the supervisor may get it.
+                # Ctrl-C goes to the terminal's whole session, and only the supervisor may get it.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
                 pass_fds=(self.bulletin.handle,),
@@ -82,7 +82,7 @@ class Child:
             )
 
     def _open_log(self) -> BinaryIO:
-        """Its log; nowhere if the run directory is gone or full: a process is worth more than its log."""
+        """Its log; /dev/null if the run directory is gone or full at a restart: the process matters more."""
         is_first = self.process is None
         try:
             if is_first:
@@ -95,12 +95,12 @@ class Child:
 
     @property
     def last_word(self) -> dict[str, Any]:
-        """What it left in memory when it ended."""
+        """The last word it left in memory."""
         return self.bulletin.last_word if self.bulletin is not None else {}
 
     @property
     def code(self) -> int | None:
-        """Its exit code, None while it runs; a launcher's is that of what it started."""
+        """Its exit code, None while it runs; a launcher's is that of the process it started."""
         code = self.process.poll() if self.process is not None else None
         return int(self.last_word.get("code", code)) if code and self.is_launcher else code
 
@@ -116,7 +116,7 @@ class Child:
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Send a signal if it still runs."""
         if self.process is not None and self.process.poll() is None:
-            # What a launcher started outlives its kill.
+            # The processes that a launcher started would survive its kill.
             started = _children_of(self.process.pid) if self.is_launcher and number == signal.SIGKILL else []
             self.process.send_signal(number)
             for pid in started:
@@ -142,9 +142,9 @@ def _children_of(pid: int) -> list[int]:
 
 
 def launched(command: list[str], count: int) -> list[str]:
-    """A command of this package under torchrun: so many ranks of it on this host.
+    """A command of this package under torchrun, with `count` ranks on this host.
 
-    torchrun restarts nothing here: whoever supervises it knows how far the run has come.
+    torchrun restarts nothing here: the supervisor does, which knows how far the run has come.
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"]
     patience = ["--shutdown-timeout", str(_SHUTDOWN_S)]
@@ -152,7 +152,7 @@ def launched(command: list[str], count: int) -> list[str]:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to stop this process when the one that started it has ended."""
+    """Ask the kernel to stop this process when its parent ends."""
     # SIGTERM, not SIGKILL: a trainer whose supervisor was killed still leaves a checkpoint.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""The processes of one run, by what they are for. It starts nothing of its own accord."""
+"""The processes of one run, by role. It starts nothing by itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from sbpipe.process.child import Child
 class Crew:
     """All children of a supervisor.
 
-    `trainer` is the trainer, or torchrun, which has several ranks of it. `renew` prepares it for another
-    start: to go on from the last checkpoint (True), or to begin anew, because the run had not begun.
+    `trainer` is the trainer, or torchrun with several ranks of it. `renew` prepares it for a restart: from
+    the last checkpoint (True), or from the beginning, because the run had not begun (False).
     """
 
     trainer: Child

@@ -13,7 +13,7 @@ INLINE = "inline"
 
 
 def port_to(selector: Selector, device: torch.device) -> InlinePort:
-    """The way to a selector that computes on this device."""
+    """A port to a selector that computes on this device."""
 
     def handle(message: Message) -> list[Message]:
         devices.make_current(device)  # the caller's thread is the dispatcher's, which knows no device

@@ -1,7 +1,7 @@
 """`sbpipe selector --instances N`: several selectors of one host, started and ended together. Knows no torch.
 
-Each is an ordinary selector with a device, and on the CPU cores, of its own. Of weights that come from
-another host one of them pulls for all (`weights/relay.py`); they settle that among themselves.
+Each is an ordinary selector with its own device, or its own cores on the CPU. When weights come from another
+host, one of them pulls for all (`weights/relay.py`); they agree on which one by themselves.
 """
 
 import os
@@ -38,14 +38,14 @@ class Instance:
     process: subprocess.Popen[str] = field(init=False)
 
     def start(self) -> None:
-        """Start it; what it says goes on to this process's own, with its number."""
+        """Start it; its output is passed on to this process's, with its number."""
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ctrl-C signals the terminal's whole session: only this process shall get it, and pass it on.
+            # Ctrl-C goes to the terminal's whole session: only this process may get it, and passes it on.
             start_new_session=True,
             preexec_fn=self._prepare,
         )
@@ -58,7 +58,7 @@ class Instance:
 
 
 def instances_of(config: Config, given: Mapping[str, Any], count: int, *more: str) -> list[Instance]:
-    """So many selectors, devices given out in turn; `more` are arguments that all get."""
+    """`count` selectors, with devices assigned in turn; `more` are arguments for all of them."""
     if not 1 <= count <= MOST:
         raise ConfigError("--instances", count, f"must be 1 to {MOST}", "Leave it out for one selector")
     names = config.selector.devices
@@ -77,14 +77,14 @@ def instances_of(config: Config, given: Mapping[str, Any], count: int, *more: st
 
 
 def shared_cores(number: int, count: int, threads: int, available: list[int] | None = None) -> list[int]:
-    """The cores of one of several on the CPU: equal shares side by side, in turn where there are too few."""
+    """The cores of one of several selectors on the CPU: equal shares of neighbours, reused if too few."""
     cores = sorted(os.sched_getaffinity(0)) if available is None else available
     each = min(len(cores), threads or max(1, len(cores) // count))
     return [cores[(number * each + place) % len(cores)] for place in range(each)]
 
 
 def run_instances(instances: list[Instance]) -> int:
-    """Start all and wait for their ends; the exit code. Who is killed is started again."""
+    """Start all and wait until they end; returns the exit code. A killed selector is restarted."""
     is_stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_stopped.set())

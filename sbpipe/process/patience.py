@@ -1,12 +1,12 @@
-"""How long a role that is to end is waited for: as long as it shows signs of life. Pure; knows no clock."""
+"""How long to wait for a role to end: as long as it shows signs of life. Pure; knows no clock."""
 
 LEAST_S = 30.0
 _GAPS = 3.0
-"""A role may be silent for so many times its longest silence so far: a step of a large model takes long."""
+"""A role may be silent for this many times its longest silence so far: a large model's step takes long."""
 
 
 class Patience:
-    """Watches the signs of life of one role from its start on."""
+    """Watches the signs of life of one role from its start."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -14,15 +14,15 @@ class Patience:
         self._longest_s = 0.0
 
     def see(self, count: int, now: float) -> None:
-        """So many signs of life were there by now."""
+        """By now there were `count` signs of life."""
         if count != self._count or self._heard_at is None:
-            # What came before the first sign was start-up.
+            # The silence before the first sign was start-up, and does not count.
             if self._count and self._heard_at is not None:
                 self._longest_s = max(self._longest_s, now - self._heard_at)
             self._count, self._heard_at = count, now
 
     def begin(self, now: float) -> None:
-        """It is asked to end now: silence counts from here."""
+        """It is asked to end now: silence is counted from here."""
         self._heard_at = now
 
     @property

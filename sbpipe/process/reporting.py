@@ -1,4 +1,4 @@
-"""A report made in a process of its own: if it fails, the run or study that it is about is still done."""
+"""Makes a report in a separate process: if that fails, the run or study is still complete."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ from sbpipe.runs.names.files import REPORT
 
 
 def report_apart(path: Path, *flags: str) -> str:
-    """Make the report of a run or a study; where it is, or why there is none."""
+    """Make the report of a run or a study; returns where it is, or why there is none."""
     done = subprocess.run(
         role_command("report", str(path), *flags), capture_output=True, text=True, check=False
     )

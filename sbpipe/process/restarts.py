@@ -1,4 +1,4 @@
-"""When a role that died is started again: forgive first, then count. Pure; starts nothing, knows no clock."""
+"""Whether a dead role is restarted: progress resets the count first. Pure; starts nothing, knows no clock."""
 
 from dataclasses import dataclass
 
@@ -9,19 +9,19 @@ FINAL = {
     130,
     *(kind.exit_code for kind in (UserError, PeerError, ResultsElsewhere, ResultsLost)),
 }
-"""Exit codes of a trainer that ended for good: the next one would end in the same way, or it was stopped."""
+"""Exit codes after which a trainer is not restarted: it was stopped, or would end in the same way again."""
 _LONGEST_DELAY_S = 30.0
 
 
 @dataclass
 class Budget:
-    """Restarts in a row that a role may need; one that got somewhere in between begins a new row."""
+    """How many restarts in a row a role may have; progress in between starts a new row."""
 
     most: int
     in_a_row: int = 0
 
     def grant(self, *, is_forgiven: bool) -> bool:
-        """The role has died; whether it is started again. `is_forgiven`: it got somewhere since last time."""
+        """Whether a dead role is restarted. `is_forgiven`: it made progress since its last death."""
         if is_forgiven:
             self.in_a_row = 0
         if self.in_a_row >= self.most:
@@ -31,7 +31,7 @@ class Budget:
 
     @property
     def delay_s(self) -> float:
-        """How long the restart just granted should wait: the first one does not."""
+        """How long the restart just granted should wait; the first one does not wait."""
         return min(float(self.in_a_row - 1), _LONGEST_DELAY_S)
 
     def __str__(self) -> str:

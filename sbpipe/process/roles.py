@@ -1,4 +1,4 @@
-"""What a process becomes: trainer, selector, or both. Wires the rooms together, as only gauges may too."""
+"""The roles of a process: trainer, selector, or both. Only this file and the gauges wire all rooms."""
 
 import logging
 import os
@@ -52,14 +52,14 @@ log = logging.getLogger("sbpipe")
 _LETTING_GO_S = 2.0
 
 Doing = Callable[[str], None]
-"""Is told again and again what a trainer does, so that whoever waits for its end sees that it goes on."""
+"""Called again and again with what the trainer does: a sign of life for whoever waits for its end."""
 
 
 _Opened = TypeVar("_Opened", bound="_Closable")
 
 
 def _tell_nobody(what: str) -> None:
-    """Nobody waits."""
+    """Without a supervisor nobody waits for signs of life."""
 
 
 def run_trainer(
@@ -73,16 +73,16 @@ def run_trainer(
     place: Place = ALONE,
     spare: SpareCores = NO_SPARE_CORES,
 ) -> dict[str, Any]:
-    """Train with selectors that connect; returns the summary; {} on ranks but 0.
+    """Train with selectors that connect; returns the summary, {} on ranks other than 0.
 
-    `spare` are cores for what is not training, beside those that this process is pinned to.
+    `spare` are cores for everything but training, beside those that this process is pinned to.
     """
     began = time.perf_counter()
     setup, group = _begin(config, path, place, resume=resume, overwrite=overwrite)
     if place.rank and group is not None:
         Follower(setup, group).run()
         return {}
-    # Before the run directory is opened: an address in use must leave nothing behind there.
+    # Before the run directory is opened: if the address is in use, nothing may be left there.
     with spare.for_threads():
         listener = Listener(config.link)
     port = listener.port
@@ -124,9 +124,9 @@ def run_inline(
     doing: Doing = _tell_nobody,
     place: Place = ALONE,
 ) -> dict[str, Any]:
-    """Both roles in this process, over the in-process port; returns the summary; {} on ranks but 0."""
+    """Both roles in this process, over the in-process port; returns the summary, {} on ranks other than 0."""
     began = time.perf_counter()
-    # What this device cannot score in shows before anything is loaded or opened.
+    # A precision that this device cannot score in is refused before anything is loaded or opened.
     trainer, _ = devices.plan(config.train.device, config.selector.device)
     refuse(config.selector.precision, devices.resolve("train.device", trainer))
     setup, group = _begin(config, path, place, resume=resume, overwrite=overwrite)
@@ -156,8 +156,8 @@ def run_inline(
 def _begin(
     config: Config, path: Path, place: Place, *, resume: bool, overwrite: bool
 ) -> tuple[Setup, Group | None]:
-    """What a trainer is built from, alone or as one of several ranks; rank 0 claims the run directory."""
-    # First: a wrong --run-dir shows at once, not after the data has been loaded.
+    """The parts of a trainer, alone or as one of several ranks; rank 0 claims the run directory."""
+    # First, so that a wrong --run-dir is refused before the data is loaded.
     if place.rank == 0:
         claim(path, resume=resume, overwrite=overwrite)
     is_resumed = resume and has_checkpoint(path)
@@ -172,7 +172,7 @@ class _Closable(Protocol):
 
 @contextmanager
 def _closed_on_error(setup: Setup, run_dir: RunDir) -> Iterator[Callable[[_Opened], _Opened]]:
-    """Close the run directory, the loaders and what else was opened, unless a run comes to own them."""
+    """Close the run directory, the loaders and whatever else was opened, unless a run takes them over."""
     with ExitStack() as stack:
         for known in (run_dir, setup.data):
             stack.callback(known.close)
@@ -212,12 +212,12 @@ def _open_run_dir(
     overwrite: bool,
     on_open: Callable[[RunDir], None],
 ) -> RunDir:
-    # The process has something to let go of now: a lock, a port, soon shared memory.
+    # From here on an interrupt must clean up: a lock, a port, soon shared memory.
     raise_again()
     run_dir = RunDir.open(path, resume=resume, overwrite=overwrite)
     try:
         run_dir.write_environment(used_devices)
-        # After it: what has settings is a run, and ranks that are killed in between must know it as theirs.
+        # After the environment: settings make it a run, and ranks killed in between must know it as theirs.
         if not resume:
             run_dir.write_config(config)
     except OSError as error:
@@ -239,10 +239,10 @@ def run_selector(
     is_supervised: bool = False,
     job: OwnJob | None = None,
 ) -> RunEnd:
-    """Serve the trainer at `link.connect`; how it ended. `show` gets its status twice a second.
+    """Serve the trainer at `link.connect`; returns how it ended. `show` gets its status twice a second.
 
-    One that is supervised does not judge by itself whether the run is over. `job` is that of a user's own
-    loop, which no trainer can tell.
+    A supervised selector does not decide by itself whether the run is over. `job` is the job of a user's own
+    loop, which a trainer cannot send.
     """
     # Planned for both roles, though only one runs here: `auto` must not take the trainer's accelerator.
     planned = devices.plan(config.train.device, config.selector.device, config.num_ranks)
@@ -277,10 +277,10 @@ def run_selector(
 
 
 def _clear_up(*, is_orphaned: bool) -> None:
-    """A killed trainer cannot: what it left in this host's shared memory would stay until a reboot.
+    """Remove what a killed trainer left in this host's shared memory; it would stay until a reboot.
 
-    One whose parent is the trainer itself may be told of its death before the kernel has let go of its
-    memory.
+    A selector whose parent is the trainer may learn of its death before the kernel has released its lock, so
+    it tries for a while.
     """
     give_up = time.monotonic() + (_LETTING_GO_S if is_orphaned else 0.0)
     while not sweep() and time.monotonic() < give_up:
@@ -295,7 +295,7 @@ def _builder_of(
     spans: Spans,
     job: OwnJob | None,
 ) -> Builder:
-    """What turns welcomes into selectors, with no more leave than this process's own user gave."""
+    """The builder that turns welcomes into selectors, with only the permissions that this user gave."""
     run_dir = run_dir_of(config.link.connect)
     allowed = frozenset([*config.selector.allow, *os.environ.get(ALLOW, "").split(",")])
     folder = Path(config.selector.events) if config.selector.events else run_dir

@@ -1,6 +1,6 @@
-"""What the death of a selector means: it is started again, and given up only where that is in vain.
+"""Handles the death of a selector: it is restarted, and given up only if restarts do not help.
 
-The run ends with the last one only if the trainer may not go on alone.
+When the last one is given up, the run ends only if the trainer may not go on alone.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from sbpipe.process.standing import Standing
 
 
 class Says(Protocol):
-    """Whoever tells the user a line: a terminal, or a log."""
+    """Shows the user a line: a terminal, or a log."""
 
     def say(self, text: str) -> None:
-        """Tell it."""
+        """Show it."""
         ...
 
 
 MAX_RESTARTS = 5
-# A selector that got so far does not crash at its start: its deaths are counted from 0 again.
+# A selector that got this far does not crash at its start, so its deaths are counted from 0 again.
 _FORGIVEN_AFTER_S = 300.0
 _FORGIVEN_AFTER_ANSWERS = 20
 
@@ -45,7 +45,7 @@ class SelectorCare:
         """Whether any of them has ever served the trainer."""
 
     def look(self, now: float) -> None:
-        """Start again those that have died. Raises if nobody is left to select and somebody must."""
+        """Restart the selectors that have died. Raises if none is left and the run needs one."""
         for child in self._selectors:
             if child.code in (None, 0) or child.is_given_up:
                 continue
@@ -56,7 +56,7 @@ class SelectorCare:
 
     def _died(self, child: Child, now: float) -> None:
         budget = self._budgets[child.role]
-        # A user's mistake would end the next one in the same way.
+        # After a user's mistake a restart would end in the same way.
         is_mistake = child.code == UserError.exit_code
         if is_mistake or not budget.grant(is_forgiven=self._got_far(child, now)):
             self._give_up(child, is_mistake=is_mistake)
@@ -78,7 +78,7 @@ class SelectorCare:
     def _give_up(self, child: Child, *, is_mistake: bool) -> None:
         child.is_given_up = True
         others = [other for other in self._selectors if not other.is_given_up]
-        # Nobody has selected yet, and a mistake is quickly put right: better now than after the run.
+        # No selector has served yet, and a mistake is quickly fixed: better now than after the run.
         is_early = is_mistake and not self.was_ready
         if is_early or not (others or self._may_go_alone()):
             raise ChildFailed(child)
@@ -94,5 +94,5 @@ class SelectorCare:
         config = self._config
         if config.needs_a_selector:
             return False
-        # Without fills, scores of a selector that was there once are what it falls back on.
+        # Without fills the trainer falls back on scores, and needs those of a selector that served once.
         return config.fills or self.was_ready

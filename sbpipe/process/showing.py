@@ -1,4 +1,4 @@
-"""The events of a run's roles as lines of a terminal. It must not know processes."""
+"""Shows the events of a run's roles as lines of a terminal. It must not know processes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from sbpipe.show.terminal import Display
 def show_events(
     follower: TrainerFollower, display: Display, *, with_warnings: bool = False
 ) -> list[dict[str, Any]]:
-    """Show events since the last call, and return them; notes and warnings too where no log is shown."""
+    """Show and return the events since the last call; with notes and warnings where no log is shown."""
     events = list(follower.new_events())
     for event in events:
         if event.get("kind") == "progress":
@@ -36,7 +36,7 @@ def _because(event: dict[str, object]) -> str:
 
 
 class SelectorEvents:
-    """What the selectors of a run have to say to its user, and how many leases each has answered."""
+    """The selectors' messages to the user, and how many leases each of them has answered."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -44,7 +44,7 @@ class SelectorEvents:
         self._answered: dict[Path, int] = {}
 
     def pass_over(self) -> None:
-        """Leave out all that is there now."""
+        """Skip everything that is there now."""
         self._find()
         for follower in self._followers.values():
             follower.pass_over()
@@ -54,7 +54,7 @@ class SelectorEvents:
             self._followers.setdefault(path, Follower(path))
 
     def new_events(self) -> list[dict[str, Any]]:
-        """Events of all of them since the last call."""
+        """The events of all selectors since the last call."""
         self._find()
         found: list[dict[str, Any]] = []
         for path, follower in self._followers.items():
@@ -65,11 +65,11 @@ class SelectorEvents:
         return found
 
     def show(self, display: Says) -> None:
-        """Their notes and warnings."""
+        """Show their notes and warnings."""
         for event in self.new_events():
             if event.get("kind") in ("note", "warning"):
                 display.say(_said(event))
 
     def num_answered(self, pid: int) -> int:
-        """Leases that the selector of this process has answered: the name of its events tells the process."""
+        """Leases that the selector with this process id has answered; its events file is named by the id."""
         return sum(count for path, count in self._answered.items() if f"-{pid}-" in path.name)

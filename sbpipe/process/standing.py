@@ -1,4 +1,4 @@
-"""How far a run has come, as its directory tells its supervisor. It must not know processes."""
+"""How far a run has come, read from its directory for the supervisor. It must not know processes."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Standing:
         self._settings_before = self._settings()
         self._has_begun = False
         self._deaths: list[tuple[str, int | None, int, bool]] = []
-        """Those that are not written yet."""
+        """Deaths that are not written yet."""
 
     def _settings(self) -> tuple[int, int] | None:
         try:
@@ -29,9 +29,9 @@ class Standing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run that is supervised has written its settings: from here on it is resumed, or fails.
+        """Whether the supervised run has written its settings: from then on it is resumed, or fails.
 
-        Once seen it stays so: where the directory is gone since, nothing must begin from step 0 unasked.
+        Once true it stays true: if the directory disappears, the run must not restart at step 0 unasked.
         """
         now = self._settings()
         if now is not None and (self._is_resumed or now != self._settings_before):
@@ -40,7 +40,7 @@ class Standing:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has left a summary of its end."""
+        """Whether its summary says that it finished."""
         return self.has_begun and is_finished(self._path)
 
     @property
@@ -49,12 +49,12 @@ class Standing:
         return max(steps_in(self._path / CHECKPOINTS), default=-1) if self.has_begun else -1
 
     def record_death(self, child: str, code: int | None, *, is_given_up: bool = False) -> None:
-        """Write that a child died and what is done about it, as soon as there is a run to write it to."""
+        """Note that a child died and what is done about it; it is written once there is a run."""
         self._deaths.append((child, code, max(0, self.step), is_given_up))
         self.write_deaths()
 
     def write_deaths(self) -> None:
-        """Write what waits for the run to begin."""
+        """Write the noted deaths if the run has begun."""
         if not self._deaths or not self.has_begun:
             return
         deaths, self._deaths = self._deaths, []

@@ -1,8 +1,8 @@
 """Runs a run's processes to the end: starts, watches and stops them, shows their events. Knows no torch.
 
-The children lead sessions of their own, so a Ctrl-C reaches only the supervisor, which then stops them in
-order: the trainer, which leaves a checkpoint and says goodbye, and with it the selector. If the supervisor
-itself is killed, the kernel stops the children.
+Each child leads its own session, so a Ctrl-C reaches only the supervisor, which then stops them in order: the
+trainer writes a checkpoint and says goodbye, which ends the selectors. If the supervisor itself is killed,
+the kernel stops the children.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from sbpipe.weights.leftovers import sweep
 
 _POLL_S = 0.2
 _SELECTOR_GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
-"""How long each may take to end after the trainer; a tracker may still have numbers to upload."""
+"""How long selectors and trackers may take to end after the trainer; a tracker may still be uploading."""
 _SAY_EVERY_S = 10.0
 _STOPPED = 130
 _LEAST_BYTES = 1 << 16
@@ -40,7 +40,7 @@ class Ending(NamedTuple):
 
     is_finished: bool
     summary: dict[str, Any]
-    """What the trainer told at its end; {} if it was killed."""
+    """The trainer's summary; {} if it was killed."""
 
 
 class Supervisor:
@@ -60,7 +60,7 @@ class Supervisor:
 
     def run(self) -> Ending:
         """Run to the end; raises `ChildFailed` if it ends badly."""
-        # What an earlier run here, or the part before a resume, has left.
+        # Skip events of an earlier run here, or of the part before a resume.
         self._follower.pass_over()
         self._selector_events.pass_over()
         with _StopRequest() as is_stopping:
@@ -77,7 +77,7 @@ class Supervisor:
                     self._look_after(time.monotonic())
                     self._watch_directory()
                     time.sleep(_POLL_S)
-                # Once more: the last events may have been written after the look before.
+                # Once more: the last events may have been written after the last look.
                 self._show()
             except KeyboardInterrupt:
                 self._crew.trainer.stop(signal.SIGKILL)
@@ -91,7 +91,7 @@ class Supervisor:
         trainer = self._crew.trainer
         is_finished = self._trainer_care.is_over
         code = trainer.code or 0
-        # One that was stopped says so by its code; one that did not stop in time was killed.
+        # A stopped trainer says so by its code; one that did not stop in time was killed.
         if not is_finished and not (is_stopped and (code == _STOPPED or code < 0)):
             raise ChildFailed(trainer)
         return Ending(is_finished, trainer.last_word.get("summary", {}))
@@ -121,7 +121,7 @@ class Supervisor:
     # --- the end ----------------------------------------------------------------------------------
 
     def _watch(self, now: float) -> str:
-        """Look for signs of life of the trainer; what it does."""
+        """Look for signs of life of the trainer; returns what it does."""
         bulletin = self._crew.trainer.bulletin
         assert bulletin is not None, "it was started"
         count, what = bulletin.news
@@ -129,7 +129,7 @@ class Supervisor:
         return what
 
     def _watch_directory(self) -> None:
-        """What the trainer says goes through its run directory: what is wrong with that, only we can say."""
+        """Warn if the run directory is gone or full: the trainer's messages go through it."""
         fault = _fault_of(self._path)
         if fault and not self._directory_fault:
             self._display.say(
@@ -139,7 +139,7 @@ class Supervisor:
         self._directory_fault = fault
 
     def _end_trainer(self) -> None:
-        """Ask the trainer to end, and wait for it as long as it shows that it is about to."""
+        """Ask the trainer to end, and wait as long as it shows signs of life."""
         trainer, now = self._crew.trainer, time.monotonic()
         trainer.stop()
         self._patience.begin(now)
@@ -158,10 +158,10 @@ class Supervisor:
             time.sleep(_POLL_S / 4)
 
     def _end(self) -> None:
-        """Stop what still runs: the trainer, whose goodbye ends the selectors; then who was not reached."""
+        """Stop what still runs: first the trainer, whose goodbye ends the selectors; then the others."""
         self._end_trainer()
         others = self._crew.selectors
-        # A tracker sees for itself that the run is over, and how.
+        # Trackers see by themselves that the run is over, and how.
         if self._crew.trainer.code != 0:
             for other in others:
                 other.stop()
@@ -172,7 +172,7 @@ class Supervisor:
 
 
 def _fault_of(folder: Path) -> str:
-    """What keeps a folder from taking files, as far as one can see from outside; "" = nothing."""
+    """Why files cannot be written to a folder, as far as it shows from outside; "" = nothing is wrong."""
     try:
         return "has no room left" if shutil.disk_usage(folder).free < _LEAST_BYTES else ""
     except OSError:
@@ -182,7 +182,7 @@ def _fault_of(folder: Path) -> str:
 class _StopRequest:
     """Counts SIGINT and SIGTERM; a Ctrl-C after either raises.
 
-    A second SIGTERM does not: job schedulers send several, and kill by another signal in their own time.
+    A second SIGTERM does not raise: job schedulers send several, and later kill by another signal.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class _StopRequest:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "_StopRequest":
-        # Python allows handlers in the main thread only; a run started from another one goes without.
+        # Python allows handlers in the main thread only; a run started from another thread has none.
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""What the death of a trainer means: another one goes on from the last checkpoint, while the budget lasts.
+"""Handles the death of a trainer: it is restarted from the last checkpoint, as often as the budget allows.
 
-Of several ranks torchrun is the trainer here: they live and die together. The selectors stay, and find it
-again by themselves.
+With several ranks torchrun is the trainer here: the ranks live and die together. Selectors keep running, and
+find the new trainer by themselves.
 """
 
 from sbpipe.process.child import Child, ChildFailed
@@ -15,7 +15,7 @@ _BUG = 1
 
 
 class TrainerCare:
-    """Looks after the trainer of a run; a checkpoint of a later step forgives the deaths before it."""
+    """Looks after the trainer of a run; a newer checkpoint resets its count of deaths."""
 
     def __init__(self, crew: Crew, standing: Standing, most: int, display: Display) -> None:
         self._crew, self._standing, self._display = crew, standing, display
@@ -25,12 +25,12 @@ class TrainerCare:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has come to its end: it said so, or it left all that a run leaves."""
+        """Whether the run is over: its code says so, or it was killed after it had finished."""
         code = self._crew.trainer.code
         return code == 0 or (code is not None and code < 0 and self._standing.is_finished)
 
     def look(self, now: float) -> bool:
-        """Start again what has died; whether that was done just now. Raises if it is in vain."""
+        """Restart a dead trainer; returns whether it was restarted now. Raises if a restart cannot help."""
         has_begun = self._standing.has_begun
         self._standing.write_deaths()
         if self._restart_at:
@@ -44,7 +44,7 @@ class TrainerCare:
 
     def _plan_restart(self, dead: Child, now: float) -> None:
         step = self._standing.step
-        # An exception before the run began (in the user's data or model, say) would be raised again.
+        # An exception before the run began (say in the user's data or model) would be raised again.
         is_early_bug = dead.code == _BUG and not dead.is_launcher and not self._standing.has_begun
         if dead.code in FINAL or is_early_bug:
             raise ChildFailed(dead)
@@ -70,7 +70,7 @@ class TrainerCare:
         self._restart_at = 0.0
         self._crew.renew(has_begun)
         self._crew.trainer.start()
-        # A selector that was told that the run is over ended well, and is needed again.
+        # A selector that was told the run is over ended with code 0, and is needed again.
         for child in self._crew.selectors:
             if child.code == 0:
                 child.start()

@@ -1,4 +1,4 @@
-"""A run's files: their names, who may write them, and readers of whole or half-written ones."""
+"""A run's files: their names, who may write them, and readers that cope with half-written files."""
 
 from sbpipe.runs.reader import Run, read_run
 from sbpipe.runs.study import Cell, Study, read_study

@@ -1,7 +1,7 @@
-"""What is believed of a run's files: fields of the kind that `names/` and the settings say, and no others.
+"""Checks a run's files: only fields with the type that `names/` and the settings declare get through.
 
-Anybody may have written these files. Behind this door numbers are numbers and texts are texts, so that
-whoever shows a run asks only whether a field is there. Pure.
+Anybody may have written these files. After this check numbers are numbers and texts are texts, so code that
+shows a run only asks whether a field is there. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ MOST_NESTED = 8
 
 
 def _text(value: object) -> str | None:
-    """A text that can be written to a page: half letters are written out, and what is too long is cut."""
+    """A text that can be written to a page: lone surrogates are escaped, and long texts are cut."""
     if not isinstance(value, str):
         return None
     return value[:MOST_LETTERS].encode("utf-8", "backslashreplace").decode()
@@ -50,7 +50,7 @@ _BY_UNIT: dict[str, Callable[[object], Any]] = {
     "map": _spans,
     "yes/no": lambda value: value if isinstance(value, bool) else None,
 }
-"""What a value of a unit must be; of all others it is a number. None = it is something else."""
+"""A reader for values of each unit; units not listed are numbers. A reader returns None for a wrong type."""
 
 
 def _readers(units: Mapping[str, str]) -> dict[str, Callable[[object], Any]]:
@@ -66,19 +66,19 @@ _SUMMARY = _readers({name: known.unit for name, known in NUMBERS.items()})
 
 
 def event_of(found: object) -> Table | None:
-    """An event without fields that it should not have; None if one is not what it should be."""
+    """An event with its known fields only; None if one of them has the wrong type."""
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         return None
     readers = _EVENTS.get(found["kind"], _STAMP)
     event = _believed(found, readers)
     if any(name in readers and name not in event for name in found):
         return None
-    # Every other field may be null: it does not apply, or is not known yet.
+    # Fields outside the stamp may be null: they do not apply, or are not known yet.
     return {name: value for name, value in event.items() if value is not None or name not in _STAMP}
 
 
 def summary_of(found: object) -> Table:
-    """The numbers of a run; those of another version are kept where they are texts or numbers."""
+    """The numbers of a run; unknown ones, of another version, are kept if they are texts or numbers."""
     if not isinstance(found, dict):
         return {}
     others = {
@@ -88,7 +88,7 @@ def summary_of(found: object) -> Table:
 
 
 def _believed(found: Table, readers: Mapping[str, Callable[[object], Any]]) -> Table:
-    """Fields that are known, with their values; null is a value."""
+    """The known fields, with their values; null is a value."""
     believed = {}
     for name, value in found.items():
         read = readers.get(name)
@@ -98,7 +98,7 @@ def _believed(found: Table, readers: Mapping[str, Callable[[object], Any]]) -> T
 
 
 def settings_of(found: object) -> Table:
-    """The tables of a run's settings: known keys whose values are of their kind, and what others have set."""
+    """The tables of a run's settings: known keys with values of their type, and keys that are not ours."""
     if not isinstance(found, dict):
         return {}
     tables: Table = {}
@@ -124,7 +124,7 @@ def _is_setting(key: str, value: object) -> bool:
 
 
 def facts_of(found: object) -> Table:
-    """Facts about the machine: texts and numbers, and tables of these where there should be tables."""
+    """Facts about the machine: texts and numbers; only known tables may be tables."""
     if not isinstance(found, dict) or not _is_flat(found):
         return {}
     facts: Table = _plain(found)
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_flat(value: object, left: int = MOST_NESTED) -> bool:
-    """Whether tables and lists stand in each other only so deep, and numbers are ordinary ones."""
+    """Whether tables and lists are nested at most `left` deep, and all numbers are ordinary."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return left > 0 and all(_is_flat(one, left - 1) for one in inner)

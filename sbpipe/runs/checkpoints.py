@@ -1,4 +1,4 @@
-"""Which checkpoints lie in a run directory, by their names. It must not know what is in them."""
+"""Finds the checkpoints in a run directory by their names. It must not know what is in them."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,13 @@ _SHARES = re.compile(re.escape(SHARES).replace(r"\{\}", r"(\d+)", 1).replace(r"\
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, oldest first; whether they can be read is not looked at."""
+    """The steps of the checkpoints in a folder, oldest first; it does not check that they can be read."""
     found = [_NAME.fullmatch(path.name) for path in folder.glob(CHECKPOINT.format("*"))]
     return sorted(int(match[1]) for match in found if match)
 
 
 def shares_in(folder: Path) -> dict[str, int]:
-    """The names of the folders in which ranks left their shares of a checkpoint, and of which step."""
+    """The folders in which ranks left their shares of a checkpoint: name to step."""
     found = [_SHARES.fullmatch(path.name) for path in folder.glob(SHARES.format("*", "*"))]
     return {match[0]: int(match[1]) for match in found if match}
 
@@ -28,5 +28,5 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Whether a run has one to go on from; a run that was stopped before its first begins anew."""
+    """Whether a run has a checkpoint to resume from; without one it starts from step 0."""
     return bool(steps_in(run / CHECKPOINTS))

@@ -1,8 +1,8 @@
 """A run's test error over honest time, and when it reached a target. Pure but for the record it reads.
 
-Time counts from the moment the run's process was started, so start-up is included: importing, loading data,
-building both roles. Seconds spent measuring the test error are not, because how often one looks is no part of
-training. Time is seen at evaluations only: what is reached between two of them counts from the later one.
+Time counts from the moment the run's process was started, so it includes start-up: importing, loading data,
+building both roles. It excludes the seconds spent measuring the test error, because evaluating is not
+training. Time is known at evaluations only: an error reached between two of them counts from the later one.
 """
 
 from collections.abc import Iterable
@@ -26,9 +26,10 @@ class Point:
 
 
 def curve_of(run: Run, started: float | None = None) -> tuple[list[Point], list[str]]:
-    """A run's evaluations, and what must be said of them; `started` is the wall clock at its process's start.
+    """A run's evaluations, and notes about them; `started` is the wall clock at the start of its process.
 
-    Without it, or after a resume (whose pause is not training), time is start-up plus the trainer's clock.
+    Without `started`, or after a resume (whose pause is not training), time is start-up plus the trainer's
+    clock.
     """
     evals = [event for event in run.of("eval") if number(event, "error") is not None]
     if not evals:
@@ -66,16 +67,16 @@ def _point(run: Run, event: dict[str, Any], startup_s: float, started: float | N
 
 
 def _trained(run: Run, event: dict[str, Any]) -> float:
-    """Examples backpropagated, of a run that does not state them."""
+    """Examples backpropagated, computed for a run that does not state them."""
     return (number(event, "step") or 0) * (number({"size": run.setting("train.batch_size")}, "size") or 0)
 
 
 def _startup_s(run: Run, first: dict[str, Any]) -> tuple[float, str]:
-    """Seconds from the start of the trainer's process to its first step, and a note if not all are known."""
+    """Seconds from the start of the trainer's process to its first step, and a note if some are missing."""
     stated = number(run.summary, "startup_s")
     if stated is not None:
         return stated, ""
-    # The run has not ended, or does not state it: worked out from wall clocks, as far back as they go.
+    # The run has not ended, or does not state it: computed from wall clocks, as far back as they go.
     first_step = (number(first, "t") or 0.0) - (number(first, "elapsed_s") or 0.0)
     wall_s = number(run.summary, "wall_s")
     if wall_s is not None and run.of("summary") and not run.of("resumed"):

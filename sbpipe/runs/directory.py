@@ -1,4 +1,4 @@
-"""The run directory: who may write there, and what a run leaves (see `names/files.py`). Knows no role."""
+"""The run directory: who may write to it, and the files a run leaves (`names/files.py`). Knows no role."""
 
 import fcntl
 import json
@@ -37,7 +37,7 @@ from sbpipe.runs.names.files import SUMMARY as SUMMARY
 from sbpipe.runs.names.files import TRAINER_EVENTS as TRAINER_EVENTS
 
 _BEFORE_A_RUN = (LOGS, LOCK, ENVIRONMENT)
-"""These are there before the settings, which make a run, so they alone do not make a directory used."""
+"""These are written before the settings, which make a directory a run; alone they do not make it used."""
 _LOCKS = Path("/proc/locks")
 
 
@@ -52,7 +52,7 @@ def default_path(mode: str) -> Path:
 
 
 def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check that a run may be written here. Changes nothing."""
+    """Check that a run may be written to this path. Changes nothing."""
     if path.exists() and not path.is_dir():
         raise RunDirError(f"{path} is a file. Name a directory with --run-dir")
     is_run = (path / CONFIG).exists()
@@ -83,7 +83,7 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def refuse_foreign_links(*places: Path) -> None:
-    """Refuse to write to places that are, or hold, links of another user: they lead where that user says."""
+    """Refuse places that are, or hold, links of another user: what is written would land where they point."""
     for place in places:
         is_folder = place.is_dir() and not place.is_symlink()
         for entry in (place, *(place.iterdir() if is_folder else ())):
@@ -95,14 +95,14 @@ def refuse_foreign_links(*places: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether nothing lies in a folder but what is there before a run has begun."""
+    """Whether a folder holds nothing but files that are written before a run begins."""
     return path.is_dir() and all(entry.name in _BEFORE_A_RUN for entry in path.iterdir())
 
 
 def resumed(path: Path, given: Mapping[str, Any]) -> Config:
-    """The settings of the run in a directory, with those given anew that may change.
+    """The settings of the run in a directory, with the given ones that may change on a resume.
 
-    These are what does not decide what is trained, and the budget, which may grow.
+    Settings that do not decide what is trained may change, and the budget may grow.
     """
     claim(path, resume=True, overwrite=False)
     before = _settings_in(path)
@@ -137,7 +137,7 @@ def _settings_in(path: Path) -> Config:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether the run in a directory has come to its end."""
+    """Whether the run in a directory has finished."""
     try:
         return bool(json.loads((path / SUMMARY).read_text(encoding="utf-8"))["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -145,16 +145,16 @@ def is_finished(path: Path) -> bool:
 
 
 def is_started_again(path: Path, place: Place) -> bool:
-    """Whether the run in a directory is that of these very ranks, before torchrun started them again.
+    """Whether the run in a directory was written by these same ranks, before torchrun restarted them.
 
-    Known by the launch that wrote it. Not by torchrun's count of restarts: ranks that were refused here,
-    since the run is another's, are started again too, and where nodes come or go nothing is counted.
+    Told by the launch that wrote it, not by torchrun's count of restarts: torchrun also restarts ranks that
+    were refused because the run is another's, and counts nothing where nodes come or go.
     """
     if not (path / CONFIG).exists():
         return False
     if place.launch:
         return place.launch == _launch_of(path)
-    # A launch without a name is known on rank 0's host, where the run is written; there it is refused.
+    # Without the launch's name only ranks above 0 accept: rank 0 writes the run, and refuses.
     return place.rank > 0 and place.num_restarts > 0
 
 
@@ -166,10 +166,10 @@ def _launch_of(path: Path) -> str:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory that only this user can reach; one that is there is left as it is."""
+    """Make a directory that only this user can reach; an existing one is left as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Its mode is not left to the umask: keys, weights and data of the run lie here.
+        # The umask must not decide: the run's keys, weights and data lie here.
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from None
@@ -180,7 +180,7 @@ def _unwritable(path: Path, error: OSError) -> RunDirError:
 
 
 def refuse_if_in_use(path: Path) -> None:
-    """A trainer holds the lock of the directory it works in."""
+    """Refuse a directory that a trainer works in: it holds the lock."""
     if (path / LOCK).exists():
         with (path / LOCK).open() as lock:
             try:
@@ -192,16 +192,16 @@ def refuse_if_in_use(path: Path) -> None:
 
 
 def is_held(run: Path) -> bool:
-    """Whether a process of this host holds a run's lock; also True where that cannot be known."""
-    # The kernel's table is read instead of trying the lock: a lock that is tried is held for an instant, in
-    # which a trainer that starts would be turned away.
+    """Whether a process of this host holds a run's lock; True if that cannot be known."""
+    # Reads the kernel's table instead of trying the lock: trying would hold it for an instant, and a trainer
+    # that starts in that instant would be refused.
     try:
         inode, table = (run / LOCK).stat().st_ino, _LOCKS.read_text(encoding="ascii")
     except FileNotFoundError as missing:
         return bool(missing.filename == os.fspath(_LOCKS))
     except OSError:
         return True
-    # A line reads `7: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`; those that wait have `->` in front.
+    # A line reads `7: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`; a waiting lock has `->` in front.
     locks = [line.split() for line in table.splitlines()]
     return any(
         lock[1] == "FLOCK" and any(word.endswith(f":{inode}") for word in lock)
@@ -226,14 +226,14 @@ class RunDir:
             run_dir._lock()
         except OSError as error:
             raise _unwritable(path, error) from None
-        # Only once it is locked: until then the files may be those of a trainer at work.
+        # Only once it is locked: until then the files may belong to a running trainer.
         if overwrite and not resume:
             run_dir._clear()
         return run_dir
 
     def _clear(self) -> None:
         try:
-            # The settings go last: without them, what a kill leaves here would be taken for no run at all.
+            # The settings go last: if a kill interrupts this, the rest must still be recognised as a run.
             for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == CONFIG):
                 if entry.name not in _BEFORE_A_RUN:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -244,7 +244,7 @@ class RunDir:
     def _lock(self) -> None:
         # The kernel drops the lock with the open file: a killed trainer leaves none behind.
         self._lock_file = (self.path / LOCK).open("a")
-        # A forked loader that outlives a killed trainer for a moment must not hold it for the next one.
+        # A forked loader may outlive a killed trainer for a moment, and must not keep its lock.
         os.register_at_fork(after_in_child=self._lock_file.close)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,15 +255,15 @@ class RunDir:
             ) from None
 
     def close(self) -> None:
-        """Let another trainer in."""
+        """Release the lock, so that another trainer may work here."""
         self._lock_file.close()
 
     def write_config(self, config: Config) -> None:
-        """Leave the resolved settings."""
+        """Write the resolved settings."""
         write_config(self.path, config)
 
     def lengthen(self, config: Config) -> None:
-        """Leave the settings of a longer budget, if this is one; the run has not ended then."""
+        """If this is a longer budget, write its settings and remove the summary: the run goes on."""
         if digest(_settings_in(self.path)) == digest(config):
             return
         try:
@@ -273,7 +273,7 @@ class RunDir:
             raise _unwritable(self.path, error) from None
 
     def write_environment(self, devices: dict[str, str]) -> None:
-        """Leave versions, devices and the git commit, if any."""
+        """Write versions, devices and the git commit, if any."""
         names = ("sbpipe", "torch", "torchvision", "numpy", "pyzmq", "msgpack")
         facts = {
             "versions": {"python": platform.python_version(), **{name: _version(name) for name in names}},
@@ -289,12 +289,12 @@ class RunDir:
         write_atomically(self.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Leave the numbers of the run."""
+        """Write the numbers of the run."""
         write_summary(self.path, summary)
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write resolved settings into a folder: what makes it a run directory."""
+    """Write resolved settings into a folder, which makes it a run directory."""
     write_atomically(folder / CONFIG, to_json(config))
 
 

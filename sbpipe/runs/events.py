@@ -1,4 +1,4 @@
-"""Events: append-only JSONL, one file a role. Knows nothing of what it records; `names/events.py` does."""
+"""Events: append-only JSONL, one file per role. Kinds and fields are defined in `names/events.py`."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from sbpipe.runs.names.files import recent_of
 from sbpipe.runs.storm import StormGate
 
 RECENT_BYTES = 256 << 10
-"""How long the file for what is passing may get before it begins anew."""
+"""The file for passing events is started over when it is longer than this."""
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -53,7 +53,7 @@ class EventLog:
         self._append(file, self._line(kind, fields))
 
     def write_recent(self, kind: str, **fields: Any) -> None:
-        """Note what only matters now, in a file that stays small: what is old in it goes."""
+        """Append an event that matters only now to a small file, which drops its old events."""
         if self._recent is not None and self._file is not None:
             self._append(self._recent, self._line(kind, fields))
 
@@ -77,7 +77,7 @@ class EventLog:
     def _line(self, kind: str, fields: dict[str, Any]) -> str:
         event = {
             "t": round(self._wall(), 4),
-            # On Linux one clock for all processes of a host, so both roles' files share a time axis.
+            # On Linux all processes of a host share this clock, so both roles' files share a time axis.
             "clock": round(self.clock(), 6),
             "role": self._role,
             "kind": kind,
@@ -86,7 +86,7 @@ class EventLog:
         try:
             return _encode(event) + "\n"
         except ValueError:
-            # Rare, and looking at every number of every event for it would cost more than writing them.
+            # A NaN is rare, and checking every number of every event would cost more than writing it.
             return _encode(plain(event)) + "\n"
 
     def _append(self, file: "TextIO | _Recent", line: str) -> None:
@@ -99,19 +99,19 @@ class EventLog:
 
 
 class _Recent:
-    """A file that is made when something is written to it, and begins anew when it is long."""
+    """A file that is created on the first write, and started over when it is long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO | None = None
         self._num_bytes = 0
-        # What the process before a resume did last is not what happens now.
+        # After a resume, the last events of the earlier process are out of date.
         path.unlink(missing_ok=True)
 
     def write(self, line: str) -> None:
         if self._file is None or self._num_bytes > RECENT_BYTES:
             self.close()
-            # A new file and not the old one cut short, so that a reader of the old one sees no half of it.
+            # A new file, not the old one truncated: a reader of the old one must not see half of it.
             self._path.unlink(missing_ok=True)
             self._file = self._path.open("w", encoding="utf-8", buffering=1)
             self._num_bytes = 0
@@ -125,7 +125,7 @@ class _Recent:
 
 
 class Teller(logging.Handler):
-    """Writes what is logged as events too, so that it is read where the run was started."""
+    """Writes log messages as events too, so that they are shown where the run was started."""
 
     def __init__(self, events: EventLog) -> None:
         super().__init__(logging.INFO)
@@ -139,7 +139,7 @@ class Teller(logging.Handler):
 
 
 def _ends_in_newline(path: Path) -> bool:
-    """Whether the next line may begin; a kill, or a power cut, may have left half of one."""
+    """Whether the last line is complete; a kill or a power cut may have left half of one."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -147,7 +147,7 @@ def _ends_in_newline(path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no NaN: a number that is not finite is written as null."""
+    """The value with every non-finite number replaced by None: JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

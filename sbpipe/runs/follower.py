@@ -1,7 +1,7 @@
-"""What was added to a run's files since the last look, and what is wrong with them. Only reads.
+"""Reads what was added to a run's files since the last look, and says what is wrong with them. Only reads.
 
-`RunFollower(path).look()` answers with `News`: forget what you know if it `is_anew`, take in its `events`,
-show its `notes`, and look again at once if it `is_more`, or in half a second if not.
+`RunFollower(path).look()` returns `News`: if it `is_anew`, forget what you know; take in its `events`, show
+its `notes`, and look again at once if it `is_more`, or in half a second if not.
 """
 
 from collections.abc import Iterator
@@ -20,30 +20,30 @@ from sbpipe.runs.names.files import (
 )
 
 CHUNK_BYTES = 1 << 20
-"""Read at most this much of a file per look: a long backlog comes in pieces, and memory stays bounded. A line
-that is longer is damage.
+"""Read at most this much of a file per look, so that memory stays bounded for a long backlog. A longer line
+counts as damaged.
 """
 TAIL_BYTES = 1 << 20
-"""Of a selector's file only the end is read: it is needed for the last few steps alone."""
+"""Only the end of a selector's file is read: the last few steps are all that is shown of it."""
 _HEAD_BYTES = 96
-"""Enough of a file's first line to hold its time stamp, by which a replaced file is told from a grown one."""
+"""The head of the first line, with its time stamp: a different head means that the file was replaced."""
 
 
 @dataclass(frozen=True)
 class News:
-    """What one look brought."""
+    """The result of one look."""
 
     events: list[Event] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is wrong right now, in words; all of it, not only what is new."""
+    """Everything that is wrong right now, in words, not only what is new."""
     is_anew: bool = False
-    """The files were replaced: what was known of the run is void, and `events` begins from nothing."""
+    """The files were replaced: forget the run so far; `events` begins from the start."""
     is_more: bool = False
     """There is more to read already."""
 
 
 class Follower:
-    """Reads a growing JSONL file a piece at a time; a line that is still being written waits for its end."""
+    """Reads a growing JSONL file a piece at a time; a line is read once its end is written."""
 
     def __init__(self, path: Path, *, tail_bytes: int | None = None) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class Follower:
         self._is_missing = False
 
     def stream(self) -> Iterator[Event]:
-        """Every whole event since the last look, in pieces: for who needs no more than one at a time."""
+        """Every whole event since the last look, one at a time, so that memory stays bounded."""
         while True:
             news = self.look()
             yield from news.events
@@ -69,7 +69,7 @@ class Follower:
                 return
 
     def pass_over(self) -> None:
-        """Leave out all that is there now."""
+        """Skip everything that is there now."""
         for _ in self.stream():
             pass
 
@@ -92,7 +92,7 @@ class Follower:
                 return News(notes=self.notes)
             return self._read(status.st_size, (status.st_ino, status.st_size, status.st_mtime_ns))
         except OSError:
-            # Gone since the last look, perhaps for a moment: an overwritten run has no file until it begins.
+            # Gone since the last look, perhaps briefly: an overwritten run has no file until it begins.
             was_there = self._head != b""
             self._forget()
             self._is_missing = True
@@ -109,7 +109,7 @@ class Follower:
             if is_tail and self._tail_bytes is not None:
                 self._offset = size - self._tail_bytes
             file.seek(self._offset)
-            # No more than there is: a buffer of a whole piece at every look leaves holes in the heap.
+            # Ask for no more than there is: allocating a whole piece at every look fragments the heap.
             data = file.read(min(CHUNK_BYTES, max(0, size - self._offset)))
             if is_tail:
                 begin = data.find(b"\n") + 1  # the first line of a tail has lost its beginning
@@ -127,7 +127,7 @@ class Follower:
         return News(list(self._parse(whole)), self.notes, is_anew, is_more)
 
     def _cut(self, data: bytes) -> tuple[bytes, bytes]:
-        """The whole lines of a piece, and what follows the last newline: that waits for the next look."""
+        """The whole lines of a piece, and the rest after the last newline, which waits for the next look."""
         if self._is_in_long_line:
             end = data.find(b"\n") + 1
             self._is_in_long_line = end == 0
@@ -142,7 +142,7 @@ class Follower:
         return whole, rest
 
     def _parse(self, whole: bytes) -> Iterator[Event]:
-        # Not `splitlines`, which also splits at characters that a damaged line may hold.
+        # Not `splitlines`: it also splits at other characters, which a damaged line may hold.
         for line in whole.split(b"\n") if whole else ():
             event = event_of(line)
             if event is not None:
@@ -170,14 +170,14 @@ class Follower:
 
 
 class TrainerFollower:
-    """What a trainer says, what stays and what only matters now: for who shows a run as it goes on."""
+    """Follows both files of a trainer, lasting events and passing ones, to show a run while it goes on."""
 
     def __init__(self, run: Path) -> None:
-        # In this order: what stays has the last word when a run ends.
+        # In this order: when a run ends, the lasting events must come last.
         self._followers = (Follower(run / TRAINER_RECENT), Follower(run / TRAINER_EVENTS))
 
     def pass_over(self) -> None:
-        """Leave out all that is there now."""
+        """Skip everything that is there now."""
         for follower in self._followers:
             follower.pass_over()
 
@@ -189,7 +189,7 @@ class TrainerFollower:
 class RunFollower:
     """Follows the events of one run directory: the trainer's whole file, and the end of each selector's.
 
-    What only matters now comes with it, as far as there is such a file.
+    Files of passing events are followed too, if they are there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -200,7 +200,7 @@ class RunFollower:
         self._recents: dict[Path, Follower] = {}
 
     def look(self) -> News:
-        """What is new: the trainer's events first, each file's in order; a selector's say which it was."""
+        """New events: the trainer's first, each file's in order; a selector's events name the selector."""
         if not self.path.is_dir():
             return News(notes=[f"{self.path} is gone"], is_anew=self._trainer.look().is_anew)
         if not any(self.path.iterdir()):
@@ -209,7 +209,7 @@ class RunFollower:
                 is_anew=self._trainer.look().is_anew,
             )
         trainer = self._trainer.look()
-        # A run that was overwritten has new selectors, with files of other names.
+        # An overwritten run has new selectors, whose files have other names.
         if trainer.is_anew:
             self._selectors, self._recents = {}, {}
         for file in sorted(self.path.glob(SELECTOR_EVENTS.format("*"))):
@@ -222,7 +222,7 @@ class RunFollower:
         return News(
             events=[
                 *trainer.events,
-                # Only once the rest is read: what happens now comes last.
+                # Only once the rest is read: passing events tell what happens now, and come last.
                 *(self._recent.look().events if not trainer.is_more else ()),
                 *({"selector": name} | event for name, news in (*looks, *recents) for event in news.events),
             ],

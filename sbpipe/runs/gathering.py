@@ -1,7 +1,6 @@
-"""What is kept of a stream of events, so that memory is bounded however long a run was. Knows no file.
+"""What a reader keeps of a stream of events, so that memory is bounded for any length of run. Knows no file.
 
-Of a run that is not long everything is kept. Each class takes events in order, and takes back those that a
-resume repeats.
+A run that is not long is kept whole. Each class takes events in order, and drops those that a resume repeats.
 """
 
 from collections.abc import Mapping
@@ -11,16 +10,16 @@ from sbpipe.runs.line import Event
 from sbpipe.runs.numbers import number
 
 MOST_ROWS = 1 << 15
-"""Rows of a curve: more than 30 million steps make; in older files, which have an event for every step, rows
-are merged.
+"""Rows of a curve. 30 million steps make fewer; rows are merged for older files, which have an event for
+every step.
 """
 MOST_EVALUATIONS = 20_000
 MOST_SCORES = 2048
 
 
 def is_taken_back(event: Mapping[str, Any], step: float) -> bool:
-    """Whether a resume from a checkpoint of so many steps repeats an event's work, or has fixed it."""
-    # A step is counted from 0, so step S comes after a checkpoint of S steps; other kinds count steps done.
+    """Whether a resume at this step repeats the event's work, or has overcome its failure."""
+    # `step` events count from 0, so step S comes after a checkpoint of S steps; other kinds count steps done.
     kind, at = event.get("kind"), number(event, "step") or 0
     if kind in ("step", "steps"):
         return at >= step or event.get("is_partial") is True
@@ -43,7 +42,7 @@ class FirstAndLast:
             self._last = event
 
     def take_back(self, step: float) -> None:
-        """Forget what a resume from this step repeats."""
+        """Forget the events that a resume from this step repeats."""
         self._first = [event for event in self._first if not is_taken_back(event, step)]
         if self._last is not None and is_taken_back(self._last, step):
             self._last = None
@@ -54,9 +53,9 @@ class FirstAndLast:
 
 
 class Evaluations:
-    """All evaluations; of very many every second one, every fourth, ..., and each that beat all before it.
+    """All evaluations; if there are very many, every second, fourth, ... and each that beat all before it.
 
-    The first that reached an error, whatever error is asked for, is among the latter.
+    So for any target the first evaluation that reached it is kept.
     """
 
     def __init__(self, most: int = MOST_EVALUATIONS) -> None:
@@ -65,7 +64,7 @@ class Evaluations:
 
     def add(self, event: Event) -> None:
         """Take in an event."""
-        # Nobody draws the classes, and of thousands they would be most of what is kept.
+        # The errors per class are not drawn, and with thousands of classes they would take most memory.
         event = {name: value for name, value in event.items() if name != "class_errors"}
         self._events.append(event)
         if len(self._events) > self._most:
@@ -79,11 +78,11 @@ class Evaluations:
             best = error if is_best and error is not None else best
             if is_best or place % 2 == 0 or place == len(self._events) - 1:
                 kept.append(event)
-        # If each was better than the one before, even those are too many.
+        # If nearly every evaluation was a new best, these are too many as well.
         self._events = kept if len(kept) <= 0.75 * self._most else [*kept[:-1:2], kept[-1]]
 
     def take_back(self, step: float) -> None:
-        """Forget what a resume from this step repeats."""
+        """Forget the events that a resume from this step repeats."""
         self._events = [event for event in self._events if not is_taken_back(event, step)]
 
     def events(self) -> list[Event]:
@@ -92,7 +91,7 @@ class Evaluations:
 
 
 class Scores(Evaluations):
-    """All `scores` events; of very many, neighbours are one, whose counts are those of both."""
+    """All `scores` events; if there are very many, neighbours are merged and their counts added."""
 
     def __init__(self, most: int = MOST_SCORES) -> None:
         super().__init__(most)
@@ -116,7 +115,7 @@ def _together(one: Event, other: Event) -> Event:
 
 
 class Stretch(NamedTuple):
-    """Steps in a row; their losses are None where none was a number."""
+    """Consecutive steps; their losses are None if no loss was a number."""
 
     first: float
     last: float
@@ -158,7 +157,7 @@ class StepCurve:
             self._rows = [_merged(*pair) for pair in pairs]
 
     def take_back(self, step: float) -> None:
-        """Forget what a resume from this step repeats."""
+        """Forget the steps that a resume from this step repeats."""
         rows = self._rows[:-1] if self._is_last_partial else self._rows
         self._rows, self._is_last_partial = [row for row in rows if row.last < step], False
 

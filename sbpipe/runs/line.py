@@ -1,4 +1,4 @@
-"""From a line of a file that may be cut, damaged or forged to an event, or to nothing. Pure."""
+"""Parses one line of a file that may be cut, damaged or forged. Pure."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ Event = dict[str, Any]
 
 
 def event_of(line: bytes) -> Event | None:
-    """The event that a line holds, as far as it is believed; None if it cannot be read."""
+    """The event in a line, with its checked fields; None if it cannot be read."""
     try:
         # Python reads NaN and Infinity, which JSON does not have.
         return checked.event_of(json.loads(line, parse_constant=lambda _: None))

@@ -1,10 +1,10 @@
-"""Numbers out of files that may be damaged: only those that can be computed with and sent as JSON. Pure."""
+"""Numbers from files that may be damaged: only those that arithmetic and JSON can handle. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 LARGEST = 1e300
-"""JSON written by hand or by a fault may hold infinities, or integers that no float can hold."""
+"""A damaged or hand-written JSON file may hold infinities, or integers that no float can hold."""
 
 
 def is_number(value: object) -> TypeGuard[float]:

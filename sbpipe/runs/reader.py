@@ -1,6 +1,6 @@
-"""One run directory as a record: whatever is there is read, whatever is missing or cut is said in `notes`.
+"""One run directory as a record. Everything there is read; `notes` say what is missing or cut.
 
-Files are read as streams and memory is bounded: of a long run the record holds what `gathering.py` keeps.
+Files are read as streams with bounded memory: for a long run the record holds what `gathering.py` keeps.
 """
 
 import json
@@ -26,12 +26,12 @@ from sbpipe.runs.names.files import (
 from sbpipe.runs.numbers import number
 
 SAME_HOST_S = 0.5
-"""Two files whose wall and monotonic clocks differ by the same amount, within this, come from one host."""
+"""Two files come from one host if the offsets between their wall and monotonic clocks agree within this."""
 MOST_EVENTS = {"step": 10_000, "selection": 10_000, "progress": 10_000}
-"""First events of a kind that are kept; those not named here are rare."""
+"""How many first events of a kind are kept; kinds not named here are rare."""
 MOST_RARE = 1000
 MOST_SELECTIONS = 40_000
-"""Of all selectors together."""
+"""The same, for all selectors together."""
 MOST_JSON_BYTES = 16 << 20
 
 
@@ -44,21 +44,21 @@ class Run:
     environment: dict[str, Any]
     summary: dict[str, Any]
     events: dict[str, list[Event]]
-    """The trainer's events by kind, in order, without steps that a resume took back; of many, some."""
+    """The trainer's events by kind, in order, without steps that a resume repeated; if many, some."""
     selections: dict[str, list[Event]]
-    """Each selector's `selection` events; of many, the first."""
+    """Each selector's `selection` events; if many, the first."""
     notes: list[str] = field(default_factory=list)
     steps: list[Stretch] = field(default_factory=list)
     """Every step, in stretches of one or more."""
 
     @property
     def name(self) -> str:
-        """What a legend calls it."""
+        """Its name in a legend."""
         return self.path.name
 
     @property
     def num_steps(self) -> int:
-        """How many steps the events tell of."""
+        """How many steps the events cover."""
         return sum(stretch.num_steps for stretch in self.steps)
 
     def of(self, kind: str) -> list[Event]:
@@ -73,7 +73,7 @@ class Run:
 
 
 class _TrainerFile:
-    """What the trainer's events come to, one after the other."""
+    """Gathers the trainer's events, one after the other."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, FirstAndLast | Evaluations] = {"eval": Evaluations(), "scores": Scores()}
@@ -135,7 +135,7 @@ def _read_trainer(path: Path, notes: list[str]) -> _TrainerFile:
         found.add(event)
     notes += follower.notes
     if not found.by_kind().get("summary"):
-        # How a long run stands is newer here.
+        # The passing events hold a newer progress of a long run.
         for event in Follower(path / TRAINER_RECENT).stream():
             if event["kind"] == "progress":
                 found.add(event)
@@ -163,7 +163,7 @@ def _read_json(path: Path, notes: list[str]) -> Any:
             return {}
         found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except FileNotFoundError:
-        # A run that goes on has no summary yet: nothing to remark.
+        # A run that goes on has no summary yet: that is no fault.
         if path.name != SUMMARY:
             notes.append(f"{path.name} is missing")
         return {}

@@ -9,7 +9,7 @@ from sbpipe.runs.names.files import SUPERVISOR_EVENTS
 
 
 def count_restarts(run: Path) -> dict[str, int]:
-    """How often each role of a run was started again, as numbers of its summary."""
+    """How often each role of a run was restarted, as numbers of its summary."""
     try:
         lines = (run / SUPERVISOR_EVENTS).read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Spans: how long each named stage of a role took. Knows nothing of what the stages do."""
+"""Spans: how long each named stage of a role took. Does not know what the stages do."""
 
 import threading
 import time
@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection
 
 Stages = dict[str, list[float]]
-"""By stage: how often it ran, and for how many seconds in all."""
+"""For each stage: how often it ran, and its total seconds."""
 
 _MAX_RECENT = 2 * 64
-"""Numbers kept per stage and event: a stage that never reports must not grow, and a picture needs no more."""
+"""Numbers kept per stage and event. It bounds the memory of a stage that never reports; a picture needs no
+more.
+"""
 
 
 class Spans:
@@ -19,7 +21,7 @@ class Spans:
         self.total_s: defaultdict[str, float] = defaultdict(float)
         self.count: defaultdict[str, int] = defaultdict(int)
         self.drained_s: defaultdict[str, float] = defaultdict(float)
-        """Of the totals, time in stages that a device had done as soon as the host had launched them."""
+        """The part of the totals in stages that the device finished as soon as the host had launched them."""
         self.keeps_recent = True
         """Whether each start and duration is kept until it is taken; totals always are."""
         self._recent: dict[str, list[float]] = {}
@@ -30,11 +32,11 @@ class Spans:
         return Span(self, name)
 
     def aside(self, name: str) -> "Span":
-        """Time a stage that lies in the middle of what it otherwise ends: a wait, but for no batch."""
+        """Time a wait that is not for a batch: on a device such a wait ends no round of stages."""
         return self.span(name)
 
     def gathered(self) -> "Gathered":
-        """Time stages that come in several pieces, each of which counts once."""
+        """Time stages that run in several pieces; the pieces of a stage count as one span."""
         return Gathered(self)
 
     def cpu_span(self, name: str) -> "_CpuSpan":
@@ -45,7 +47,7 @@ class Spans:
         return _CpuSpan(self, name)
 
     def add(self, name: str, begin: float, duration_s: float) -> None:
-        """Record a stage that was timed elsewhere."""
+        """Record a stage that other code timed."""
         with self._lock:
             self.total_s[name] += duration_s
             self.count[name] += 1
@@ -55,15 +57,15 @@ class Spans:
                     recent += (begin, duration_s)
 
     def worked_s(self, work: Collection[str]) -> float:
-        """Seconds of work: in stages of these names."""
+        """Seconds of work: the total of these stages."""
         return sum(self.total_s[name] for name in work)
 
     def worked_error_s(self) -> float:
-        """How far off that may be: a standard error, or a bound; 0 where it is no estimate."""
+        """The error of `worked_s`: a standard error, or a bound; 0 where it is measured exactly."""
         return 0.0
 
     def gap_s(self) -> float:
-        """Seconds without work for a device whose host was slower; 0 where nobody knows."""
+        """Seconds in which a device had no work because its host was slower; 0 where this is unknown."""
         return 0.0
 
     def clear(self) -> None:
@@ -79,12 +81,12 @@ class Spans:
         return recent
 
     def totals(self) -> Stages:
-        """Every stage so far."""
+        """The totals of every stage so far."""
         with self._lock:
             return {name: [self.count[name], seconds] for name, seconds in self.total_s.items()}
 
     def settle(self) -> None:
-        """Have all stages that have begun in the totals: of these, nothing is still to be read."""
+        """Wait until the totals hold every stage that has begun."""
 
     def mean_ms(self, name: str) -> float | None:
         """Mean duration of a stage, None if it never ran."""
@@ -92,12 +94,12 @@ class Spans:
 
 
 def rounded(recent: dict[str, list[float]]) -> dict[str, list[float]]:
-    """To the microsecond, to be written."""
+    """Rounded to the microsecond, for writing."""
     return {name: [round(number, 6) for number in numbers] for name, numbers in recent.items()}
 
 
 def stages_since(before: Stages, now: Stages) -> Stages:
-    """What was added to each stage between two totals; stages that did not run are left out."""
+    """The difference of two totals; stages that did not run in between are left out."""
     pairs = ((name, before.get(name, [0, 0.0]), told) for name, told in now.items())
     return {
         name: [told[0] - then[0], round(told[1] - then[1], 6)]
@@ -112,9 +114,9 @@ def stages_together(some: Stages, more: Stages) -> Stages:
     return {name: [one[0] + two[0], one[1] + two[1]] for name, one, two in pairs}
 
 
-# Classes rather than generators: a loop enters a dozen of them per step, at a third of the cost.
+# Classes rather than generators: a loop enters a dozen spans per step, and a class costs a third.
 class Span:
-    """One stage while it lasts; until it ends, it may be given another name."""
+    """One stage that is running; it may be renamed until it ends."""
 
     __slots__ = ("_begin", "_spans", "name")
 
@@ -129,7 +131,7 @@ class Span:
 
 
 class Gathered:
-    """The pieces of some stages: together they are one span of each, which begins with its first piece."""
+    """The pieces of some stages. Each stage becomes one span, which begins with its first piece."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans

@@ -1,18 +1,18 @@
-"""Rare events that come in a storm: the first are written, then a few, and how many were left out. Pure."""
+"""Limits storms of rare events: the first are written, then a few with a count of the rest. Pure."""
 
 from collections.abc import Iterator
 
 ALWAYS = 1000
-"""So many of each rare kind are written, however fast they come."""
+"""The first so many events of a rare kind are written, however fast they come."""
 EVERY_S = 60.0
-"""After that, one of a kind in so many seconds."""
+"""After that, one event of a kind is written in so many seconds."""
 UNGATED = frozenset(
     (
         *("start", "resumed", "failed", "summary", "built"),
         *("step", "steps", "selection", "selections", "progress", "eval", "scores"),
     )
 )
-"""Kinds that are never left out: few by nature, or thinned with care where they are made."""
+"""Kinds that are never left out: they are few, or are thinned where they are made."""
 
 
 class StormGate:
@@ -24,7 +24,7 @@ class StormGate:
         self._num_left_out: dict[str, int] = {}
 
     def admit(self, kind: str, now: float) -> tuple[bool, int]:
-        """Whether an event is to be written, and how many of its kind were not since the last one."""
+        """Whether to write an event, and how many of its kind were left out since the last written one."""
         if kind in UNGATED:
             return True, 0
         num_let = self._num_let.get(kind, 0)
@@ -36,6 +36,6 @@ class StormGate:
         return True, self._num_left_out.pop(kind, 0)
 
     def take_left_out(self) -> Iterator[tuple[str, int]]:
-        """Every kind of which some were left out since the last that was written."""
+        """Each kind with left-out events, and how many since the last written one."""
         yield from self._num_left_out.items()
         self._num_left_out = {}

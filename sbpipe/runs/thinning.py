@@ -1,6 +1,6 @@
-"""What becomes of each event of a long series: written alone, gathered into a window, shown to who watches.
+"""Decides for each event of a long series: write it alone, gather it into a window, show it to viewers.
 
-For whatever comes in numbers, with spans: steps and leases. Knows neither.
+For frequent events with spans: steps and leases. Knows neither.
 """
 
 from typing import NamedTuple
@@ -9,21 +9,21 @@ from sbpipe.runs.density import STEPS
 from sbpipe.runs.spans import Spans, Stages, stages_since
 
 GLIMPSE = 12
-"""Events in a row that are shown: the live page draws ten."""
+"""How many consecutive events are shown: the live page draws ten."""
 GLIMPSE_EVERY_S = 5.0
 
 
 class Turn(NamedTuple):
-    """What becomes of one event."""
+    """What is done with one event."""
 
     is_single: bool
     """It is written alone; others are gathered."""
     ends_window: bool
-    """What was gathered is written, this one included."""
+    """The gathered events are written, this one included."""
     is_shown: bool
-    """It is gathered, and shown to who watches."""
+    """It is gathered, and also shown to viewers."""
     stages: Stages
-    """What was timed since the window began, where it ends."""
+    """The stages timed since the window began, if it ends here."""
 
     @property
     def needs_spans(self) -> bool:
@@ -32,7 +32,7 @@ class Turn(NamedTuple):
 
 
 class Thinner:
-    """Decides, and lets the spans be kept only where somebody will write them."""
+    """Decides, and has spans keep single stages only for events that will be written."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
@@ -41,7 +41,7 @@ class Thinner:
         self._stages_before: Stages = {}
 
     def turn(self, number: int, now: float) -> Turn:
-        """What becomes of the event of this number; called for each, in order."""
+        """What is done with the event of this number; called for each, in order."""
         is_next_single = STEPS.window_of(number + 1) == 1
         if STEPS.window_of(number) == 1:
             self._spans.keeps_recent = is_next_single
@@ -61,5 +61,5 @@ class Thinner:
         return Turn(is_single=False, ends_window=True, is_shown=is_shown, stages=stages_since(before, stages))
 
     def stages_so_far(self) -> Stages:
-        """What was timed since the window began that is open now."""
+        """The stages timed since the open window began."""
         return stages_since(self._stages_before, self._spans.totals())

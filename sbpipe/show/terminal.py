@@ -1,4 +1,4 @@
-"""What a person reads of a run in a terminal: live lines while it goes on, a table at its end."""
+"""A run in a terminal: live lines while it goes on, a table at its end."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ _BAR = 24
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Seconds as people write them."""
     if seconds is None:
         return "?"
     whole = round(seconds)
@@ -48,11 +48,11 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "loss": "{:.3f}".format,
     "metric": "{:.4g}".format,
 }
-"""How a number of some unit is written; of another unit, with the unit behind it where it is no count."""
+"""How to write a number by its unit; other units are written behind the number, unless it is a count."""
 
 
 def shown(name: str, value: Any) -> str:
-    """A number of the summary as a person reads it."""
+    """A number of the summary, formatted for people."""
     unit = NUMBERS[name].unit
     if unit in FORMS:
         return FORMS[unit](value)
@@ -60,9 +60,9 @@ def shown(name: str, value: Any) -> str:
 
 
 def trainer_line(event: Mapping[str, Any], bar: int = _BAR) -> str:
-    """The trainer's side of a progress event as one line, with a bar of so many letters.
+    """The trainer's side of a progress event as one line, with a bar of `bar` letters.
 
-    A narrow terminal cuts it off: first comes whether the run goes well, then what it has learned.
+    A narrow terminal cuts the line, so the numbers on the run's pace come before loss and error.
     """
     share, step = event.get("share") or 0.0, event.get("step") or 0
     filled = round(bar * min(1.0, max(0.0, share)))
@@ -83,7 +83,7 @@ def _three(value: float | None) -> str:
 
 
 def _tested(event: Mapping[str, Any]) -> str:
-    """What was found beside the test error, as far as it was."""
+    """The test loss and the user's metric, if they were measured."""
     loss, metric, name = (event.get(field) for field in ("test_loss", "metric", "metric_name"))
     of_loss = "" if loss is None else f"  test loss {_three(loss)}"
     return of_loss + ("" if metric is None else f"  {name or 'metric'} {FORMS['metric'](metric)}")
@@ -98,13 +98,13 @@ def selector_line(event: Mapping[str, Any]) -> str:
 
 
 def _effective(event: Mapping[str, Any]) -> str:
-    """How unlike the candidates are, where scores tell: what selection can gain from."""
+    """The effective share of the candidates, if scores tell it: the room for a gain from selection."""
     share, error = event.get("worth_ess"), event.get("worth_ess_error")
     return "" if share is None or error is None else f"  effective share {share:.2f}±{error:.2f}"
 
 
 def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
-    """What a selector in a terminal of its own says of itself."""
+    """The line of a selector that runs in its own terminal."""
     if stats is None:
         return "selector waiting for a trainer"
     known_s = max(1e-9, stats.busy_s + stats.idle_s)
@@ -115,7 +115,7 @@ def lone_selector_line(stats: "SelectorStats | None", elapsed_s: float) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """At most `width` columns of a text, without what a terminal would obey; "…" where some is missing."""
+    """At most `width` columns of a text without control characters; "…" where it is cut."""
     plain = visible(text)
     ends = list(accumulate(_columns(letter) for letter in plain))
     if not ends or ends[-1] <= width:
@@ -139,7 +139,7 @@ class Display:
         self._next_plain = 0.0
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """A progress event: redraw the live lines, or print a plain one now and then."""
+        """Show a progress event: redraw the live lines, or print a plain one now and then."""
         trainer = trainer_line(event)
         if self._is_live and len(trainer) >= shutil.get_terminal_size().columns:
             # The numbers at the end of the line matter more than a long bar.
@@ -151,29 +151,29 @@ class Display:
         if self._is_live:
             self._clear()
             columns, rows = shutil.get_terminal_size()
-            lines = lines[: rows - 1]  # what has wrapped or scrolled away could not be taken back
+            lines = lines[: rows - 1]  # lines that have wrapped or scrolled away could not be cleared
             self._out.write("\n".join(cut(line, columns - 1) for line in lines) + "\n")
             self._num_live = len(lines)
             self._out.flush()
-        # Nothing is redrawn in a log file or a pipe: a line twice a second would fill it.
+        # A log file or a pipe cannot be redrawn, and a line twice a second would fill it.
         elif time.monotonic() >= self._next_plain or is_last:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
             self._out.write(visible("  |  ".join(lines)) + "\n")
             self._out.flush()
 
     def say(self, text: str) -> None:
-        """A line above the live ones."""
+        """Print a line above the live ones."""
         self._clear()
         plain = visible(text)
         if self._is_live:
-            # Between words, where a terminal would break in the middle of a number.
+            # Wrapped between words: the terminal would break in the middle of a number.
             plain = "\n".join(_wrapped(plain, "", max(40, shutil.get_terminal_size().columns)))
         self._out.write(plain + "\n")
         self._out.flush()
 
     def _clear(self) -> None:
         if self._num_live:
-            # Up to the first live line, and clear from there to the end of the screen.
+            # Move up to the first live line, and clear from there to the end of the screen.
             self._out.write(f"\r\x1b[{self._num_live}A\x1b[J")
             self._num_live = 0
 
@@ -191,7 +191,7 @@ def verdict_text(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def _wrapped(words: str, head: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, those after the first below the words and not below the head."""
+    """Lines of at most `width` columns; those after the first are indented to the words."""
     below = " " * len(head)
     return textwrap.wrap(
         words,
@@ -216,11 +216,11 @@ ENDING = {
     "staleness.mean": "that the weights moved on between scoring and training",
     "fidelity.spearman": "1 = scores rank like fresh losses, 0 = they say nothing",
 }
-"""The numbers a user acts on, each with a few words; trouble with leases is the last."""
+"""The numbers a user acts on, each with a few words; trouble with leases comes last."""
 
 
 def label_of(name: str, summary: Mapping[str, Any]) -> str:
-    """What a number is called; a user's own metric has the name of its function."""
+    """The label of a number; a user's own metric has the name of its function."""
     own = summary.get("eval.metric_name") if name == "eval.metric" else None
     return str(own or NUMBERS[name].label)
 

@@ -1,4 +1,4 @@
-"""One cell as a process of its own: start, follow, stop. Knows what a run leaves, nothing of plans."""
+"""Runs one cell as a process: start, follow, stop. Knows the files of a run, but no plans."""
 
 import os
 import signal
@@ -14,17 +14,17 @@ from sbpipe.studies.core_shares import on_cores
 from sbpipe.studies.folder import State, StudyFolder
 from sbpipe.studies.plan import PlannedCell
 
-# More than a run gives its own trainer to stop (30 s), so that it ends by itself.
+# Longer than a run waits for its own trainer to stop (30 s), so that it ends by itself.
 _STOP_S = 45.0
 
 
 class CellRun:
-    """A running cell. Its process leads its own session, and the kernel stops it if we are killed."""
+    """A running cell. Its process leads its own session, and the kernel stops it if the study is killed."""
 
     def __init__(
         self, folder: StudyFolder, cell: PlannedCell, attempt: int, cores: Sequence[int] | None = None
     ) -> None:
-        """`cores`: its share of the machine; None: all of it."""
+        """`cores` is its share of the machine; None = all of it."""
         path = folder.run_path(cell)
         command = role_command("run", *assignments(cell.settings), "--run-dir", str(path), "--no-report")
         self._folder, self.cell, self._path, self.cores = folder, cell, path, cores
@@ -36,16 +36,16 @@ class CellRun:
 
     def start(self) -> None:
         """Start the process."""
-        # A child inherits our cores. Set after its start they would be too late: libraries count them first.
+        # Set before its start, since a child inherits them: libraries count cores when they are loaded.
         with on_cores(self.cores):
             self._child.start()
         assert self._child.process is not None
-        # Written down: after a kill of ours the next attempt must wait until this process is gone.
+        # If the study is killed, the next attempt must wait until this process is gone.
         self.state = replace(self.state, pid=self._child.process.pid)
         self._folder.write_state(self.cell, self.state)
 
     def has_beside(self, others: int) -> None:
-        """So many other cells are running now."""
+        """Note that `others` other cells are running now."""
         if others > self.state.beside:
             self.state = replace(self.state, beside=others)
             self._folder.write_state(self.cell, self.state)
@@ -56,8 +56,8 @@ class CellRun:
         return time.time() - self.state.started
 
     def is_over(self) -> bool:
-        """Whether the process has ended; takes in its progress on the way."""
-        # Asked before the events are read: what the run wrote last is not missed.
+        """Whether the process has ended; also reads its progress."""
+        # Asked before reading, so that the run's last events are not missed.
         is_over = self._child.code is not None
         for event in self._follower.new_events():
             if event.get("kind") == "progress":
@@ -65,9 +65,9 @@ class CellRun:
         return is_over
 
     def conclude(self) -> State:
-        """Write down how it went."""
+        """Write how it ended."""
         ended, code = time.time(), self._child.code
-        # Both: the code may be 0 while a full disk kept the summary from being written.
+        # Both: with code 0 the summary may still be missing, if the disk was full.
         is_good = code == 0 and is_finished(self._path)
         self.state = replace(
             self.state,
@@ -80,17 +80,17 @@ class CellRun:
         return self.state
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Tell the run to end its step and leave, or kill it."""
+        """Tell the run to finish its step and end, or kill it."""
         self._child.stop(number)
 
     def leave(self) -> None:
-        """Wait until the run has left; the cell counts as not begun."""
+        """Wait until the run has ended; the cell counts as not begun."""
         self._child.wait(_STOP_S)
         self._folder.forget(self.cell)
 
 
 def stop_all(runs: Sequence[CellRun]) -> None:
-    """Let all runs leave at once; a second Ctrl-C kills them."""
+    """Stop all runs at the same time; a second Ctrl-C kills them."""
     try:
         for run in runs:
             run.signal()
@@ -104,13 +104,13 @@ def stop_all(runs: Sequence[CellRun]) -> None:
 
 
 def last_word(log: os.PathLike[str], code: int) -> str:
-    """Why a run failed, in one line: what it said last, or the signal that ended it."""
+    """Why a run failed, in one line: its last message, or the signal that ended it."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     if code == 130:
         return "stopped from outside"
     with open(log, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
-    # A traceback's last line is a poor reason where the run has named one.
+    # Where the run has given a reason, it says more than a traceback's last line.
     said = [line for line in lines if line.startswith(SAYS)]
     return (said or lines or [f"ended with code {code} and said nothing"])[-1].removeprefix(SAYS)

@@ -1,4 +1,4 @@
-"""From arms, a grid or tasks, and seeds to the cells of a plan, each checked before anything starts. Pure."""
+"""Makes the cells of a plan from arms, a grid or tasks, and seeds; checks all before a run starts. Pure."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from sbpipe.runs.study.study import short, spoken
 from sbpipe.studies.plan import INVERSE_KEEP, TASK, PlannedArm, PlannedCell, Task
 
 STEPS = "train.steps"
-# File systems refuse names of more than 255 bytes, and endings are added to it.
+# File systems refuse names of more than 255 bytes, and endings are added.
 _LONGEST_NAME = 120
 
 
@@ -24,20 +24,20 @@ def lay_out(
 ) -> list[PlannedCell]:
     """Every arm at every point of the grid, or for every task, with every seed, checked.
 
-    Seed by seed, so that a drift of the machine hits all alike; then task by task, then arm by arm. Without
-    arms a cell is labelled by its mode. A cell whose settings cannot be resolved is refused by name.
+    The order is by seed, so that a drift of the machine affects all arms alike; then by task, then by arm.
+    Without arms a cell is labelled by its mode. A cell whose settings cannot be resolved is refused by name.
     """
     _refuse_conflicts(base, arms, grid, tasks)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     rounds: Sequence[Task | None] = tasks or [None]
     cells: list[PlannedCell] = []
     names: set[str] = set()
-    # The last of a product turns fastest, so this order is the order in which cells run.
+    # The last factor of a product varies fastest, so this is the order in which cells run.
     for seed, task, point, arm in itertools.product(seeds, rounds, points, arms or [PlannedArm("", {})]):
         if task is not None and not task.includes(arm, seed):
             continue
         swept = point if task is None else {TASK: task.name, **point}
-        # The later wins: what sets an arm apart must hold in every task.
+        # Later ones win: an arm's own settings must hold in every task.
         given = {**base, **(task.settings if task else {}), **arm.settings, **point, "seed": seed}
         settings = given | _stretched(arm, given, task)
         config = _checked(PlannedCell("", arm.name, seed, swept, settings))
@@ -48,7 +48,7 @@ def lay_out(
 
 
 def warnings_in(cells: Iterable[PlannedCell]) -> list[str]:
-    """Settings without effect, each said once with the first cell it concerns."""
+    """Settings without effect, each named once with the first cell that has it."""
     found: dict[str, str] = {}
     for cell in cells:
         for text in warnings_of(resolve(cell.settings)):
@@ -57,7 +57,7 @@ def warnings_in(cells: Iterable[PlannedCell]) -> list[str]:
 
 
 def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> None:
-    """A setting given for all cells must reach all of them: no arm or grid may silently overrule it."""
+    """Refuse a flag for all cells that an arm, a task or the grid silently overrules."""
     for cell in cells:
         for key, value in flags.items():
             if cell.settings[key] != value:
@@ -69,14 +69,14 @@ def refuse_overruled(cells: Iterable[PlannedCell], flags: Mapping[str, Any]) -> 
 
 
 def varied_keys(arms: Sequence[PlannedArm], tasks: Sequence[Task] = ()) -> list[str]:
-    """Every key that some arm or task sets."""
+    """Every key that an arm or a task sets."""
     stretched = [STEPS] if any(arm.steps_factor is not None for arm in arms) else []
     given = [*(task.settings for task in tasks), *(arm.settings for arm in arms)]
     return list(dict.fromkeys([*(key for settings in given for key in settings), *stretched]))
 
 
 def toml_or_none(value: Any) -> str:
-    """A value as people write it."""
+    """A value as TOML, or `not given`."""
     return "not given" if value is None else toml_value(value)
 
 
@@ -111,7 +111,7 @@ def _refuse_conflicts(
 
 
 def _stretched(arm: PlannedArm, given: Mapping[str, Any], task: Task | None) -> dict[str, int]:
-    """The steps of an arm that trains a multiple of what is given for all."""
+    """The steps of an arm with a `steps_factor`: a multiple of the steps given for all."""
     if arm.steps_factor is None:
         return {}
     key = f"arm {arm.name!r} steps_factor"
@@ -149,7 +149,7 @@ def _folder_name(arm: str, point: Mapping[str, Any], seed: int) -> str:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """The name, numbered if an earlier cell has it."""
+    """The name, with a number if an earlier cell has it."""
     free = next(free for k in itertools.count(1) if (free := name if k == 1 else f"{name}_{k}") not in names)
     names.add(free)
     return free

@@ -1,4 +1,4 @@
-"""`sbpipe compare`: from an ARMS.toml to a plan. Starts nothing."""
+"""`sbpipe compare`: makes a plan from an ARMS.toml. Starts nothing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ _ROLES = ("trainer", "selector")
 
 
 def plan_comparison(path: Path, *, settings: Mapping[str, Any], seeds: list[int] | None) -> Plan:
-    """The plan of a file, with what the flags gave over its base."""
+    """The plan of a file, with the flags' settings over its base."""
     tables = tables_in(path, KNOWN)
     arms = arms_in(tables.get("arms", []))
     if not arms:
@@ -29,7 +29,7 @@ def plan_comparison(path: Path, *, settings: Mapping[str, Any], seeds: list[int]
     baseline = baseline_of(tables.get("baseline"), arms)
     refuse_without_baseline(tasks, next(arm for arm in arms if arm.name == baseline))
     cells = lay_out(base_in(tables, path.parent) | dict(settings), arms, {}, all_seeds, tasks)
-    # Within a task only: tasks are never compared with each other.
+    # Only within a task: tasks are never compared with each other.
     for task in dict.fromkeys(cell.task for cell in cells):
         refuse_unlike_schedules([cell for cell in cells if cell.task == task])
     return Plan(
@@ -48,7 +48,7 @@ def plan_comparison(path: Path, *, settings: Mapping[str, Any], seeds: list[int]
 
 
 def baseline_of(named: Any, arms: Sequence[PlannedArm]) -> str:
-    """The arm all others are measured against: the one named, or the first."""
+    """The arm that all others are compared with: the named one, or the first."""
     names = [arm.name for arm in arms]
     if named is None:
         return names[0]
@@ -71,7 +71,7 @@ def price_in(table: Any) -> dict[str, float] | None:
 
 
 def refuse_unlike_schedules(cells: Sequence[PlannedCell]) -> None:
-    """An arm that ends at its peak learning rate does not compare with one whose rate has decayed."""
+    """Refuse arms that end at their peak learning rate beside arms whose rate has decayed."""
     schedules = {cell.arm: resolve(cell.settings).schedule.name for cell in cells}
     constant = [arm for arm, name in schedules.items() if name == "constant"]
     if constant and len(constant) < len(schedules):
@@ -86,7 +86,7 @@ def refuse_unlike_schedules(cells: Sequence[PlannedCell]) -> None:
 
 
 def weaknesses(plan: Plan) -> list[str]:
-    """What weakens the comparison, for the reader to know."""
+    """Weaknesses of the comparison that a reader must know."""
     configs = [resolve(cell.settings) for cell in plan.cells]
     found = []
     if all(config.schedule.name == "constant" for config in configs):

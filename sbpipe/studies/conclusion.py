@@ -1,4 +1,4 @@
-"""What is left when a study ends: the page of tables, the report, and what there is to say about both."""
+"""The end of a study: the page of tables, the report, and the last words in the terminal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class Conclusion:
 
 
 def conclude(outcome: Outcome, path: Path, *, resume_with: str, with_report: bool) -> Conclusion:
-    """Write page and report, and say where things are."""
+    """Write page and report; returns where they are."""
     plan, num_cells = outcome.plan, len(outcome.plan.cells)
     if outcome.is_stopped:
         done = sum(result.is_finished for result in outcome.results)
@@ -37,7 +37,7 @@ def conclude(outcome: Outcome, path: Path, *, resume_with: str, with_report: boo
         "",
         f"results:  {path / CSV}",
         f"tables:   {path / PAGE}" + (", those of each task too" if has_details and plan.tasks else ""),
-        # In a process of its own: a report that cannot be made never costs the results.
+        # In a separate process: if the report fails, the results stay.
         f"report:   {report_apart(path) if with_report else 'not asked for'}",
     ]
     if not outcome.failed:

@@ -1,4 +1,4 @@
-"""Conducts a study, cell by cell or some side by side, and writes results after each. Knows no torch."""
+"""Runs a study, cell by cell or some side by side, and writes results after each. Knows no torch."""
 
 import os
 import signal
@@ -25,10 +25,10 @@ _BAR = 24
 
 
 class Conductor:
-    """Runs what is left of a plan, up to `jobs` cells at a time.
+    """Runs the remaining cells of a plan, up to `jobs` at a time.
 
-    Cells begin in the plan's order. One that must have the machine to itself waits until it is free, and
-    those behind it wait too, so that a study of both kinds runs seed by seed all the same.
+    Cells begin in the plan's order. A cell that needs the machine for itself waits until it is free, and the
+    cells behind it wait too, so that a study with both kinds still runs seed by seed.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Conductor:
         }
 
     def run(self) -> Outcome:
-        """Run to the end, or until a signal; a failed cell does not stop the others."""
+        """Run to the end or until a signal; a failed cell does not stop the others."""
         waiting = [cell for cell in self._plan.cells if cell.cell not in self._results]
         self._say_what_is_there(len(waiting))
-        # Written before the first cell: a study that has nothing left to run gets its tables anew.
+        # Written before the first cell, so that a study with nothing left to run gets its tables too.
         analysis, is_stopped = self._write(), False
         with _terminate_as_interrupt():
             try:
@@ -63,7 +63,7 @@ class Conductor:
                 names = ", ".join(run.cell.label for run in self._running) or "the study"
                 self._display.say(f"stopping {names} (Ctrl-C again to kill)")
             finally:
-                # After an error of our own too: no cell may outlive its study.
+                # Also after an error of our own: no cell may outlive its study.
                 stop_all(self._running)
         return Outcome(self._plan, self._in_order(), analysis, is_stopped)
 
@@ -74,7 +74,7 @@ class Conductor:
         return read_result(self._folder, cell, state)
 
     def _may_start(self, cell: PlannedCell) -> bool:
-        """Whether there is a place; a cell that runs alone needs all of them."""
+        """Whether a place is free; a cell that runs alone needs all of them."""
         if cell.cell in self._alone or any(run.cell.cell in self._alone for run in self._running):
             return not self._running
         return len(self._running) < self._jobs
@@ -86,17 +86,17 @@ class Conductor:
             None if cell.cell in self._alone else next(share for share in self._shares if share not in taken)
         )
         run = CellRun(self._folder, cell, attempt, cores)
-        # Before its start: an interrupt from here on finds it in the list and stops it.
+        # Before its start, so that an interrupt finds it in the list and stops it.
         self._running.append(run)
         run.start()
         for one in self._running:
             one.has_beside(len(self._running) - 1)
 
     def _conclude_ended(self) -> bool:
-        """Take in the cells that have ended; whether there were any."""
+        """Take the results of cells that have ended; returns whether there were any."""
         ended = [run for run in self._running if run.is_over()]
         for run in ended:
-            # First: a cell that is still in the list when the study is stopped counts as not begun.
+            # First, because a cell that is in the list when the study is stopped counts as not begun.
             self._running.remove(run)
             result = self._results[run.cell.cell] = read_result(self._folder, run.cell, run.conclude())
             self._say_how_it_went(result)
@@ -150,7 +150,7 @@ class Conductor:
 
 
 def study_line(num_done: int, num_cells: int, label: str, left_s: float | None) -> str:
-    """Where the whole study stands, in one line."""
+    """The progress of the whole study, in one line."""
     filled = round(_BAR * num_done / num_cells)
     return (
         f"study    {'█' * filled}{'░' * (_BAR - filled)} {num_done}/{num_cells}  {label}  left "
@@ -159,14 +159,14 @@ def study_line(num_done: int, num_cells: int, label: str, left_s: float | None) 
 
 
 def cell_lines(run: CellRun) -> list[str]:
-    """Where the only running cell stands."""
+    """The progress of the only running cell."""
     if run.progress is None:
         return [f"trainer  starting, {duration(run.elapsed_s)}"]
     return [trainer_line(run.progress), selector_line(run.progress)]
 
 
 def cell_line(run: CellRun) -> str:
-    """Where one of several running cells stands."""
+    """The progress of one of several running cells."""
     if run.progress is None:
         return f"  {run.cell.label}  starting, {duration(run.elapsed_s)}"
     at = run.progress
@@ -183,7 +183,7 @@ def _terminate_as_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Python lets only the main thread set handlers.
+    # In Python only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,9 +1,9 @@
-"""Cells side by side: which ones may, and on which cores. Knows neither plans nor processes.
+"""Which cells may run side by side, and on which cores. Knows neither plans nor processes.
 
-What a run on a logical clock computes does not depend on how fast it is, so several of them may share a
-machine. A run in which arrival or time decides what is trained, or whose speed is what is asked for, has the
-machine to itself. On a share of the cores a run may have fewer threads than on all of them, and other threads
-add up in another order: a study in which that would happen is refused.
+The results of a run on a logical clock do not depend on its speed, so several of them may share a machine. A
+run whose results depend on arrival or time, or whose speed is measured, gets the machine to itself. On a
+share of the cores a run may compute with fewer threads, which sum in another order and give other numbers: a
+study in which that would happen is refused.
 """
 
 import os
@@ -21,14 +21,14 @@ def runs_alone(config: Config) -> bool:
 
 
 def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
-    """The cores in so many parts of neighbours; the first ones are larger if it does not come out even."""
+    """The cores in `jobs` parts of neighbours; the first parts are larger if they cannot be equal."""
     ordered = sorted(cores)
     sizes = [len(ordered) // jobs + (k < len(ordered) % jobs) for k in range(jobs)]
     return [ordered[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(jobs)]
 
 
 def refuse_jobs(jobs: int, num_cores: int) -> None:
-    """Every cell that runs beside others needs a core of its own."""
+    """Refuse more jobs than cores: every cell that runs beside others needs its own core."""
     if jobs < 1:
         raise ConfigError("--jobs", jobs, "is not a number of cells at a time", "Write --jobs 1 or more")
     if jobs > num_cores:
@@ -39,9 +39,9 @@ def refuse_jobs(jobs: int, num_cores: int) -> None:
 
 
 def threads_on(config: Config, num_cores: int) -> dict[str, int]:
-    """The threads each role of a run computes with where it has so many cores, by the key that sets them.
+    """The threads of each role of a run with this many cores, by the key that sets them.
 
-    A role on a named accelerator, without threads of its own, is left out: the CPU computes nothing for it.
+    A role on a named accelerator, without a setting for threads, is left out: it does not compute on the CPU.
     """
     roles = {"train.threads": ("trainer", config.train.device, config.train.threads)}
     if not config.is_one_process:
@@ -54,7 +54,7 @@ def threads_on(config: Config, num_cores: int) -> dict[str, int]:
 
 
 def other_threads(config: Config, jobs: int, num_cores: int) -> tuple[str, int, int] | None:
-    """The first key whose role has other threads on a share than alone: key, threads alone, threads there."""
+    """The first key whose role has other threads on a share than alone, with threads alone and there."""
     alone = threads_on(config, num_cores)
     for cores in core_shares(range(num_cores), jobs):
         for key, there in threads_on(config, len(cores)).items():
@@ -64,7 +64,7 @@ def other_threads(config: Config, jobs: int, num_cores: int) -> tuple[str, int, 
 
 
 def refuse_other_threads(cells: Iterable[tuple[str, Config]], jobs: int, num_cores: int) -> None:
-    """A cell beside others must compute what it would alone; `cells` are names and settings."""
+    """Refuse cells that would compute other numbers in company than alone; `cells` are (name, settings)."""
     for label, config in cells:
         found = None if runs_alone(config) else other_threads(config, jobs, num_cores)
         if found is None:
@@ -82,7 +82,7 @@ def refuse_other_threads(cells: Iterable[tuple[str, Config]], jobs: int, num_cor
 
 @contextmanager
 def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
-    """What is started here computes on these cores, we ourselves do not stay there; None: on all of them."""
+    """Processes started inside this context get these cores; None = all. This process gets its own back."""
     if cores is None:
         yield
         return
@@ -95,7 +95,7 @@ def on_cores(cores: Sequence[int] | None) -> Iterator[None]:
 
 
 def beside_words(num_beside: int, num_cells: int) -> str:
-    """The caution that tables of times stand under."""
+    """The caution for tables of times."""
     return (
         f"{num_beside} of {num_cells} cells ran beside others, each on a share of the cores: "
         "their times do not compare with those of cells that ran alone"

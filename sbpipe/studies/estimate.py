@@ -1,4 +1,4 @@
-"""How long the rest of a study will take, from what is done. Pure arithmetic on seconds."""
+"""Estimates how long the rest of a study takes, from its finished cells. Pure arithmetic on seconds."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def expected_s(cell: PlannedCell, done_s: Mapping[str, tuple[PlannedCell, float]
 
 @dataclass(frozen=True)
 class Running:
-    """A cell at work: how long already and, once it can tell, how long still."""
+    """A running cell: the seconds so far and, once it knows them, the seconds left."""
 
     cell: PlannedCell
     elapsed_s: float
@@ -37,10 +37,10 @@ def time_left_s(
     jobs: int = 1,
     alone: Set[str] = frozenset(),
 ) -> float | None:
-    """Seconds until the last cell is done, `jobs` at a time but for those of `alone`.
+    """Seconds until the last cell is done, with `jobs` at a time except for those in `alone`.
 
-    A running cell is taken at its own word once it has one. Before any cell is finished, the waiting ones are
-    expected to take as long as the running ones. None while nothing is known at all.
+    A running cell's own estimate is used once it has one. Before any cell is finished, waiting cells are
+    expected to take as long as the running ones. None while nothing is known.
     """
     left_s = {one.cell.cell: own for one in running if (own := _own_left_s(one, done_s)) is not None}
     if len(left_s) < len(running) or not running:
@@ -51,7 +51,7 @@ def time_left_s(
     }
     # Cells side by side share the time; one that runs alone does not.
     shared_s = sum(seconds / (1 if name in alone else jobs) for name, seconds in (left_s | rest_s).items())
-    # However many share the rest, it cannot end before the slowest that runs now.
+    # The study cannot end before the slowest cell that runs now.
     return max(shared_s, *left_s.values())
 
 

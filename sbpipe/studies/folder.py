@@ -1,8 +1,8 @@
-"""A study's folder: who may write into it, its plan, and how each cell went. Starts nothing.
+"""A study's folder: who may write to it, its plan, and the state of each cell. Starts nothing.
 
 plan.json            which runs, in which order          study.lock          held while a process works here
-cells/NAME/          an ordinary run directory           cells/NAME.log      what that run said
-cells/NAME.json      how the cell went                   results.*           see `results_file`
+cells/NAME/          an ordinary run directory           cells/NAME.log      the output of that run
+cells/NAME.json      the state of the cell               results.*           see `results_file`
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from sbpipe.studies.plan import Plan, PlannedCell
 from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed
 
 LOCK = "study.lock"
-# Longer than a run takes to stop its roles when its study was killed.
+# Longer than a run takes to stop its roles after its study was killed.
 _LEAVING_S = 60.0
 _POLL_S = 0.2
 _MOST_DIFFERENCES = 4
@@ -31,7 +31,7 @@ _MOST_DIFFERENCES = 4
 
 @dataclass(frozen=True)
 class State:
-    """How a cell went: `status` is running, finished or failed; a cell without one has not begun."""
+    """The state of a cell: `status` is running, finished or failed; a cell without one has not begun."""
 
     status: str
     started: float
@@ -42,9 +42,9 @@ class State:
     error: str | None = None
     pid: int | None = None
     load: float | None = None
-    """Processes that wanted a core at its start, a mean over one minute."""
+    """The load at its start: processes that wanted a core, a mean over one minute."""
     beside: int = 0
-    """The most other cells of the study that ran at the same time, each on a share of the cores."""
+    """The most other cells of the study that ran at the same time, each on its share of the cores."""
 
 
 def default_out(kind: str, name: str) -> Path:
@@ -92,7 +92,7 @@ class StudyFolder:
             raise
 
     def close(self) -> None:
-        """Let another process in."""
+        """Release the lock, so that another process may work here."""
         self._lock_file.close()
 
     def run_path(self, cell: PlannedCell) -> Path:
@@ -100,11 +100,11 @@ class StudyFolder:
         return self.path / CELLS / cell.cell
 
     def log_path(self, cell: PlannedCell) -> Path:
-        """What the cell's processes say."""
+        """The output of the cell's processes."""
         return self.path / CELLS / f"{cell.cell}.log"
 
     def state(self, cell: PlannedCell) -> State | None:
-        """How the cell went; None if it has not begun, or has finished and its run is gone."""
+        """The state of the cell; None if it has not begun, or has finished and its run is gone."""
         try:
             state = State(**json.loads(self._state_path(cell).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -112,17 +112,17 @@ class StudyFolder:
         return None if state.status == "finished" and not is_finished(self.run_path(cell)) else state
 
     def write_state(self, cell: PlannedCell, state: State) -> None:
-        """Leave how the cell goes or went."""
+        """Write the state of the cell."""
         write_atomically(self._state_path(cell), json.dumps(asdict(state), indent=2) + "\n")
 
     def forget(self, cell: PlannedCell) -> None:
-        """The cell has not begun."""
+        """Remove the state: the cell counts as not begun."""
         self._state_path(cell).unlink(missing_ok=True)
 
     def clear(self, cell: PlannedCell, say: Callable[[str], None]) -> int:
-        """Remove what earlier attempts left, once their last process is gone; how many there were."""
+        """Remove the files of earlier attempts once their last process is gone; returns their number."""
         state = self.state(cell)
-        # It would write into the folder of the new attempt.
+        # An old process would write into the folder of the new attempt.
         wait_until_left(self.run_path(cell), state.pid if state else None, say)
         shutil.rmtree(self.run_path(cell), ignore_errors=True)
         self.log_path(cell).unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class StudyFolder:
             ) from None
 
     def _settle(self, plan: Plan) -> None:
-        """Leave the plan in a new folder; an old one must hold the same, or the same with fewer cells."""
+        """Write the plan to a new folder; an old folder must hold the same plan, or one with fewer cells."""
         now = plan.as_json()
         try:
             there: dict[str, Any] = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
@@ -159,7 +159,7 @@ class StudyFolder:
                 f"{self.path} holds a different plan: {', '.join(found[:_MOST_DIFFERENCES])}{more}. "
                 "Give the same file and flags to resume there, or choose another --out"
             )
-        # Finished ones only: no number of the others enters a mean.
+        # Finished cells only: the numbers of others enter no mean.
         refuse_changed([(cell, self.run_path(cell)) for cell in plan.cells if self._is_finished(cell)])
         if found:
             write_atomically(self.path / PLAN, json.dumps(now, indent=2) + "\n")
@@ -170,7 +170,7 @@ class StudyFolder:
 
 
 def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None]) -> None:
-    """A run whose study was killed takes a moment to stop by itself; wait for that, with a deadline."""
+    """Wait, with a deadline, until a run whose study was killed has stopped by itself."""
     give_up, has_said = time.monotonic() + _LEAVING_S, False
     while problem := _occupied(run_path, pid):
         if time.monotonic() > give_up:
@@ -184,9 +184,9 @@ def wait_until_left(run_path: Path, pid: int | None, say: Callable[[str], None])
 
 
 def _occupied(run_path: Path, pid: int | None) -> str:
-    """Which process still works in a run directory, in words; "" if none does."""
+    """The process that still works in a run directory, in words; "" if there is none."""
     try:
-        # A process number alone proves nothing: it may have been given to somebody else since.
+        # The id alone is not enough: it may belong to another process by now.
         if pid is not None and str(run_path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
             return f"process {pid} is working in {run_path}"
     except OSError:

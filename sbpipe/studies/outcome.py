@@ -1,4 +1,4 @@
-"""How a study stands: its results, what the analysis says of them, and the tables of that. Starts nothing."""
+"""The outcome of a study: its results, their analysis, and the tables of it. Starts nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from sbpipe.studies.result import Result
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan and what has come of it when its conductor stops."""
+    """A plan with its results when the conductor stops."""
 
     plan: Plan
     results: list[Result]
@@ -31,16 +31,16 @@ class Outcome:
 
     @property
     def failed(self) -> list[Result]:
-        """The cells that ended without numbers."""
+        """The cells that failed."""
         return [result for result in self.results if not result.is_finished]
 
     def tables(self) -> list[Table]:
-        """The analysis in words."""
+        """The tables of the analysis."""
         return tables_of(self.plan, self.analysis)
 
 
 def analyse(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
-    """What `results.json` says of a study; of a comparison with tasks, of each task by itself."""
+    """The analysis of a study, as in `results.json`; with tasks, each task is analysed by itself."""
     if plan.kind == SWEEP:
         return analyse_sweep(arms_of(plan, results), plan.targets)
     if not plan.tasks:
@@ -61,7 +61,7 @@ def arms_of(plan: Plan, results: Sequence[Result]) -> list[Arm]:
 
 
 def tables_of(plan: Plan, analysis: dict[str, Any]) -> list[Table]:
-    """All tables of a study; where there are tasks, first arms by tasks, then those of each task."""
+    """All tables of a study; with tasks, first arms by tasks, then the tables of each task."""
     if plan.kind == SWEEP:
         return [sweep_table(plan.name, plan.swept, analysis, _beside(plan, analysis))]
     if plan.kind == WORTH:

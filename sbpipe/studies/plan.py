@@ -1,4 +1,4 @@
-"""What a study consists of: its arms, tasks and cells, in the order they are run. Records; knows no file."""
+"""The plan of a study: its arms, tasks and cells, in running order. Records; knows no file."""
 
 import json
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +11,7 @@ SWEEP, COMPARISON, WORTH = "sweep", "comparison", "worth"
 """The kinds of study."""
 
 TASK = "task"
-"""What a cell's task is called among its swept values; it is no setting."""
+"""The key of a cell's task among its swept values; it is no setting."""
 INVERSE_KEEP = "1/keep"
 
 
@@ -23,14 +23,14 @@ class PlannedArm:
     settings: dict[str, Any]
     strategy: str = ""
     tasks: list[str] | None = None
-    """The only tasks it runs for; None: all of them."""
+    """The only tasks that it runs for; None = all of them."""
     steps_factor: float | str | None = None
-    """What its train.steps are multiplied by: a number, or "1/keep" of its selection.keep."""
+    """The factor for its train.steps: a number, or "1/keep" of its selection.keep."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What all arms are run for, such as a data set; its settings lie over the base and under the arms."""
+    """A task that arms run for, such as a data set. It overrides the base, and an arm overrides it."""
 
     name: str
     settings: dict[str, Any]
@@ -38,7 +38,7 @@ class Task:
     arms: list[str]
 
     def includes(self, arm: PlannedArm, seed: int) -> bool:
-        """Whether this arm runs for it with this seed."""
+        """Whether this arm runs for this task with this seed."""
         return seed in self.seeds and arm.name in self.arms and (arm.tasks is None or self.name in arm.tasks)
 
 
@@ -57,7 +57,7 @@ class PlannedCell:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name for people."""
         swept = [f"{short(key)} {spoken(value)}" for key, value in self.swept.items()]
         return " ".join([self.arm, *swept, f"seed {self.seed}"])
 
@@ -68,13 +68,13 @@ class PlannedCell:
 
     @property
     def point(self) -> str:
-        """What cells that differ by nothing but the seed have in common."""
+        """Its arm and point in the grid, as one key: equal for cells that differ only in the seed."""
         return json.dumps([self.arm, self.swept], sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a study, in the order they are made."""
+    """All runs of a study, in running order."""
 
     kind: str
     name: str
@@ -90,10 +90,10 @@ class Plan:
     """Keys that arms and tasks set: columns of the results beside the swept ones."""
     tasks: list[str] = field(default_factory=list)
     budgets: dict[str, float] = field(default_factory=dict)
-    """Of a study of worth: the arms of random selection, and which multiple of the updates each makes."""
+    """In a study of worth: the arms of random selection, and the multiple of the updates that each makes."""
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as `plan.json` holds it; one without tasks or budgets says nothing of them."""
+        """The plan as in `plan.json`; empty tasks and budgets are left out."""
         tables: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {key: value for key, value in tables.items() if key not in ("tasks", "budgets") or value}
 

@@ -1,7 +1,7 @@
-"""Whether a study may go on in a folder: its plan against the one there, its cells as they would run today.
+"""Whether a study may go on in a folder: compares plans, and finished cells with how they would run today.
 
-A plan holds the settings that were given; the rest are defaults, which may change between versions. A run's
-own config.json has all of them. Cells that differ in one would be two kinds of run in one mean.
+A plan holds only the given settings; defaults may change between versions. A run's own config.json has all
+settings. Cells that differ in one would mix two kinds of run in one mean.
 """
 
 import json
@@ -15,7 +15,7 @@ from sbpipe.runs.directory import CONFIG
 from sbpipe.studies.cells import toml_or_none
 from sbpipe.studies.plan import PlannedCell
 
-# Each only names what is in the plan: none of them changes how a finished cell ran.
+# These only list the plan's contents: growing, they do not change how a finished cell ran.
 _MAY_GROW = ("seeds", "cells", "strategies", "varied", "tasks", "budgets")
 
 
@@ -25,7 +25,7 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         return [f"it is a {there.get('kind')}, not a {now['kind']}"]
     before = {cell["cell"]: cell for cell in there.get("cells", [])}
     after = {cell["cell"]: cell for cell in now["cells"]}
-    # A dictionary for its keys: in order, and what many cells have in common once.
+    # A dictionary as an ordered set: a difference that many cells share is named once.
     found: dict[str, None] = {}
     for name in sorted(after.keys() & before.keys()):
         old, new = before[name]["settings"], after[name]["settings"]
@@ -42,22 +42,22 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def has_grown(there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a plan is an earlier one with seeds, values, arms or tasks added, and every cell as it was."""
+    """Whether a plan is an earlier one plus seeds, values, arms or tasks, with every old cell unchanged."""
     after = {cell["cell"]: cell for cell in now["cells"]}
     is_same = all(there.get(key) == now[key] for key in now if key not in _MAY_GROW)
     return is_same and all(after.get(cell["cell"]) == cell for cell in there.get("cells", []))
 
 
 def changed_keys(ran_with: Mapping[str, Any], now: Config) -> dict[str, tuple[Any, Any]]:
-    """The settings that a run had otherwise than `now`, as (then, now)."""
+    """The settings in which a run differs from `now`, as (then, now)."""
     today = flatten(json.loads(to_json(now)))
-    # A key that only one side knows does not compare, and one that a machine may choose makes no other run.
+    # Keys that only one side knows cannot be compared; keys that a machine may choose make no other run.
     shared = [key for key in ran_with if key in today and not is_local(key)]
     return {key: (ran_with[key], today[key]) for key in shared if ran_with[key] != today[key]}
 
 
 def refuse_changed(cells: Sequence[tuple[PlannedCell, Path]]) -> None:
-    """Finished cells, each with its run directory: none that ran with other settings is taken over."""
+    """Refuse finished cells, given with their run directories, that ran with other settings."""
     found = [
         (cell, path, keys)
         for cell, path in cells
@@ -76,7 +76,7 @@ def refuse_changed(cells: Sequence[tuple[PlannedCell, Path]]) -> None:
 
 
 def _settings_in(path: Path) -> dict[str, Any]:
-    """The settings a run left; {} if they cannot be read."""
+    """The settings of a run; {} if they cannot be read."""
     try:
         tables = json.loads((path / CONFIG).read_text(encoding="utf-8"))
         return flatten(tables) if isinstance(tables, dict) else {}

@@ -1,4 +1,4 @@
-"""What a reader must know to believe a table of results: n, hardware, versions, and what else was running."""
+"""What a reader needs to judge a table of results: n, hardware, versions, and what else was running."""
 
 import os
 import platform
@@ -10,13 +10,13 @@ from sbpipe.studies.plan import Plan
 from sbpipe.studies.result import Result
 
 _OWN_SIDE_THREADS = 0.7
-"""Load beyond one per core that a study makes by itself: loaders, links, the study's own process."""
+"""Load above one per core that a study causes by itself: loaders, links, the study's own process."""
 _FADING_S = 180.0
-"""After so long next to nothing of a past load is left in a mean over one minute."""
+"""After this time hardly any of a past load is left in a mean over one minute."""
 
 
 def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
-    """What a reader must know to believe a table."""
+    """The facts that a reader needs to judge a table."""
     from sbpipe.machine.doctor.host import cpu
 
     finished = [result for result in results if result.is_finished]
@@ -25,7 +25,7 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
         "deviation",
     ]
     hosts = _said(finished, "host")
-    # Results may be read on another machine, whose processor says nothing of them.
+    # The results may be from another machine than this one.
     is_here = hosts in ([], [platform.node()])
     where = (
         f"processor: {cpu().model}, {len(os.sched_getaffinity(0))} cores"
@@ -53,14 +53,14 @@ def facts_of(plan: Plan, results: Sequence[Result]) -> list[str]:
 
 
 def _seeds_said(plan: Plan) -> str:
-    """`3 (seeds 0, 1, 2)`, and the tasks that have others."""
+    """`3 (seeds 0, 1, 2)`, and the tasks with other seeds."""
     parts = [(task, plan.of_task(task).seeds) for task in plan.tasks]
     others = [f"{len(seeds)} for task {task}" for task, seeds in parts if seeds != plan.seeds]
     return ", ".join([f"{len(plan.seeds)} (seeds {', '.join(map(str, plan.seeds))})", *others])
 
 
 def _said(results: Sequence[Result], key: str) -> list[str]:
-    """What the cells' environments say under a key, each once."""
+    """The distinct values of a key in the cells' environments."""
     found = [result.environment.get(key) for result in results]
     texts = [
         ", ".join(f"{name} {of}" for name, of in value.items()) if isinstance(value, dict) else value
@@ -70,15 +70,15 @@ def _said(results: Sequence[Result], key: str) -> list[str]:
 
 
 def _without_commit(results: Sequence[Result]) -> list[str]:
-    """Cells that do not say which commit they ran: not the same as those that do."""
+    """The number of cells without a known commit, as one more value besides the known ones."""
     count = sum(not result.environment.get("git_commit") for result in results)
     return [f"unknown ({count} cell{'' if count == 1 else 's'})"] if count else []
 
 
 def _busy(results: Sequence[Result], cores: int) -> list[str]:
-    """A caution if the machine had other things to do than the run before, whose load is still in the mean.
+    """A caution if the machine had other work besides the previous run, whose load is still in the mean.
 
-    The load that cells side by side leave is the study's own, also at a cell that begins soon after them.
+    Cells side by side leave a load that is the study's own, so cells that begin soon after them do not count.
     """
     ends = [
         result.state.ended for result in results if result.state.beside and result.state.ended is not None

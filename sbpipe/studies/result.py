@@ -1,4 +1,4 @@
-"""What a study knows of each cell that has ended. Reads the folder; writes nothing."""
+"""The result of each cell that has ended. Reads the folder; writes nothing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ class Result:
     cell: PlannedCell
     state: State
     summary: dict[str, Any]
-    """{} of a failed cell."""
+    """{} for a failed cell."""
     curve: list[Point]
     environment: dict[str, Any]
 
@@ -28,7 +28,7 @@ class Result:
 
     @property
     def trial(self) -> Trial:
-        """The cell as the analysis sees it."""
+        """The cell as a trial of the analysis."""
         state = self.state
         return Trial(
             self.cell.label, self.cell.seed, state.status, self.curve, self.summary, beside=state.beside
@@ -36,8 +36,8 @@ class Result:
 
 
 def read_result(folder: StudyFolder, cell: PlannedCell, state: State) -> Result:
-    """Read what a cell left."""
-    # Half a run has numbers too, but none that may enter a mean.
+    """Read the result of a cell."""
+    # The numbers of a failed run must not enter a mean.
     if state.status != "finished":
         return Result(cell, state, {}, [], {})
     run = read_run(folder.run_path(cell))

@@ -21,7 +21,7 @@ CSV = "results.csv"
 
 
 def row_of(result: Result, plan: Plan) -> dict[str, Any]:
-    """A cell's row: its place in the plan by the settings' names, how it went, its summary's numbers."""
+    """A cell's row: its place in the plan, how it ended, and its summary's numbers."""
     settings = flatten(to_dict(resolve(result.cell.settings)))
     place = {key: settings[key] for key in dict.fromkeys([*plan.swept, *plan.varied])}
     # The seed is a column of the plan already.
@@ -40,7 +40,7 @@ def row_of(result: Result, plan: Plan) -> dict[str, Any]:
 
 
 def times_of(result: Result, plan: Plan, analysis: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's time as the tables count it, what it cost, and when it reached each target."""
+    """A cell's time as in the tables, its cost, and when it reached each target."""
     trial = result.trial
     if trial.time_s is None:
         return {}
@@ -64,7 +64,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_results(path: Path, plan: Plan, results: Sequence[Result], analysis: Mapping[str, Any]) -> None:
-    """Leave both files in a study's folder."""
+    """Write both files to a study's folder."""
     rows = [row_of(result, plan) | times_of(result, plan, analysis) for result in results]
     write_atomically(path / CSV, to_csv(rows))
     whole = plain(

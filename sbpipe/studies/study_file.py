@@ -1,4 +1,4 @@
-"""What a study's TOML file and flags say, part by part. Checks their shape, not the settings."""
+"""Reads a study's TOML file and flags, part by part. Checks their shape, not the settings."""
 
 import difflib
 import tomllib
@@ -15,11 +15,11 @@ _ARM_WORDS = ("name", "strategy", "settings", "tasks", "steps_factor")
 
 
 def tables_in(path: Path, known: Sequence[str]) -> dict[str, Any]:
-    """The top-level tables of a study's file, which may hold the known ones only."""
+    """The top-level tables of a study's file; unknown ones are refused."""
     tables = read_tables(path, "file", "configs/sweep and configs/compare")
     for key in tables:
         if key not in known:
-            # The mark of a comparison's file given to the other command.
+            # Only the file of a comparison has this key.
             if key == "baseline":
                 raise ConfigError(
                     key, tables[key], f"{path} is a comparison, not a sweep", f"Use: sbpipe compare {path}"
@@ -42,7 +42,7 @@ def settings_in(table: Any, where: str) -> dict[str, Any]:
 
 
 def base_in(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings all cells share: the file that `config` names, beside the study's, and [base] over it."""
+    """The settings that all cells share: the file that `config` names, beside the study's, then [base]."""
     given = settings_in(tables.get("base", {}), "base")
     named = given.pop("config", None)
     if named is None:
@@ -74,7 +74,7 @@ def grid_flag(text: str) -> tuple[str, list[Any]]:
     try:
         parsed = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
-        # Some value is a bare word, as in mode=inline,lockstep: each by itself, then.
+        # A value is a bare word, as in mode=inline,lockstep: parse each value by itself.
         parsed = [parse_assignment(f"v={value}")[1] for value in values.split(",")]
     key = key.strip()
     return key, grid_in({key: [value for value in parsed if value != ""]}, "--grid")[key]
@@ -113,7 +113,7 @@ def arms_in(entries: Any) -> list[PlannedArm]:
 
 
 def named_in(entries: Any, word: str) -> list[dict[str, Any]]:
-    """The entries of [[arms]] or [[tasks]], each under a name of its own."""
+    """The entries of [[arms]] or [[tasks]]; every one needs a unique name."""
     many = f"{word}s"
     way_out = f'Write [[{many}]], then name = "..." and settings below it'
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):

@@ -1,4 +1,4 @@
-"""`sbpipe sweep`: from a SWEEP.toml and flags to a plan. Starts nothing."""
+"""`sbpipe sweep`: makes a plan from a SWEEP.toml and flags. Starts nothing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +19,10 @@ SYNC_MODES = ("pipelined", "fixed-lag")
 def mode_arms(modes: Sequence[str], *, is_sync: bool) -> list[PlannedArm]:
     """One arm per mode.
 
-    In a sweep of the sync interval the two default ones are the effect and its cause. `pipelined` is what a
-    user gets: arrival decides how stale a score is. `fixed-lag` with a lag of one step is the ideal pipeline
-    on a logical clock: batch b is scored with the last version published by step b - 1, so staleness runs
-    exactly through 1, 2, ..., interval, on any machine.
+    A sweep of the sync interval has two default modes, which show the effect and its cause. `pipelined` is
+    what a user gets: arrival decides how stale a score is. `fixed-lag` with a lag of one step is the ideal
+    pipeline on a logical clock: batch b is scored with the last version published by step b - 1, so on any
+    machine staleness takes exactly the values 1, 2, ..., interval.
     """
     lag = {"sync.lag": 1}
     return [
@@ -38,12 +38,12 @@ def plan_sweep(
     modes: Sequence[str] | None,
     seeds: list[int] | None,
 ) -> Plan:
-    """The plan of a file (or of none), with what the flags gave over it."""
+    """The plan of a file, or of flags alone; flags override the file."""
     tables = tables_in(path, KNOWN) if path is not None else {}
     base = base_in(tables, path.parent if path is not None else Path()) | dict(settings)
     swept = grid_in(tables.get("grid", {})) | dict(grid)
     arms = arms_in(tables.get("arms", []))
-    # Only for the flag: a file says itself which modes it asks for.
+    # Only for the flag: a file names its modes itself.
     if modes is None and not arms and SYNC_KEY in grid and "mode" not in swept:
         modes = SYNC_MODES
     if modes:

@@ -1,4 +1,4 @@
-"""The [[tasks]] of a comparison's file: what arms are run for, such as data sets. Starts nothing."""
+"""Reads the [[tasks]] of a comparison's file, such as data sets that arms run on. Starts nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ _WORDS = ("name", "settings", "seeds", "arms")
 
 
 def tasks_in(entries: Any, arms: Sequence[PlannedArm], seeds: Sequence[int], *, is_fixed: bool) -> list[Task]:
-    """The [[tasks]]: a name each, settings, and, if not for all, its `arms` and which or how many `seeds`.
+    """The [[tasks]]: each has a name, settings and, if not all, its `arms` and `seeds` (which or how many).
 
-    `is_fixed` says that the seeds stand in the file; those of a flag may be fewer than a task asks for.
+    `is_fixed` says that the seeds come from the file; those of a flag may be fewer than a task asks for.
     """
     names = [arm.name for arm in arms]
     tasks = [_task(entry, names, seeds, is_fixed=is_fixed) for entry in named_in(entries, "task")]
@@ -37,7 +37,7 @@ def tasks_in(entries: Any, arms: Sequence[PlannedArm], seeds: Sequence[int], *, 
 
 
 def refuse_without_baseline(tasks: Sequence[Task], baseline: PlannedArm) -> None:
-    """The baseline must run wherever another arm does: errors are compared by task and seed."""
+    """Refuse tasks or seeds without the baseline: errors are compared by task and seed."""
     for task in tasks:
         if not all(task.includes(baseline, seed) for seed in task.seeds):
             reason = f"the baseline {baseline.name!r} does not run for it"
@@ -62,7 +62,7 @@ def _seeds(value: Any, seeds: Sequence[int], where: str, *, is_fixed: bool) -> l
     if value is None:
         return list(seeds)
     asked = seeds_in(value, where)
-    # How many: the first ones, so that tasks share seeds and can be paired.
+    # A number means the first seeds, so that tasks share seeds.
     own = list(seeds[: len(asked)]) if isinstance(value, int) else [seed for seed in seeds if seed in asked]
     if not own or (is_fixed and len(own) < len(asked)):
         reason = f"asks for more than the study's seeds, which are {', '.join(map(str, seeds))}"

@@ -1,7 +1,7 @@
-"""`sbpipe worth`: from a run's settings, or a WORTH.toml, to a plan. Starts nothing.
+"""`sbpipe worth`: makes a plan from a run's settings or a WORTH.toml. Starts nothing.
 
-A plan of this kind is a comparison of two sorts of arms: random selection, without scoring, at several
-multiples of the job's updates N, and the policies at N. All policies share the runs of random selection.
+The plan is a comparison with two kinds of arms: random selection, without scoring, at several multiples of
+the job's updates N, and the policies at N. All policies share the runs of random selection.
 """
 
 import re
@@ -21,16 +21,16 @@ from sbpipe.studies.task_entries import tasks_in
 
 KNOWN = ("name", "seeds", "budgets", "base", "tasks", "arms")
 _MARKS = ("base", "tasks", "arms", "budgets")
-"""What a study's file has and a run's settings have not."""
+"""Keys of a study's file that a run's settings do not have."""
 BUDGETS = (0.5, 0.67, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Multiples of N; those below 1 make it possible to measure that a policy harms."""
-# Only the last error counts; a file or a flag that asks for more is obeyed.
+"""Multiples of N; with those below 1 the harm of a policy can be measured."""
+# Only the final error counts; a file or a flag may ask for more.
 _ONLY_THE_END = {"eval.every": 0.0, "checkpoint.every": 0}
-# A comma before the next key; those inside a list of values stay.
+# A comma before the next key; commas inside a list of values are kept.
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_.]+=)")
 
 CountExamples = Callable[[Config], int]
-"""How many training examples a job has; asked only where N is given in epochs."""
+"""Counts the training examples of a job; called only if N is given in epochs."""
 
 
 def plan_worth(
@@ -42,7 +42,7 @@ def plan_worth(
     seeds: list[int] | None,
     count_examples: CountExamples,
 ) -> Plan:
-    """The plan of a file of settings or of a study, or of the defaults, with what the flags gave over it."""
+    """The plan of a file of settings, of a study's file, or of the defaults; flags override them."""
     tables = _tables(path)
     folder = path.parent if path is not None else Path()
     base = _ONLY_THE_END | base_in(tables, folder) | dict(settings)
@@ -71,7 +71,7 @@ def plan_worth(
 
 
 def arm_flag(text: str) -> PlannedArm:
-    """`POLICY` or `POLICY@KEY=VALUE,KEY=VALUE`: a policy, and what else sets this arm apart."""
+    """`POLICY` or `POLICY@KEY=VALUE,KEY=VALUE`: a policy, and other settings of this arm."""
     policy, _, more = text.partition("@")
     settings = dict(parse_assignment(part) for part in filter(None, _BETWEEN.split(more)))
     for key, value in settings.items():
@@ -83,7 +83,7 @@ def arm_flag(text: str) -> PlannedArm:
 
 
 def budgets_in(value: Any, where: str = "budgets") -> list[float]:
-    """Multiples of N at which random selection is run, at least one of them N itself."""
+    """Multiples of N at which random selection is run; N itself must be among them."""
     way_out = f"Write for instance {list(BUDGETS)}"
     is_list = isinstance(value, list) and all(
         isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < float("inf") for one in value
@@ -108,7 +108,7 @@ def budgets_flag(text: str) -> list[float]:
 
 
 def weaknesses(plan: Plan) -> list[str]:
-    """What weakens the measurement, for the reader to know."""
+    """Weaknesses of the measurement that a reader must know."""
     configs = [resolve(cell.settings) for cell in plan.cells]
     found = []
     if all(config.schedule.name == "constant" for config in configs):
@@ -124,7 +124,7 @@ def weaknesses(plan: Plan) -> list[str]:
 
 
 def _tables(path: Path | None) -> dict[str, Any]:
-    """The tables of a study's file; the settings of a run stand under `base`."""
+    """The tables of a study's file; the settings of a run are put under `base`."""
     if path is None:
         return {}
     there = read_tables(path, "file", "configs/ and configs/worth")
@@ -132,14 +132,14 @@ def _tables(path: Path | None) -> dict[str, Any]:
 
 
 def _own_arm(base: Mapping[str, Any]) -> PlannedArm:
-    """The only policy where none is named: that of the settings."""
+    """The arm if no policy is named: the policy of the settings."""
     policy = base.get("selection.policy", Config().selection.policy)
     return PlannedArm(str(policy), {"selection.policy": policy})
 
 
 def _random_arms(budgets: Sequence[float], base: Mapping[str, Any]) -> list[PlannedArm]:
     settings: dict[str, Any] = {"mode": "inline", "selection.policy": "random"}
-    # Weights by chances that are all equal are none.
+    # With equal chances for all, weighting by them does nothing.
     settings |= {"selection.unbiased": 0.0} if base.get("selection.unbiased") else {}
     return [PlannedArm(_random_name(one), settings, "random", steps_factor=one) for one in budgets]
 
@@ -179,7 +179,7 @@ def _in_steps(
     policies: Sequence[PlannedArm],
     count_examples: CountExamples,
 ) -> tuple[dict[str, Any], list[Task]]:
-    """N in steps everywhere: a budget in epochs becomes the steps that the settings' policy makes of it."""
+    """N in steps everywhere: a budget in epochs becomes the steps that the first policy makes in them."""
     if tasks:
         counted = [
             replace(task, settings=_with_steps(base, task.settings, policies[0], count_examples))

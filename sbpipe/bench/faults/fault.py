@@ -1,4 +1,4 @@
-"""What a fault is: how it is inflicted on a running training, how it shows, and how the run must end."""
+"""A fault: how it is inflicted on a running training, how it shows, and how the run must end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ user would have to resume.
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; `says` is what the user must be told, "" where nothing is worth a word."""
+    """One fault; `says` is what the user must be told, "" if nothing needs to be said."""
 
     name: str
     inflict: Inflict
@@ -27,4 +27,4 @@ class Fault:
     is_quick: bool = False
     """Part of the tests."""
     must_cover: bool = True
-    """Whether every candidate must have been considered when it ends: not where it must end early."""
+    """Whether every candidate must have been considered at the end; not if the run must end early."""

@@ -61,7 +61,7 @@ def late(seconds: float) -> Callable[[Trial, Command], Command]:
 
 
 def stalling(trial: Trial, run: Command) -> Command:
-    """What lost packets do to TCP: everything behind them waits."""
+    """The effect of lost packets on TCP: everything behind them waits."""
     trial.begin_fault()
     while run.poll() is None:
         trial.weather.latency_s = 1.0

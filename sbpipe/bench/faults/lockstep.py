@@ -30,7 +30,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run ended with; a digest of "" is a run that left none."""
+    """How a run ended; a digest of "" means that it left none."""
 
     code: int
     steps: int

@@ -67,7 +67,7 @@ def switched(name: str) -> Inflict:
 
 
 def spinning(trial: Trial, run: Command) -> Command:
-    """It beats, and never answers, until that was said."""
+    """It sends heartbeats, but no answers, until that is reported."""
     run = switched(SPIN)(trial, run)
     trial.wait_for("a word about it", lambda: trial.noticed_s("without progress", trial.fault_at) is not None)
     (trial.folder / SPIN).unlink()
@@ -75,7 +75,7 @@ def spinning(trial: Trial, run: Command) -> Command:
 
 
 def limited(role: str, which: int, used: Callable[[int], int]) -> Inflict:
-    """Take away all that a process does not have yet of a resource."""
+    """Limit a resource of a process to what it has now."""
 
     def inflict(trial: Trial, run: Command) -> Command:
         trial.begin_fault()
@@ -86,7 +86,7 @@ def limited(role: str, which: int, used: Callable[[int], int]) -> Inflict:
 
 
 def out_of_files_for_a_while(trial: Trial, run: Command) -> Command:
-    """No further file descriptor for the trainer, until that was said."""
+    """No further file descriptor for the trainer, until that is reported."""
     trial.begin_fault()
     pid = trial.pid("trainer")
     before = _limit(pid, resource.RLIMIT_NOFILE, next_file)
@@ -96,7 +96,7 @@ def out_of_files_for_a_while(trial: Trial, run: Command) -> Command:
 
 
 def limited_at_start(role: str, which: int, used: Callable[[int], int]) -> Inflict:
-    """The same of a process that has just begun, and has hardly anything yet."""
+    """The same for a process that has just begun, and has hardly any yet."""
 
     def inflict(trial: Trial, run: Command) -> Command:
         pid = trial.pid(role)
@@ -121,12 +121,12 @@ def next_file(pid: int) -> int:
 
 
 def little_memory(pid: int) -> int:
-    """Bytes of address space that Python can begin with, and torch cannot be loaded into."""
+    """Bytes of address space that are enough for Python to start, but not to load torch."""
     return 512 << 20
 
 
 def killed_at_start(role: str) -> Inflict:
-    """As soon as its process is there."""
+    """Kill it as soon as its process exists."""
 
     def inflict(trial: Trial, run: Command) -> Command:
         pid = trial.pid(role)
@@ -142,7 +142,7 @@ def killed_in_a_checkpoint(trial: Trial, run: Command) -> Command:
     trial.begin_fault()
     folder, pid = trial.path / CHECKPOINTS, trial.pid("trainer")
     give_up = time.monotonic() + HANG_S
-    # Polled without a pause: it is there for a few milliseconds.
+    # Polled without a pause, because it exists for a few milliseconds only.
     while not any(entry.name.startswith(".step-") for entry in os.scandir(folder)):
         if time.monotonic() > give_up:
             raise Hung("no checkpoint was being written")
@@ -184,7 +184,7 @@ def _await_another(trial: Trial, before: int) -> None:
 
 
 def storm(trial: Trial, run: Command) -> Command:
-    """Selectors that die as soon as they work, more often than a supervisor forgives at once."""
+    """Selectors that die as soon as they work, more often than a supervisor allows in a row."""
     trial.begin_fault()
     for _ in range(4):
         before = trial.pid("selector")

@@ -20,14 +20,14 @@ _MOST_HELD = 1 << 22
 
 @dataclass
 class Weather:
-    """What the proxy does to what passes; changed while it runs."""
+    """What the proxy does to passing data; it is changed while the proxy runs."""
 
     latency_s: float = 0.0
     is_up_cut: bool = False
     """From the selector to the trainer nothing passes."""
     is_down_cut: bool = False
     flip_share: float = 0.0
-    """Share of the pieces in which one bit is turned over."""
+    """Share of the pieces in which one bit is flipped."""
 
 
 @dataclass
@@ -60,11 +60,11 @@ class Proxy:
         self._thread.start()
 
     def reset(self) -> None:
-        """Break every connection, as a router that forgets them does."""
+        """Break every connection, like a router that loses its state."""
         self._is_resetting = True
 
     def close(self) -> None:
-        """Listen no more, and break what is there."""
+        """Stop listening, and break all connections."""
         self._is_over.set()
         self._thread.join()
 
@@ -95,7 +95,7 @@ class Proxy:
             return
         for end in (near, far):
             end.setblocking(False)
-            # Closed by a reset, not in peace.
+            # Closed by a reset, not gracefully.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._pipes += [_Pipe(near, far, is_up=True), _Pipe(far, near, is_up=False)]
 

@@ -1,4 +1,4 @@
-"""From trials to a table: when a fault was noticed, what it cost, what was lost, and how the run ended."""
+"""Makes a table of trials: when a fault was noticed, what it cost, what was lost, and how the run ended."""
 
 import os
 import sys
@@ -15,17 +15,17 @@ from sbpipe.bench.rows import cells_table
 from sbpipe.errors import ConfigError
 
 NOTICED_S = 6.0
-"""A fault that is worth a word is told of within so many seconds."""
+"""A fault that the user must know of is reported within so many seconds."""
 HEADER = ("fault", "noticed", "stopped", "idle", "lost", "twice", "exit", "error", "")
 
 
 @dataclass(frozen=True)
 class FaultRow:
-    """What one fault did; None = does not apply, or nobody could tell."""
+    """The effects of one fault; None = does not apply, or unknown."""
 
     fault: str
     missed: str
-    """What is not as it must be; "" = all is."""
+    """What is wrong; "" = nothing."""
     noticed_s: float | None = None
     stopped_s: float | None = None
     """The longest time between two steps after the fault."""
@@ -79,7 +79,7 @@ def measure_faults(only: list[str], *, is_quick: bool) -> list[FaultRow]:
 
 
 def measured(fault: Fault, within_s: float = NOTICED_S) -> FaultRow:
-    """One run under one fault, which must be told of within so many seconds."""
+    """One run under one fault, which must be reported within so many seconds."""
     if fault.needs_root and os.geteuid() != 0:
         return FaultRow(fault.name, "not run: only root can make it happen")
     with tempfile.TemporaryDirectory(prefix="sbpipe-faults-", ignore_cleanup_errors=True) as folder:
@@ -111,7 +111,7 @@ def measured(fault: Fault, within_s: float = NOTICED_S) -> FaultRow:
 
 
 def shortcomings(fault: Fault, noticed_s: float | None, within_s: float, ending: Ending) -> Iterable[str]:
-    """What is not as it must be, in words."""
+    """What is wrong, in words."""
     if fault.says and noticed_s is None:
         yield f"nothing was said of it ({fault.says})"
     elif noticed_s is not None and noticed_s > within_s:

@@ -60,7 +60,7 @@ class Soaked:
 
 
 def planned(minutes: float, every_s: float) -> Plan:
-    """As many epochs as this machine trains in that time, by a short run."""
+    """The epochs that this machine trains in that time, estimated by a short run."""
     with _trial(_TRIED_EPOCHS) as trial:
         trial.ending(trial.run())
         times = trial.step_times()
@@ -69,7 +69,7 @@ def planned(minutes: float, every_s: float) -> Plan:
 
 
 def soak(plan: Plan) -> Soaked:
-    """Run it, disturb it, and look at what is left."""
+    """Run it, disturb it, and check what it leaves."""
     with _trial(plan.epochs) as trial:
         return _Soak(trial, plan).run()
 
@@ -98,7 +98,7 @@ class _Soak:
         self._most_shared = 0
 
     def run(self) -> Soaked:
-        """To the end of the run."""
+        """Disturb and watch until the end of the run."""
         run, began = self._trial.run("--max-restarts", _MAX_RESTARTS), time.monotonic()
         fault_at, say_at = began + self._plan.every_s, began + _SAY_S
         while run.poll() is None:
@@ -218,7 +218,7 @@ def _growth(what: str, share: float) -> Row:
 
 
 def _or_all(count: int | None, soaked: Soaked) -> int:
-    """What nobody could tell counts as all of them."""
+    """An unknown number counts as all of them."""
     return soaked.plan.epochs * NUM_EXAMPLES if count is None else count
 
 

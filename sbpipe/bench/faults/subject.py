@@ -56,7 +56,7 @@ class Digits:
             (self._folder / EVALUATING).touch()
             while (self._folder / SLOW_TESTS).exists():
                 time.sleep(0.01)
-        # Every few hundred examples: who spins must go on to spin until it is killed.
+        # Every few hundred examples: a process that spins must do so until it is killed.
         elif index % 256 == 0 and self._is_selector:
             while (self._folder / SPIN).exists():
                 pass

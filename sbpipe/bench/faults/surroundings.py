@@ -1,4 +1,4 @@
-"""Faults of what a run stands on: its checkpoints, its shared memory, its directory, its disk, its clock."""
+"""Faults of a run's surroundings: its checkpoints, shared memory, directory, disk and clock."""
 
 import contextlib
 import os
@@ -71,7 +71,7 @@ def full(trial: Trial, run: Command) -> Command:
 
 
 def nothing(trial: Trial, run: Command) -> Command:
-    """What is wrong was wrong from the beginning."""
+    """A fault that is there from the beginning."""
     trial.fault_at = time.monotonic()
     return run
 

@@ -30,19 +30,19 @@ from sbpipe.runs.names.files import EXAMPLES, LOGS, SUMMARY, TRAINER_EVENTS
 
 Command = subprocess.Popen[str]
 HANG_S = 300.0
-"""What takes longer than this has hung."""
+"""Anything that takes longer than this has hung."""
 OUTAGE_S = 6.0
 """How long what comes back is away: longer than the silence after which a peer is lost."""
 _POLL_S = 0.02
 
 
 class Hung(SbpipeError):
-    """What must come did not come."""
+    """An expected event did not come."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What is left of a trial; None where a run could not tell."""
+    """The result of a trial; None where it is unknown."""
 
     code: int
     error: float | None
@@ -56,7 +56,7 @@ class Trial:
     """A run directory, the commands that work in it, and the lines they have said."""
 
     def __init__(self, folder: Path, changes: Mapping[str, Any], around: Sequence[str] = ()) -> None:
-        """`around` stands in front of the command: what changes its world before it starts."""
+        """`around` is put in front of the command, to change its environment before it starts."""
         self.folder, self.path = folder, folder / "run"
         self._changes, self._around = JOB | dict(changes), list(around)
         self._processes: list[Command] = []
@@ -78,7 +78,7 @@ class Trial:
         ]
 
     def start(self, *arguments: str) -> Command:
-        """Start a command of sbpipe; everything it says is noted with the time."""
+        """Start a command of sbpipe; its output is recorded with times."""
         process = subprocess.Popen(
             [*self._around, sys.executable, "-m", "sbpipe", *arguments],
             stdout=subprocess.PIPE,
@@ -128,7 +128,7 @@ class Trial:
         self.wait_for(f"{count} more steps", lambda: len(self.step_times()) >= before + count)
 
     def begin_fault(self) -> None:
-        """Wait until a selector has worked for a while; from now on what happens is the fault's doing."""
+        """Wait until a selector has worked for a while; whatever happens after that is due to the fault."""
         self.wait_for("a selector", lambda: self.events("selector"))
         self.wait_steps(30)
         self.fault_at = time.monotonic()
@@ -225,11 +225,11 @@ class Trial:
         return int(short.clip(min=0).sum()), int((-short).clip(min=0).sum())
 
     def on_close(self, closing: Callable[[], object]) -> None:
-        """Do this when all is over."""
+        """Do this at the end of the trial."""
         self._closing.append(closing)
 
     def close(self) -> None:
-        """Kill whatever is left, and undo what was done to its world."""
+        """Kill all remaining processes, and undo the changes to their environment."""
         for role in ("trainer", "selector"):
             for pid in self.pids(role):
                 with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 WARM_S = 10.0
-"""From this age on a process holds what it will hold."""
+"""From this age on a process should hold a constant amount."""
 _AT_ONCE = 5
 """Readings whose median counts as one."""
 
@@ -41,7 +41,7 @@ class Life:
         return self.readings[-1].age_s if self.readings else 0.0
 
     def once_warm(self) -> Reading | None:
-        """What it held when it had warmed up; None if it did not come to that."""
+        """What it held when it had warmed up; None if it ended earlier."""
         warm = [reading for reading in self.readings if reading.age_s >= WARM_S]
         return _middle(warm[:_AT_ONCE]) if len(warm) >= _AT_ONCE else None
 
@@ -72,7 +72,7 @@ class Vitals:
 
 
 def growth_across(lives: Sequence[Life]) -> tuple[float, int] | None:
-    """By what share later processes hold more memory than earlier ones at the same age; how many more files.
+    """The growth from earlier to later processes at the same age: memory as a share, files as a number.
 
     Medians of the first and of the last third; None where there are too few.
     """
@@ -85,10 +85,10 @@ def growth_across(lives: Sequence[Life]) -> tuple[float, int] | None:
 
 
 def growth_within(lives: Iterable[Life]) -> tuple[float, float] | None:
-    """By what share the longest life grew after it had warmed up, and how long it was."""
+    """The growth of the longest life after its warm-up, as a share, and its length."""
     longest = max(lives, key=lambda life: life.age_s, default=None)
     warm = longest.once_warm() if longest else None
-    # Judged over at least twice the time of warming up, which a slow machine may need longer for.
+    # Judged over at least twice the warm-up, because a slow machine may warm up for longer.
     if longest is None or warm is None or longest.age_s < 3 * WARM_S:
         return None
     return longest.at_its_end().rss_mb / warm.rss_mb - 1.0, longest.age_s

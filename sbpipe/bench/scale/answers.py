@@ -47,7 +47,7 @@ speed is another's.
 
 
 class _Kind(NamedTuple):
-    """What an answer depends on, of a lease."""
+    """The fields of a lease that its answer depends on."""
 
     num_candidates: int
     enough: int
@@ -58,7 +58,7 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A packed selection that lacks its lease, its version and what its selector has done so far."""
+    """A packed selection without its lease, version and selector's statistics."""
 
     scored: int
     """Candidates that went through the model for it."""
@@ -78,7 +78,7 @@ class Answer:
 
 
 class Answers:
-    """Those of one process; the scores in them are random."""
+    """The answers of one process; their scores are random."""
 
     def __init__(self) -> None:
         self._chance = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""One to 256 selectors: the rows of what they do, and of what they cost the loop.
+"""One to 256 selectors: the rows on their work, and on their cost to the loop.
 
 How many leases a second the dispatcher can handle is measured in a flood: a loop whose steps take no time,
 and that waits for whole batches. It is told by the wall, in which the simulated selectors and the loop have
@@ -11,7 +11,7 @@ from sbpipe.bench.scale.fleet import BATCH, KEEP, WARM_UP, Found, run_fleet
 COUNTS = (1, 4, 16, 64, 256)
 STEP_S = 0.1
 CAPACITY = 1.5
-"""What the selectors score together, over what the loop needs."""
+"""The candidates that all selectors score, over those that the loop needs."""
 _STEPS = 60
 _BAR_AT = 64
 """Selectors that the bars are for."""
@@ -57,7 +57,7 @@ def _fleet_rows(count: int, one: Found) -> list[Row]:
 
 
 def measure_flood(count: int) -> list[Row]:
-    """What the dispatcher does at the most for so many selectors."""
+    """The most work of the dispatcher for so many selectors."""
     found = run_flood(count, steps=_FLOOD_STEPS)
     name = f"{count} selectors that answer at once"
     at_least = 5000 if count == _BAR_AT else None
@@ -70,6 +70,6 @@ def measure_flood(count: int) -> list[Row]:
 
 
 def run_flood(count: int, *, steps: int, warm_up: int = WARM_UP) -> Found:
-    """As many leases as can be had; of fewer selectors than four batches have leases, longer ones."""
+    """As many leases as possible; with few selectors, longer ones."""
     given = {"train.batch_size": max(FLOOD_BATCH, 4 * count), "selection.late": "wait"}
     return run_fleet(count, speed=0.0, step_s=0.0, steps=steps, warm_up=warm_up, given=given)

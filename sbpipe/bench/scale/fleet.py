@@ -1,4 +1,4 @@
-"""A trainer and its fleet of selectors: what is leased, how old it is when it is trained, what that costs.
+"""A trainer and its fleet of selectors: what is leased, its staleness when it is trained, and the cost.
 
 The trainer's engine is whole; its device and those of the selectors are simulated by waiting.
 """
@@ -34,14 +34,14 @@ from sbpipe.weights.manifest import build_manifest
 BATCH, KEEP = 128, 0.25
 WARM_UP = 30
 _PATIENCE_S = 120.0
-"""Until all selectors are ready, and gone: what only a hang takes."""
+"""Deadlines until all selectors are ready, and gone: only a hang takes so long."""
 _EXAMPLES = 10**8
 _CLASSES = 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a fleet did in some steps."""
+    """The work of a fleet in some steps."""
 
     leases: int
     candidates: int
@@ -52,9 +52,9 @@ class Found:
     cpu_s: float
     """Processor time of all threads of the trainer per step: what the loop loses if all share a core."""
     over_s: float
-    """Median time of a step beyond what its device takes."""
+    """Median time of a step beyond its device's time."""
     idle_s: float
-    """What the loop waited for batches, in all."""
+    """The loop's total wait for batches."""
     staleness: float
     stalest: int
     filled: float
@@ -86,7 +86,7 @@ def run_fleet(
             "train.batch_size": BATCH,
             "selection.keep": KEEP,
             "train.steps": 10**9,
-            # Selectors and trainer share a few cores here: who waits for one is not lost.
+            # Selectors and trainer share a few cores here: one that waits for a core is not lost.
             "link.lost_after_s": 60.0,
             "link.heartbeat_s": 5.0,
             **(given or {}),

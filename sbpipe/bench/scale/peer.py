@@ -10,7 +10,7 @@ from pathlib import Path
 from sbpipe.link.frames import Buffer
 
 GREETING_BYTES = 64
-"""What each side of a connection says first."""
+"""The first bytes from each side of a connection."""
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _READ_BYTES = 1 << 16
 _CONNECT_S = 30.0
@@ -54,7 +54,7 @@ class Peer:
         """Of all that was sent and received."""
         self._socket.connect(str(path))
         self._socket.sendall(greeting(b"NULL") + ready(route))
-        # zmq loses what comes with the handshake: nothing is said before it has ended on both sides.
+        # zmq loses data that comes with the handshake, so nothing is sent before it has ended on both sides.
         self._read(GREETING_BYTES)
         self._read(self._read(2)[1])
 
@@ -78,7 +78,7 @@ class Peer:
         self._socket.sendall(message)
 
     def receive(self) -> Iterator[list[Buffer]]:
-        """The messages that have come, where there is something to read; EOFError at the end of them."""
+        """The messages that have come, if there is something to read; EOFError at the end."""
         read = self._socket.recv(_READ_BYTES)
         if not read:
             raise EOFError("the trainer has closed the connection")
@@ -95,7 +95,7 @@ class Peer:
         self._unread = unread[at:]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._socket.close()
 
 

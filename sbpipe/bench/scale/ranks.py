@@ -43,7 +43,7 @@ _WIDTH = 8
 
 
 def measure_ranks() -> list[Row]:
-    """One rank has nobody to tell anything."""
+    """With one rank there is no other rank to tell."""
     return [row for count in COUNTS for row in _rows(count, run_ranks(count))]
 
 
@@ -81,7 +81,7 @@ def run_ranks(count: int, *, rounds: int = _ROUNDS) -> dict[str, float]:
 
 
 class _Simulated(nn.Module):
-    """A model whose forward pass waits for a device, and is nothing to the host."""
+    """A model whose forward pass waits for a device, and costs the host nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ _LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
 def _bare_step(config: Config, group: Group) -> TrainStep:
-    """The same step by DistributedDataParallel alone: told nothing, and telling no losses."""
+    """The same step by DistributedDataParallel alone: no words from rank 0, no losses gathered."""
     step = TrainStep.alone(config, _Simulated(), _LOSS, Spans())
     step.forward = group.wrap(step.model)
     return step
@@ -145,7 +145,7 @@ def _lead(group: Group, step: RankedStep, bare: TrainStep, rounds: int) -> dict[
 
     share = order(0)
     for number in range((1 + rounds) * _EACH):
-        # A batch ahead, as the loader's thread tells them.
+        # A batch ahead, as the loader's thread does.
         later = order(number + 1)
         note("step", partial(step, number, 0.0, *share))
         share = later

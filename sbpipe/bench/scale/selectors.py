@@ -55,7 +55,7 @@ class Simulated:
         self.num_answers = 0
 
     def beat(self) -> None:
-        """A sign of life; before it is welcome, another hello."""
+        """Send a sign of life; before the welcome, another hello."""
         if self._session == NO_SESSION:
             self._send(pack(self._hello))
         else:
@@ -63,7 +63,7 @@ class Simulated:
             self._send(pack(Heartbeat(self.num_answers, stats)))
 
     def hear(self, now: float) -> float | None:
-        """Read what has come; when it will have something to say, None = it is known or not yet."""
+        """Read what has come; returns when it will send something, None = already known, or nothing yet."""
         was_idle = self._work is None
         for frames in self.peer.receive():
             envelope = decode(frames)
@@ -80,7 +80,7 @@ class Simulated:
             self.is_done = True
 
     def go_on(self, now: float) -> float | None:
-        """Answer what is due, and begin the next lease; when that will be due, None = there is none."""
+        """Answer what is due, and begin the next lease; returns when that is due, None = there is none."""
         while self._work is not None or self._leases:
             if self._work is None:
                 lease = self._leases.popleft()
@@ -106,7 +106,7 @@ class Simulated:
 
 
 def serve(each: list[Simulated]) -> None:
-    """Until all have heard a goodbye, or the trainer is gone."""
+    """Serve until all have heard a goodbye, or the trainer is gone."""
     poller = select.epoll()
     by_descriptor = {one.peer.fileno(): one for one in each}
     for descriptor in by_descriptor:

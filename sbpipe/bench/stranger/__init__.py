@@ -1,4 +1,4 @@
-"""`sbpipe bench stranger`: another user of the host tries a run, whose rate is measured meanwhile.
+"""`sbpipe bench stranger`: another user of the host attacks a run, whose rate is measured meanwhile.
 
     target.py    what is tried: folders, files, sockets, processes, addresses
     attempts.py  what another user tries on one host

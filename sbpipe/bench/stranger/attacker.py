@@ -22,16 +22,16 @@ _TICK_S = 0.01
 
 
 def become_nobody() -> None:
-    """Another user, for good."""
+    """Become another user permanently."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    # What could still be written to or signalled would be the bench's own.
+    # As root the attempts would reach anything, even the bench's own processes and files.
     assert os.getresuid() == (NOBODY, NOBODY, NOBODY)
 
 
 def work(target: Target, tried: Tried, until: float, rate: float) -> None:
-    """Try again and again until a moment, so many times a second."""
+    """Try repeatedly until a point in time, at a fixed rate."""
     began, cpu_before, done = time.monotonic(), time.process_time(), 0
     work = Flood(target, tried) if target.ports else Attempts(target, tried)
     while (now := time.monotonic()) < until:
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     began = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, began + number * window_s - time.monotonic()))
-        # Then a pause: what one window has left open must not count for the next.
+        # Then a pause: connections left open by one window must not count for the next.
         until = began + (number + 1) * window_s - min(1.0, window_s / 8)
         work(targets[number % 2], tried[number % 2], until, rate)
     sys.stdout.write(json.dumps({"began": began, "tried": [asdict(one) for one in tried]}) + "\n")

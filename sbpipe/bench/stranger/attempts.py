@@ -1,4 +1,4 @@
-"""What another user of the host tries: to list, read, write, connect and signal. It must not know who tries.
+"""Attempts of another user of the host: to list, read, write, connect and signal. Must not know who tries.
 
 Each attempt must fail; one that does not is counted, and nothing is done with it.
 """
@@ -66,4 +66,4 @@ class Attempts:
             self._tried.reached += 1
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""

@@ -1,4 +1,4 @@
-"""What one without a key tries over TCP: noise, half handshakes, messages without a key, silence, resets.
+"""Attempts over TCP without a key: noise, half handshakes, messages without a key, silence, resets.
 
 It speaks ZMTP over bare sockets, so that it can break off anywhere, and never waits for an answer.
 """
@@ -15,7 +15,7 @@ from sbpipe.bench.scale.peer import GREETING_BYTES, greeting
 from sbpipe.bench.stranger.target import Target, Tried
 
 _SPEAKING, _SILENT = 32, 96
-"""Connections held at a time; the silent ones are more than a trainer leaves in peace."""
+"""Connections held at a time; there are more silent ones than a trainer tolerates."""
 _MESSAGES = 8
 """Messages on one connection, if it lasts so long."""
 _RESET = struct.pack("ii", 1, 0)
@@ -82,7 +82,7 @@ class _Connection:
 
 
 class Flood:
-    """Many connections at a time, each of which says its next message when it is its turn."""
+    """Many connections at a time, which send their next messages in turn."""
 
     def __init__(self, target: Target, tried: Tried) -> None:
         self._tried = tried

@@ -1,4 +1,4 @@
-"""Runs that a stranger tries, window by window beside the control; rates, and rows with their bars."""
+"""Runs that a stranger attacks, window by window in turn with the control; rates and rows with bars."""
 
 import json
 import os

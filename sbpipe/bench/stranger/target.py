@@ -1,4 +1,4 @@
-"""What a stranger tries to reach. Plain data, passed to its process as JSON."""
+"""The targets that a stranger tries to reach. Plain data, passed to its process as JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """All that a run, or the control beside it, has to reach; what is not there is left out."""
+    """Everything of a run, or of the control, that can be reached; missing things are left out."""
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Target:
 
 @dataclass
 class Tried:
-    """What came of it; all but the first two and the time must be 0."""
+    """The outcome; all numbers but the first two and the time must be 0."""
 
     messages: int = 0
     connections: int = 0

@@ -1,6 +1,6 @@
 """`sbpipe doctor`: what this machine has, what `run` would choose, and what to change. Changes nothing.
 
-facts.py     what is known, as plain records
+facts.py     the facts, as plain records
 survey.py    finds it out: from the system (host.py, cgroups.py), from torch and our own rooms (choice.py)
 advice.py    from facts to advice, pure
 printout.py  facts and advice as a page or as JSON, pure

@@ -1,4 +1,4 @@
-"""From facts to advice: what a person could change, one line each with the way out. Pure."""
+"""Makes advice from facts: what the user could change, one line each with the way out. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ LOW_DISK_BYTES = GIB
 
 @dataclass(frozen=True)
 class Advice:
-    """One line; `is_stop` when `run` would not get past it."""
+    """One line; `is_stop` if `run` would fail because of it."""
 
     text: str
     is_stop: bool = False
 
 
 def advise(facts: Facts) -> list[Advice]:
-    """All advice, what would stop a run first."""
+    """All advice; what would stop a run comes first."""
     found = [
         *_on_libraries(facts),
         *_on_accelerators(facts),
@@ -38,7 +38,7 @@ def advise(facts: Facts) -> list[Advice]:
 
 
 def size(num_bytes: int) -> str:
-    """Bytes as a person says them."""
+    """Bytes as people write them."""
     unit, name = (GIB, "GiB") if num_bytes >= GIB else (MIB, "MiB") if num_bytes >= MIB / 10 else (KIB, "KiB")
     return f"{num_bytes / unit:.{1 if num_bytes < 100 * unit else 0}f} {name}"
 
@@ -98,7 +98,7 @@ def _on_accelerators(facts: Facts) -> Iterator[Advice]:
 
 
 def _use_by_others(device: Accelerator) -> str | None:
-    """What others take of a device before we take any of it; None where it is next to nothing."""
+    """The use of a device by others, before we use it; None if it is negligible."""
     busy = device.busy_percent or 0
     if device.total_bytes is None or device.free_bytes is None:
         return f"{busy} % busy" if busy >= BUSY_PERCENT else None

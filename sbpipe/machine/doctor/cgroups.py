@@ -1,6 +1,6 @@
-"""The limits that control groups, and so containers, put on this process; version 1 and 2. Only reads.
+"""The limits of control groups, and so of containers, on this process; versions 1 and 2. Only reads.
 
-A limit of any group on the way up holds. `root` is where /proc and /sys are.
+The limits of all groups above it apply too. `root` is the folder that holds /proc and /sys.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def memory_limit(root: Path = _ROOT) -> tuple[int, int] | None:
-    """The least limit in bytes and how much of it is left, droppable pages included; None without one."""
+    """The lowest limit in bytes, and how much of it is left, droppable pages included; None = no limit."""
     found = []
     for group in _groups("memory", root):
         limit = _read(group / "memory.max").strip() or _read(group / "memory.limit_in_bytes").strip()

@@ -1,4 +1,4 @@
-"""What torch and our own rooms tell, and where `run` would compute, by asking the code that `run` asks."""
+"""Facts from torch and our own rooms, and where `run` would compute, from the code that `run` uses."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ def _accelerator(device: torch.device) -> Accelerator:
     ask: Any = getattr(torch.accelerator, "get_memory_info", None) or getattr(module, "mem_get_info", None)
     try:
         free, total = ask(device) if ask else (None, None)
-    except RuntimeError:  # a kind that cannot tell, or a device that another process holds alone
+    except RuntimeError:  # this kind of device cannot tell, or another process holds it exclusively
         free, total = None, None
     return Accelerator(str(device), name, total, free, **(_of_nvidia(device) if _is_nvidia(device) else {}))
 
@@ -38,11 +38,11 @@ def _is_nvidia(device: torch.device) -> bool:
 
 
 def _of_nvidia(device: torch.device) -> dict[str, Any]:
-    """What only NVIDIA's devices have, or tell."""
+    """Facts that only NVIDIA's devices have."""
     own: Any = torch.cuda.get_device_properties(device)
     told = smi.ask().get(smi.place(own.pci_domain_id, own.pci_bus_id, own.pci_device_id), {})
     busy = told.get("utilization.gpu", "")
-    # Ampere brought both.
+    # Since Ampere.
     is_recent = own.major >= 8
     return {
         "capability": f"{own.major}.{own.minor}",
@@ -54,7 +54,7 @@ def _of_nvidia(device: torch.device) -> dict[str, Any]:
 
 
 def shared_memory() -> SharedMemory:
-    """Its size; whether slots can be made there is tried, with the smallest that there are."""
+    """Its size, and whether slots can be made there, tried with the smallest ones."""
     path, problem = str(SHARED_MEMORY), ""
     try:
         usage = shutil.disk_usage(path)
@@ -63,7 +63,7 @@ def shared_memory() -> SharedMemory:
     try:
         Slots.create(1, num_slots=_NUM_SLOTS, name=f"doctor-{os.getpid()}").close()
     except OSError as error:
-        # Full is not broken: the size that still fits is told anyway.
+        # A full one is not broken: the size that still fits says enough.
         problem = "" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return SharedMemory(
         path, usage.total, usage.free, 0 if problem else largest_snapshot(usage.free), problem
@@ -71,7 +71,7 @@ def shared_memory() -> SharedMemory:
 
 
 def largest_snapshot(free_bytes: int) -> int:
-    """The largest snapshot whose slots fit beside their header: see `Slots.create`."""
+    """The largest snapshot whose slots and header fit: see `Slots.create`."""
     return max(0, (free_bytes - _PAGE) // _NUM_SLOTS // _PAGE * _PAGE)
 
 
@@ -85,11 +85,11 @@ def selector(config: Config, trainer: str, device: str) -> Role:
 
 
 def role(name: str, device: str, given_device: str, threads: int) -> Role:
-    """Where a role would compute that was given this device and number of threads in the settings."""
+    """Where a role would compute, given this device and number of threads in the settings."""
     own = cores.cores_of(name, given_device, threads)
     if own is not None:
         return Role(device, tuple(own), len(own), is_pinned=True)
-    # As `devices.use` reads it: what is no number is left to torch.
+    # As `devices.use` reads it: without a number torch decides.
     omp = os.environ.get("OMP_NUM_THREADS", "")
     default = int(omp) if omp.isdecimal() and int(omp) else torch.get_num_threads()
     return Role(device, tuple(sorted(os.sched_getaffinity(0))), default, is_pinned=False)

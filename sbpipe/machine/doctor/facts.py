@@ -1,4 +1,4 @@
-"""What the doctor knows of a machine: frozen records. A `problem` is empty where there is none."""
+"""The doctor's facts of a machine: frozen records. An empty `problem` means that there is none."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator that torch sees; None is what cannot be asked for."""
+    """One accelerator that torch sees; None means unknown."""
 
     device: str
     name: str
@@ -24,10 +24,10 @@ class Accelerator:
     capability: str | None = None
     """NVIDIA's compute capability."""
     has_bf16: bool | None = None
-    """Whether it has instructions for bf16, and does not imitate it."""
+    """Whether it has instructions for bf16, and does not emulate it."""
     has_tf32: bool | None = None
     busy_percent: int | None = None
-    """The share of the last second or so in which somebody computed on it."""
+    """The share of the last second or so in which it was in use by any process."""
     is_partition: bool | None = None
     """Whether it is a part of a device (MIG)."""
 
@@ -43,7 +43,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Where weights are published; `fits_bytes` is the largest model that can be."""
+    """The memory that weights are published in; `fits_bytes` is the largest model that fits."""
 
     path: str
     total_bytes: int
@@ -80,7 +80,7 @@ class RunsFolder:
 
 @dataclass(frozen=True)
 class Role:
-    """Where a role would compute; one that is not pinned may use all cores. `note` is why, if it is odd."""
+    """Where a role would compute; without pinning it may use all cores. `note` explains an unusual choice."""
 
     device: str
     cores: tuple[int, ...]
@@ -91,7 +91,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it; what only torch and our own rooms can tell is None when a library does not import."""
+    """All facts; those from torch and our own rooms are None if a library does not import."""
 
     cpu: Cpu
     memory: HostMemory

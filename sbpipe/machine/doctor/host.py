@@ -1,4 +1,4 @@
-"""What the operating system tells: processor, memory, folders of sockets and runs. Only Python's library."""
+"""Facts from the operating system: processor, memory, folders of sockets and runs. Standard library only."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from sbpipe.runs.directory import claim, default_path
 
 
 def cpu() -> Cpu:
-    """The processor, and what of it this process may use."""
+    """The processor, and the part of it that this process may use."""
     named = [
         line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")
     ]
@@ -38,7 +38,7 @@ def memory() -> HostMemory:
 
 
 def sockets_folder() -> SocketsFolder:
-    """Where a trainer of this user listens if it is told nothing else."""
+    """The folder where this user's trainers listen by default."""
     try:
         return SocketsFolder(str(private.make_folder()))
     except ConfigError as error:
@@ -46,7 +46,7 @@ def sockets_folder() -> SocketsFolder:
 
 
 def runs_folder(mode: str) -> RunsFolder:
-    """The folder of run directories; asks the check that `run` asks."""
+    """The folder of run directories, with the check that `run` makes."""
     path, problem = default_path(mode), ""
     try:
         claim(path, resume=False, overwrite=False)

@@ -1,4 +1,4 @@
-"""Facts and advice as a page that is read in ten seconds, or as one JSON object. Pure."""
+"""Facts and advice as a short page, or as one JSON object. Pure."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ _NOT_SEEN = "not looked at: see below"
 
 
 def to_json(facts: Facts, advice: Sequence[Advice]) -> str:
-    """The same facts for programs; `works` is what the exit code says."""
+    """The same facts for programs; `works` corresponds to the exit code."""
     works = not any(item.is_stop for item in advice)
     whole = {"works": works, **asdict(facts), "advice": [asdict(item) for item in advice]}
     return json.dumps(whole, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""Gathers all facts. It must also work where a library is broken, so it imports each one under guard."""
+"""Gathers all facts. It must also work if a library is broken, so it catches errors of every import."""
 
 import importlib
 import platform
@@ -44,12 +44,12 @@ def library(name: str) -> Library:
         module = importlib.import_module(_MODULES.get(name, name))
     except _BROKEN as error:
         return Library(name, version, _first_line(error))
-    # With the build (+cu128), which the metadata leaves out.
+    # It includes the build (+cu128), which the metadata leaves out.
     return Library(name, str(getattr(module, "__version__", version)))
 
 
 def _look_inside(config: Config) -> dict[str, Any]:
-    """The facts that only torch and our own rooms can tell; drivers may fail, and torch may warn of them."""
+    """The facts from torch and our own rooms; drivers may fail, and torch may warn about them."""
     import torch
 
     from sbpipe.machine import devices

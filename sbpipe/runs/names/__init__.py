@@ -1,4 +1,4 @@
-"""The one owner of what a run calls things: files, events, stages and numbers, each with unit and meaning.
+"""The one place that names what a run writes: files, events, stages and numbers, with unit and meaning.
 
 Writers, readers, pictures, trackers and docs/events.md take names from here. Knows no run and no picture.
 `python -m sbpipe.runs.names > docs/events.md` writes that page.

@@ -1,4 +1,4 @@
-"""A sweep or a comparison as its files tell it: the plan, the cells, and the one analysis of both.
+"""A sweep or a comparison, read from its files: the plan, the cells, and one analysis for both kinds.
 
 A running study, the report and the live page take their numbers from here. Knows neither tables nor pictures.
 """

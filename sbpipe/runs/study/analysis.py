@@ -1,11 +1,11 @@
-"""What trials say, as pure functions: a sweep point by point, a comparison arm by arm against its baseline.
+"""The analysis of trials, as pure functions: a sweep by points, a comparison by arms against its baseline.
 
 Time to a target: seconds from the start of the run's process to the first evaluation whose error is at most
 the target, start-up included, measuring excluded (`runs.curve`). Targets are factors of the mean final error
 of the baseline or, in a sweep, of the first point, which is fixed before anything runs. Device-seconds: time
 times the devices the run held, busy or not. Speed-up: the baseline's time to the target over the arm's, of
 the same seed, as a geometric mean. Pareto-optimal: an evaluation, of any arm and seed, that no other one
-beats or equals in both time and error while beating it in one; who is evaluated more often has more of them.
+beats or equals in both time and error while beating it in one. An arm that is evaluated more often has more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,13 @@ INSTRUMENTS = (
     "fidelity.spearman",
     "staleness.mean",
 )
-"""What a run's summary may say of its selection."""
+"""Numbers of a run's summary on its selection."""
 Price = Mapping[str, float]
-"""Of each role's device, per hour."""
+"""The price of each role's device, per hour."""
 
 
 def analyse_sweep(arms: Sequence[Arm], factors: Sequence[float]) -> dict[str, Any]:
-    """What `results.json` says of a sweep: each arm is one point of its grid."""
+    """The analysis of a sweep, as in `results.json`: each arm is one point of its grid."""
     reference = mean_of(arms[0].errors)
     targets = targets_of(factors, reference)
     return {
@@ -64,9 +64,9 @@ def analyse_comparison(
     price: Price | None = None,
     strategies: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What `results.json` says of a comparison, or of one of its tasks: nothing is a mean over two tasks."""
+    """The analysis of a comparison, or of one of its tasks, as in `results.json`. No mean spans two tasks."""
     strategy_of = {arm.name: (strategies or {}).get(arm.name, arm.name) for arm in arms}
-    # A baseline of which nothing ran is an arm without trials: all that is counted from it is unknown.
+    # A baseline without runs is an arm without trials: whatever is relative to it is unknown.
     against = next((arm for arm in arms if arm.name == baseline), Arm("", []))
     error = mean_of(against.errors)
     targets = targets_of(factors, error)
@@ -87,14 +87,14 @@ def analyse_comparison(
 
 
 def verdict(difference: float | None, spread: float | None) -> str | None:
-    """`lower` or `higher` than the baseline's by more than the spread, else `within` it; None if unknown."""
+    """`lower` or `higher` than the baseline by more than the spread, else `within` it; None if unknown."""
     if difference is None or spread is None:
         return None
     return "within" if abs(difference) <= spread else "lower" if difference < 0 else "higher"
 
 
 def cost(time_s: float, devices: int, price: Price | None) -> float | None:
-    """The price of so many seconds: the trainer's device, and every further one at the selector's price."""
+    """The price of `time_s`: one device at the trainer's price, every further one at the selector's."""
     if price is None:
         return None
     return time_s / 3600.0 * (price["trainer"] + (devices - 1) * price["selector"])
@@ -139,7 +139,7 @@ def _arm(arm: Arm, baseline: Arm, targets: Sequence[dict[str, Any]], price: Pric
     """One arm over its seeds, and against the baseline of the same seeds."""
     differences = [ours - theirs for ours, theirs in paired(arm.errors_by_seed, baseline.errors_by_seed)]
     of_differences = spread_of("error_difference", differences)
-    # What is kept is trained on, but for the rest of a last batch: near enough where a run does not tell.
+    # A run without `trained` is counted by `kept`, which is larger by at most a part of the last batch.
     trained = [trial.number("trained") or trial.number("kept") for trial in arm.finished]
     return {
         "n": len(arm.finished),
@@ -167,7 +167,7 @@ def _spread_between(arm: Arm, baseline: Arm, differences: Sequence[float]) -> fl
 
 def _target(arm: Arm, baseline: Arm, target: dict[str, Any], price: Price | None) -> dict[str, Any]:
     times = arm.times_to(target["error"])
-    # A run that is there before its first second has no speed-up.
+    # A time of 0 gives no speed-up.
     pairs = [pair for pair in paired(times, baseline.times_to(target["error"])) if pair[0] > 0]
     speedups = [theirs_s / ours_s for ours_s, theirs_s in pairs]
     return {

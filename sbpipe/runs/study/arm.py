@@ -15,11 +15,11 @@ class Arm:
     trials: list[Trial]
     swept: dict[str, Any] = field(default_factory=dict)
     label: str = ""
-    """What the plan calls it; arms of a sweep may share it."""
+    """Its name in the plan; arms of a sweep may share it."""
 
     @property
     def finished(self) -> list[Trial]:
-        """The trials that came to their end."""
+        """The trials that finished."""
         return [trial for trial in self.trials if trial.is_finished]
 
     @property
@@ -29,23 +29,23 @@ class Arm:
 
     @property
     def errors(self) -> list[float]:
-        """The final errors of all that finished."""
+        """The final errors of all finished trials."""
         return [error for trial in self.finished if (error := trial.final_error) is not None]
 
     @property
     def errors_by_seed(self) -> dict[int | None, float]:
-        """The final errors, to be paired with those of another arm."""
+        """The final errors by seed, to pair them with those of another arm."""
         return {trial.seed: error for trial in self.finished if (error := trial.final_error) is not None}
 
     def times_to(self, error: float | None) -> dict[int | None, float]:
-        """The seconds to an error, of the seeds that reached it."""
+        """The seconds to an error, for the seeds that reached it."""
         return {trial.seed: time for trial in self.finished if (time := trial.time_to(error)) is not None}
 
     def numbers(self, name: str) -> list[float]:
-        """A number of the summary, of the trials that tell it."""
+        """A number of the summary, for the trials that have it."""
         return [value for trial in self.finished if (value := trial.number(name)) is not None]
 
     @property
     def point(self) -> str:
-        """Its label and its place in the grid, as one key."""
+        """Its label and its point in the grid, as one key."""
         return json.dumps([self.label, self.swept], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Which runs are one arm, which arms are compared with each other, and with which. Knows no picture."""
+"""Groups runs into arms, and arms into comparisons with a reference. Knows no picture."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from sbpipe.runs.study.trial import trial_of_cell, trial_of_run
 from sbpipe.runs.study.worth import analyse_worth
 
 INDIFFERENT = ("seed", "link.", "checkpoint.")
-"""Settings that do not make another arm."""
+"""Runs that differ only in these settings are one arm."""
 TELLING = 3
-"""More differing settings than this say less than the folder's name."""
+"""If more settings than this differ, an arm is named by its folder instead."""
 
 
 @dataclass(frozen=True)
 class ArmGroup:
-    """Arms that are shown together, and what the analysis says of them."""
+    """Arms that are shown together, and their analysis."""
 
     name: str
     kind: str
@@ -30,12 +30,12 @@ class ArmGroup:
     arms: list[Arm]
     analysis: dict[str, Any]
     reference: str | None
-    """The arm that differences, speed-ups and targets are counted from."""
+    """The arm that differences, speed-ups and targets are relative to."""
     reference_is: str
-    """Who chose it, in words."""
+    """How it was chosen, in words."""
     swept: list[str] = field(default_factory=list)
     strategies: dict[str, str] = field(default_factory=dict)
-    """What an arm counts for where arms of one idea stand together; without a name, for itself."""
+    """The strategy that each arm counts for; an arm without one counts for itself."""
 
     @property
     def names(self) -> list[str]:
@@ -44,13 +44,13 @@ class ArmGroup:
 
     @property
     def targets(self) -> list[Target]:
-        """The errors to be reached, without those that are none."""
+        """The target errors; factors without one are left out."""
         stated = self.analysis["targets"] if len(self.arms) > 1 else []
         return [Target(**target) for target in stated if target["error"] is not None]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the trials is missing or inexact; what many have in common is said once."""
+        """What is missing or inexact in the trials; a note that many share is given once."""
         trials_by_note: dict[str, list[str]] = {}
         for trial in (trial for arm in self.arms for trial in arm.trials):
             outcome = [] if trial.is_finished else [f"is {trial.status}: it is in no mean"]
@@ -63,7 +63,7 @@ def group_runs(runs: list[Run]) -> ArmGroup:
     """Plain runs: those that differ only in the seed are one arm, named by the settings that differ."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        # Runs without settings cannot be told to be alike.
+        # Without settings two runs cannot be known to be alike.
         key = json.dumps(_telling(run), sort_keys=True) if run.config else str(run.path)
         alike.setdefault(key, []).append(run)
     names = _arm_names(list(alike.values()))
@@ -111,7 +111,7 @@ def _arms_of(study: Study) -> list[Arm]:
 
 
 def _reference(arms: list[Arm], runs: list[list[Run]]) -> tuple[str | None, str]:
-    """What plain runs are compared with: the one arm that keeps everything, else the one that ended best."""
+    """The reference for plain runs: the one arm that keeps everything, else the one that ended best."""
     policies = [same[0].setting("selection.policy") for same in runs]
     # Two such arms would make the choice arbitrary.
     full = [arm.name for arm, policy in zip(arms, policies, strict=True) if keeps_all(policy)]
@@ -127,7 +127,7 @@ def _telling(run: Run) -> dict[str, Any]:
 
 
 def _arm_names(groups: list[list[Run]]) -> list[str]:
-    """A name per group of runs: the settings in which it differs, or its folder's name if that says more."""
+    """A name per group of runs: the settings in which it differs, or its folder's name if these are many."""
     settings = [_telling(runs[0]) for runs in groups]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     differing = [

@@ -1,4 +1,4 @@
-"""Which points of time and error no other one beats, and whose they are. Pure."""
+"""Pareto-optimal points of time and error, and each arm's share of them. Pure."""
 
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
@@ -13,7 +13,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
     optimal = [False] * len(points)
     lowest = float("inf")
     last: tuple[float, float] | None = None
-    # In the order of time a point is optimal if it is below all before it, or equal to the last such one.
+    # By time, a point is optimal if its error is below all before it, or it equals the last optimal point.
     for index in sorted(range(len(points)), key=lambda index: points[index]):
         if points[index][1] < lowest or points[index] == last:
             optimal[index] = True

@@ -4,21 +4,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 BySeed = Mapping[int | None, float]
-"""One number per seed; None is the seed of a run that does not tell it."""
+"""One number per seed; the seed is None if the run does not state it."""
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
+    """The mean; None without values."""
     return statistics.fmean(values) if values else None
 
 
 def geometric_mean_of(ratios: Sequence[float]) -> float | None:
-    """The mean of ratios, so that twice as fast and half as fast cancel; None of nothing."""
+    """The geometric mean, so that twice as fast and half as fast cancel; None without values."""
     return statistics.geometric_mean(ratios) if ratios else None
 
 
 def sd_of(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; None of fewer than two values: one run has no spread."""
+    """The sample standard deviation; None for fewer than two values: one run has no spread."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -28,5 +28,5 @@ def spread_of(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def paired(ours: BySeed, theirs: BySeed) -> list[tuple[float, float]]:
-    """The pairs of equal seed; a seed that one side lacks is left out."""
+    """The pairs of equal seeds; seeds that one side lacks are left out."""
     return [(value, theirs[seed]) for seed, value in ours.items() if seed in theirs]

@@ -16,7 +16,7 @@ CELLS = "cells"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study: its place in the plan and how it went."""
+    """One run of a study: its place in the plan, and how it ended."""
 
     name: str
     path: Path
@@ -31,7 +31,7 @@ class Cell:
         return read_run(self.path)
 
     def state(self) -> dict[str, Any]:
-        """How its process went, as the study noted it beside the run directory; {} if it did not."""
+        """How its process ended, as the study noted it beside the run directory; {} if there is no note."""
         try:
             found = json.loads(self.path.with_name(f"{self.name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -48,7 +48,7 @@ class Study:
     plan: dict[str, Any]
     analysis: dict[str, Any]
     facts: list[str]
-    """What a reader must know to believe the numbers: hardware, versions, cautions."""
+    """What a reader needs to judge the numbers: hardware, versions, cautions."""
     cells: list[Cell]
 
     @property
@@ -62,7 +62,7 @@ class Study:
         return list(self.plan.get("tasks") or [])
 
     def parts(self) -> list["Study"]:
-        """What is compared by itself: each task with its own cells, or the whole study if it has none."""
+        """The parts that are compared separately: each task with its cells; without tasks the whole study."""
         return [self._of_task(task) for task in self.tasks] or [self]
 
     def _of_task(self, task: str) -> "Study":
@@ -77,7 +77,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's folder; cells without results are there too, with an empty row."""
+    """Read a study's folder; cells without results are included, with an empty row."""
     try:
         plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
         results = (
@@ -106,5 +106,5 @@ def short(key: str) -> str:
 
 
 def spoken(value: Any) -> str:
-    """A value as a person says it: text without quotes, anything else as TOML."""
+    """A value for people: text without quotes, anything else as TOML."""
     return value if isinstance(value, str) else toml_value(value)

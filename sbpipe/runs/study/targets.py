@@ -17,7 +17,7 @@ class Target:
 
 
 def target_error(factor: float, reference: float | None) -> float | None:
-    """A target error; None without a reference, and where it would be no target: everybody is below 100 %."""
+    """A target error; None without a reference, and from 100 % on, which every run is below."""
     return None if reference is None or factor * reference >= 1.0 else factor * reference
 
 

@@ -1,4 +1,4 @@
-"""One run as an analysis sees it: its curve of test errors over honest time, how it ended, its numbers."""
+"""One run for the analysis: its curve of test errors over honest time, how it ended, its numbers."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,17 +18,17 @@ class Trial:
     name: str
     seed: int | None
     status: str
-    """`finished`, `failed`, `unfinished` (at work, or dead), or `planned` if it has not begun."""
+    """`finished`, `failed`, `unfinished` (running, or dead), or `planned` if it has not begun."""
     curve: list[Point]
     numbers: dict[str, Any]
-    """Its summary, by the names of `docs/events.md`."""
+    """Its summary, with the names of `docs/events.md`."""
     notes: list[str] = field(default_factory=list)
     beside: int = 0
     """Other cells that ran at the same time."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end, so that its last error is a final one."""
+        """Whether the run finished, so that its last error is final."""
         return self.status == "finished"
 
     @property
@@ -50,7 +50,7 @@ class Trial:
         return int(self.number("devices") or (1 if self.numbers.get("mode") == "inline" else 2))
 
     def time_to(self, error: float | None) -> float | None:
-        """Seconds until the first evaluation at or below an error; None if it never got there."""
+        """Seconds until the first evaluation at or below an error; None if it was never reached."""
         return None if error is None else time_to_target(self.curve, error)
 
     def number(self, name: str) -> float | None:
@@ -69,12 +69,12 @@ def trial_of_run(run: Run, name: str) -> Trial:
 def trial_of_cell(cell: Cell, study: Study, name: str) -> Trial:
     """A study's cell as a trial, begun or not."""
     state = cell.state()
-    # `running` was noted when the cell began; whether its process still lives is not known here.
+    # `running` was noted when the cell began; its process may have died since.
     status = str(cell.row.get("status") or state.get("status") or "planned").replace("running", "unfinished")
     said = state.get("error") or cell.row.get("failure")
     reasons = [f"says: {str(said).splitlines()[0]}"] if said else []
     curve, numbers = _stated_curve(cell, study), cell.row
-    # A study's own curves spare reading every event again, and are there when only its results were kept.
+    # The study's own curves save reading every event again, and exist even if only its results were kept.
     if not curve and status != "planned" and cell.path.is_dir():
         run = cell.run()
         curve, notes = curve_of(run, state.get("started"))
@@ -84,7 +84,7 @@ def trial_of_cell(cell: Cell, study: Study, name: str) -> Trial:
 
 
 def _stated_curve(cell: Cell, study: Study) -> list[Point]:
-    """The curve as `results.json` holds it; [] if it does not, or not whole."""
+    """The curve in `results.json`; [] if it is missing or incomplete."""
     rows = study.analysis.get("arms", {}).get(cell.arm, {}).get("curves", {}).get(str(cell.seed), [])
     if not all(row.get(name) is not None for row in rows for name in _CURVE):
         return []

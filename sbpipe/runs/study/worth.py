@@ -1,10 +1,10 @@
 """Worth k of a policy: updates that random selection needs to end at the same error, over the updates used.
 
-Every run's learning rate decays inside its own budget, so that an end is compared with an end and nothing is
-read off mid-curve. Random selection's errors over its budgets, a mean over seeds each, are made monotone
+Every run's learning rate decays inside its own budget, so final errors are compared and none is read off in
+the middle of a run. Random selection's errors over its budgets, each a mean over seeds, are made monotone
 (more updates never count as worse) and interpolated linearly in the logarithm of the updates. Nothing is
-extrapolated: beyond the largest and below the smallest budget only that is said. The interval comes from
-drawing seeds with replacement, the same ones for random and for the policy. Pure.
+extrapolated: beyond the largest and below the smallest budget only the side is stated. The interval comes
+from drawing seeds with replacement, the same ones for random and for the policy. Pure.
 """
 
 import math
@@ -17,7 +17,7 @@ from sbpipe.runs.study.arm import Arm
 from sbpipe.runs.study.spread import BySeed, mean_of, sd_of, spread_of
 
 INTERVAL = 0.9
-"""Share of the draws that lie inside the interval."""
+"""Share of the draws inside the interval."""
 DRAWS = 4000
 ABOVE, BELOW = math.inf, 0.0
 """More updates than the largest budget, fewer than the smallest."""
@@ -25,7 +25,7 @@ ABOVE, BELOW = math.inf, 0.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Random selection, decayed inside so many updates: its final errors."""
+    """The final errors of random selection whose learning rate decays inside so many updates."""
 
     updates: float
     errors: BySeed
@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Worth:
-    """k and its interval in multiples of the updates used; ABOVE and BELOW where no budget reaches."""
+    """k and its interval in multiples of the updates used; ABOVE or BELOW outside the budgets."""
 
     k: float
     low: float | None
@@ -42,7 +42,7 @@ class Worth:
 
 
 def monotone(errors: Sequence[float]) -> list[float]:
-    """The nearest sequence that never rises: neighbours that rise are replaced by their mean."""
+    """The nearest sequence that never rises: rising neighbours are replaced by their mean."""
     blocks: list[tuple[float, int]] = []
     for error in errors:
         blocks.append((error, 1))
@@ -53,7 +53,7 @@ def monotone(errors: Sequence[float]) -> list[float]:
 
 
 def updates_to(error: float, updates: Sequence[float], curve: Sequence[float]) -> float:
-    """The fewest updates at which a curve that never rises is at an error; ABOVE or BELOW if it never is."""
+    """The fewest updates at which a non-rising curve reaches an error; ABOVE or BELOW outside the curve."""
     if error >= curve[0]:
         return updates[0] if error == curve[0] else BELOW
     for k in range(1, len(curve)):
@@ -64,7 +64,7 @@ def updates_to(error: float, updates: Sequence[float], curve: Sequence[float]) -
 
 
 def worth_of(errors: BySeed, updates: float, budgets: Sequence[Budget]) -> Worth | None:
-    """What a policy's final errors after so many updates are worth; None while either side has none."""
+    """The worth of a policy with these final errors after so many updates; None if either side has none."""
     seeds = sorted({*errors, *(seed for budget in budgets for seed in budget.errors)}, key=str)
     whole = _worth_of_draw(seeds, errors, updates, budgets)
     if whole is None:
@@ -94,13 +94,13 @@ def _worth_of_draw(
 def _interval(
     seeds: Sequence[int | None], errors: BySeed, updates: float, budgets: Sequence[Budget]
 ) -> tuple[float, float]:
-    # Fixed, so that the same results always give the same interval; its draws are nobody else's.
+    # A generator of its own with a fixed seed: the same results always give the same interval.
     draw = random.Random(0)
     known: dict[tuple[str, ...], float | None] = {}
     found: list[float] = []
     for _ in range(DRAWS):
         drawn = sorted(draw.choices(seeds, k=len(seeds)), key=str)
-        # Few seeds have few draws that differ: each is computed once.
+        # With few seeds the same draw comes again and again: each is computed once.
         key = tuple(map(str, drawn))
         if key not in known:
             known[key] = _worth_of_draw(drawn, errors, updates, budgets)
@@ -108,13 +108,13 @@ def _interval(
         if value is not None:
             found.append(value)
     found.sort()
-    # A value that was drawn, never a mean of two: one of them may be beyond every budget.
+    # A drawn value, never a mean of two: one of the two may be ABOVE or BELOW.
     outside = int(len(found) * (1.0 - INTERVAL) / 2.0)
     return found[outside], found[-1 - outside]
 
 
 def analyse_worth(arms: Sequence[Arm], budget_names: Collection[str]) -> dict[str, Any]:
-    """What `results.json` says under `worth`: random's curve, and the worth of every other arm."""
+    """The part `worth` of `results.json`: random's curve, and the worth of every other arm."""
     of_random = sorted(
         (arm for arm in arms if arm.name in budget_names and updates_of(arm)),
         key=lambda arm: updates_of(arm) or 0.0,
@@ -133,12 +133,12 @@ def analyse_worth(arms: Sequence[Arm], budget_names: Collection[str]) -> dict[st
 
 
 def updates_of(arm: Arm) -> float | None:
-    """Updates that an arm's runs made; None while none has finished."""
+    """Mean updates of an arm's runs; None while none has finished."""
     return mean_of(arm.numbers("steps"))
 
 
 def _policy(arm: Arm, budgets: Sequence[Budget], flat_from: float | None) -> dict[str, Any]:
-    """One policy: k as a number, or which side of the budgets it lies on; an end without number is open."""
+    """One policy: k as a number, or its side of the budgets; an interval's end of None is open."""
     updates = updates_of(arm)
     row: dict[str, Any] = {"updates": updates, "n": len(arm.finished), "failed": arm.num_failed}
     row |= spread_of("error", arm.errors)
@@ -159,14 +159,14 @@ def _policy(arm: Arm, budgets: Sequence[Budget], flat_from: float | None) -> dic
 
 
 def _run_sd(budgets: Sequence[Budget]) -> float:
-    """How far single runs of one budget lie apart, pooled over budgets; 0 where no budget tells."""
+    """The standard deviation of single runs of one budget, pooled over budgets; 0 if no budget has one."""
     spreads = [sd_of(list(budget.errors.values())) for budget in budgets]
     return math.sqrt(mean_of([sd**2 for sd in spreads if sd is not None]) or 0.0)
 
 
 def _flat_from(budgets: Sequence[Budget], curve: Sequence[float]) -> float | None:
-    """Updates from which random falls by less than one run's spread in all; None if it still falls."""
-    # The spread of these budgets alone: short runs differ by more, and say nothing of the floor.
+    """Updates after which random's error falls by less than one run's spread; None if it still falls."""
+    # The spread of these budgets only: short runs spread more, and say nothing about the floor.
     for k in range(len(curve) - 1):
         if curve[k] - curve[-1] < _run_sd(budgets[k:]):
             return budgets[k].updates

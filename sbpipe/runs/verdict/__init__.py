@@ -1,9 +1,9 @@
-"""What a run came to, in words: a pure function of the numbers of its summary.
+"""The verdict on a run, in words: a pure function of the numbers of its summary.
 
 The promise is: never slower than plain training, never worse than random selection, better the faster the
-second device is. The verdict says which of these was got, what the loop waited for, whether scores said
-anything, what selection can be worth, what was lost, and the one setting that would help most. A number that
-is missing is unknown, and the verdict then says less. It must not know how numbers were measured.
+second device is. The verdict says which of these the run kept, what the loop waited for, whether scores said
+anything, what selection can be worth, what was lost, and the one setting that would help most. A missing
+number is unknown, and the verdict then says less. It must not know how numbers were measured.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from sbpipe.runs.verdict.scores import scores_finding
 __all__ = ["Verdict", "lines_of", "verdict_of"]
 
 ALIKE, SOME_ROOM = 0.8, 0.5
-"""Effective share of the candidates above which nothing selected usefully in trials, below which some did."""
+"""Effective share of the candidates. In trials no policy helped above ALIKE; some helped below SOME_ROOM."""
 
 
 class Verdict(NamedTuple):
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     knob: str
 
     def numbers(self) -> dict[str, str]:
-        """As entries of the summary."""
+        """The verdict as entries of the summary."""
         return {f"verdict.{name}": text for name, text in self._asdict().items()}
 
 
@@ -58,7 +58,7 @@ def lines_of(numbers: Numbers) -> list[tuple[str, str]]:
 
 
 def _worth(numbers: Numbers) -> Finding:
-    """Only a comparison with random selection measures worth; a run alone estimates what room there is."""
+    """Only a comparison with random selection measures worth; one run can only estimate the room for it."""
     if not number(numbers, "selector.scored"):
         return Finding("Nothing was selected by scores, so there is nothing to measure.", "")
     share, error = number(numbers, "worth.ess"), number(numbers, "worth.ess_error")

@@ -1,20 +1,22 @@
-"""What the loop waited for, or why its batches were filled in, and what would help. Pure."""
+"""Why the loop waited or its batches were filled in, and what would help. Pure."""
 
 from sbpipe.runs.numbers import number
 from sbpipe.runs.verdict.finding import WAITED, Finding, Numbers, percent
 from sbpipe.runs.verdict.speed import filled_by, late_share, speed_knob
 
 BUSY = 0.6
-"""A selector that is busy less than this while the loop waits is held up by something else than its work."""
+"""If a selector is busy less than this while the loop waits, something other than its work holds it up."""
 CROWDED = 0.75
-"""Share of its forward pass that a selector on a CPU had a core for; below it, others use the cores too."""
+"""A selector on a CPU had a core for this share of its forward pass; below it, others use its cores too."""
 LATE = 0.05
-"""Share of the trained examples that a selector which is fast enough may be late for: it also measures."""
+"""A selector that is late for less than this share of the trained examples is fast enough: it also spends
+time measuring.
+"""
 FASTER_DATA = "more workers (data.workers; in your own loop num_workers of the DataLoader), or cheaper views"
 
 
 def is_own_data_path(numbers: Numbers) -> bool:
-    """Whether most of the wait was for the trainer's own loading, which no selector can help."""
+    """Whether most of the wait was for the trainer's own loading, which no selector can shorten."""
     idle = number(numbers, "trainer.idle_ratio") or 0.0
     own, view_ms, step_ms = (
         number(numbers, name) for name in ("trainer.wait_view_ratio", "trainer.view_ms", "trainer.step_ms")
@@ -25,7 +27,7 @@ def is_own_data_path(numbers: Numbers) -> bool:
 
 
 def cause_of(numbers: Numbers) -> Finding:
-    """What a loop beside selectors waited for, the surest sign first."""
+    """What the loop waited for; the most reliable sign is checked first."""
     if is_own_data_path(numbers):
         view_ms, step_ms = number(numbers, "trainer.view_ms"), number(numbers, "trainer.step_ms")
         text = "The trainer's own data path is too slow"
@@ -37,13 +39,13 @@ def cause_of(numbers: Numbers) -> Finding:
         return Finding(text, "the trainer's own data path", FASTER_DATA)
     if (number(numbers, "selector.busy_ratio") or 0.0) < BUSY:
         return _held_up(numbers)
-    # One that is kept busy on purpose (keep = auto) is so whatever batches were filled in for.
+    # With keep = auto a selector is kept busy on purpose, so being busy does not explain the fills.
     has_waited = (number(numbers, "trainer.idle_ratio") or 0.0) >= WAITED
     return _starting(numbers) if not has_waited and _came_late(numbers) else _too_slow(numbers)
 
 
 def _held_up(numbers: Numbers) -> Finding:
-    """A selector that was not busy while the loop waited."""
+    """Why a selector was not busy while the loop waited."""
     transfer_ms, step_ms = number(numbers, "sync.transfer_ms") or 0.0, number(numbers, "trainer.step_ms")
     if step_ms and transfer_ms > step_ms:
         text = f"A snapshot of the weights takes {transfer_ms:.0f} ms over the link, a step {step_ms:.0f} ms."
@@ -54,7 +56,7 @@ def _held_up(numbers: Numbers) -> Finding:
         )
     if _came_late(numbers):
         return _starting(numbers)
-    # Without a core it is slow to answer too, and looks idle.
+    # A selector that gets no core answers slowly and looks idle.
     if crowded := _crowded(numbers):
         return crowded
     text = "The selector was not busy either: it was stopped, or has too little work ahead."
@@ -65,7 +67,7 @@ def _starting(numbers: Numbers) -> Finding:
     """Most batches were filled in before a selector was ready."""
     late = late_share(numbers)
     if number(numbers, "selector.scored") == 0:
-        # Of one that never answered nothing is known but that it was late.
+        # A selector that never answered left no other numbers.
         text = "No selector was ready in time."
     elif late < LATE:
         text = "Once it was ready, the selector was fast enough."
@@ -75,13 +77,13 @@ def _starting(numbers: Numbers) -> Finding:
 
 
 def _came_late(numbers: Numbers) -> bool:
-    """Whether most of what was filled in was so before a selector was ready."""
+    """Whether most fills happened before a selector was ready."""
     by = filled_by(numbers)
     return by["starting"] > 0.5 * sum(by.values())
 
 
 def _crowded(numbers: Numbers) -> Finding | None:
-    """Others that use the selector's cores; None if it had them for itself."""
+    """The finding that others use the selector's cores; None if it had them to itself."""
     score_s, cpu = (number(numbers, name) or 0.0 for name in ("selector.score_s", "selector.score_cpu_s"))
     if not 0.0 < cpu < CROWDED * score_s:
         return None
@@ -91,7 +93,7 @@ def _crowded(numbers: Numbers) -> Finding | None:
 
 
 def _too_slow(numbers: Numbers) -> Finding:
-    """A selector that was busy all the time: with what?"""
+    """What kept a selector busy all the time."""
     view_s, score_s = (number(numbers, name) or 0.0 for name in ("selector.view_s", "selector.score_s"))
     if view_s > score_s:
         text = f"The selector's data loading is too slow: {view_s:.1f} s, its forward pass {score_s:.1f} s."

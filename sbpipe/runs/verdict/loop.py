@@ -10,7 +10,7 @@ _OWN_LOADING = "loading its own train batches"
 
 
 def loop_finding(numbers: Numbers) -> Finding:
-    """What the loop waited for, and what selection's own work took of its time."""
+    """What the loop waited for, and the share of its time that selection's own work took."""
     mode, idle = numbers.get("mode"), number(numbers, "trainer.idle_ratio")
     if mode == "data-parallel":
         return _without_selector(numbers, idle or 0.0)
@@ -22,7 +22,7 @@ def loop_finding(numbers: Numbers) -> Finding:
 
 
 def _without_selector(numbers: Numbers, idle: float) -> Finding:
-    """Nobody selects: whatever the loop waited for is its own."""
+    """There is no selector, so every wait is the loop's own."""
     text, short = "There was no selector to wait for.", "Every device trained"
     if idle < WAITED:
         return Finding(text, short)
@@ -36,7 +36,7 @@ def _without_selector(numbers: Numbers, idle: float) -> Finding:
 
 
 def _in_turns(numbers: Numbers, idle: float) -> Finding:
-    """A mode in which nothing is scored, and nothing loaded, while a step trains."""
+    """Modes in which nothing is scored while a step trains."""
     mode = numbers["mode"]
     by_design = f"Slower by design (mode {mode}: {_waited(idle)}"
     if idle < WAITED:
@@ -59,7 +59,7 @@ def _in_turns(numbers: Numbers, idle: float) -> Finding:
 
 
 def _pipelined(numbers: Numbers, idle: float) -> Finding:
-    """What is not training must be small in all: waits, and what is done for selection in the loop."""
+    """Waits and selection's own work in the loop must be small together."""
     own, filled = number(numbers, "trainer.selection_ratio"), number(numbers, "fill.share") or 0.0
     cost = idle + (own or 0.0)
     took = [_waited(idle), *([] if own is None else [f"selection's own work {percent(own)}"])]
@@ -80,13 +80,13 @@ def _pipelined(numbers: Numbers, idle: float) -> Finding:
             *(took if cost >= WAITED else []),
             f"{percent(filled)} of its examples filled in without scores",
         ]
-    # A wait for its own loading is one that plain training may have too.
+    # Plain training may wait for loading too, so "by how much" is not known.
     slower = "Slower than plain training" if is_own_data_path(numbers) else _slower_by(cost)
     return Finding(" ".join([*parts, cause.text]), f"{slower} ({', '.join(told)})", cause.knob)
 
 
 def _slower_by(cost: float) -> str:
-    """The headline of a loop that did not train for this share of its time, and plain training would have."""
+    """The headline; `cost` is the share of the loop's time that plain training would have trained in."""
     if cost < WAITED:
         return "Not slower than plain training"
     return f"Slower than plain training by {percent(cost / max(0.01, 1.0 - cost))}"
@@ -97,13 +97,13 @@ def _waited(idle: float) -> str:
 
 
 def _own_work(numbers: Numbers) -> str:
-    """What steering, publishing, events and messages take of the loop's time, as the end of a sentence."""
+    """The share of the loop's time for steering, publishing, events and messages, to end a sentence."""
     own = number(numbers, "trainer.selection_ratio")
     return "" if own is None else f", and {percent(own)} went to selection's own work"
 
 
 def _knob_of_own_work(numbers: Numbers) -> str:
-    """It is done once a step, whatever a step takes; publishing can be done less often."""
+    """Selection's own work is done once a step, however long a step is; publishing can be done less often."""
     names = ("weigh", "steer", "log", "publish", "publish_fast")
     seconds = {name: number(numbers, f"trainer.{name}_s") or 0.0 for name in names}
     published = seconds["publish"] + seconds["publish_fast"]
@@ -113,14 +113,14 @@ def _knob_of_own_work(numbers: Numbers) -> str:
 
 
 def _slow_loading(numbers: Numbers, idle: float) -> str:
-    """That the loop waited for its own train batches, in a sentence."""
+    """The sentence that the loop waited for its own train batches."""
     own = number(numbers, "trainer.wait_view_ratio")
     part = "most of it" if own is not None and own < 0.95 * idle else "all of it"
     return f"The loop waited {percent(idle)} of its time, {part} for {_OWN_LOADING}{_own_work(numbers)}."
 
 
 def _when_filled(numbers: Numbers) -> str:
-    """Why examples were filled in, the main reason."""
+    """The main reason why examples were filled in."""
     by = filled_by(numbers)
     total = sum(by.values())
     if not total:

@@ -1,16 +1,16 @@
-"""Did scores say anything, and was it safe to go by them and by labels? From a summary's numbers. Pure."""
+"""Did scores say anything, and was it safe to trust them and the labels? From a summary's numbers. Pure."""
 
 from sbpipe.runs.numbers import number
 from sbpipe.runs.verdict.finding import WAITED, Finding, Numbers, percent
 
 CLEAR, FAINT = 0.5, 0.1
-"""Fidelity from which on scores rank like fresh losses, and below which they say nothing."""
+"""From a fidelity of CLEAR on scores rank like fresh losses; below FAINT they say nothing."""
 SAME_RANKS = 0.9
-"""Agreement with fp32 below which a precision costs ranks."""
+"""Below this agreement with fp32 a precision changes the ranks."""
 DOUBTED = 0.98
-"""Mean trust below which selection was uniform for a part of the run that matters."""
+"""Below this mean trust, selection was uniform for a part of the run that matters."""
 SWINGS = 6.0
-"""Swing above which the loop over-corrects between classes."""
+"""Above this swing, selection over-corrects between classes."""
 _NOT_WORSE = "no sign of being worse than random selection"
 
 
@@ -45,7 +45,7 @@ def scores_finding(numbers: Numbers) -> Finding:
 
 
 def _unscored(numbers: Numbers) -> Finding:
-    """A policy that needs no scores, or one that needs them and had nobody in time to make them."""
+    """A policy that needs no scores, or one whose scores no selector computed in time."""
     is_filled = (number(numbers, "fill.share") or 0.0) > 0.0
     why = "no selector was ready in time" if is_filled else "the policy needs no scores"
     knob = "a longer budget, or a selector that is ready before the trainer starts" if is_filled else ""
@@ -62,7 +62,7 @@ def _ranks(fidelity: float) -> str:
 
 
 def _doubted(numbers: Numbers, parts: list[str], doubt: str, share: float) -> Finding:
-    """Scores said nothing for a part of the run."""
+    """Scores could not be trusted for a part of the run."""
     is_followed = number(numbers, "selection.strength") is not None
     reason = f"For {percent(share)} of the run they could not be trusted: {doubt}."
     what = "Selection was uniform then." if is_followed else "The policy went by them all the same."
@@ -77,7 +77,7 @@ def _doubted(numbers: Numbers, parts: list[str], doubt: str, share: float) -> Fi
 
 
 def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
-    """Many labels looked wrong. A policy that heeds it was no stronger than its trust in labels."""
+    """Many labels looked wrong. A policy that respects this was no stronger than its trust in labels."""
     strength = number(numbers, "selection.strength")
     is_followed = strength is not None and strength <= trust + 1e-6
     wrong = f"at least {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
@@ -92,7 +92,10 @@ def _mislabelled(numbers: Numbers, parts: list[str], trust: float) -> Finding:
 
 
 def _passed_over(numbers: Numbers, parts: list[str]) -> Finding:
-    """Wrong labels were told one by one and left out. None is learnt by heart then: no lower bound."""
+    """Wrong labels were recognised one by one and left out.
+
+    The model memorises none of them then, so their share is an estimate and no lower bound.
+    """
     passed_over = number(numbers, "selection.passed_over") or 0.0
     scored = number(numbers, "selector.scored") or 0.0
     wrong = f"about {percent(number(numbers, 'selection.wrong_labels') or 0.0)} of the labels look wrong"
@@ -115,7 +118,7 @@ def _knob_of_scores(numbers: Numbers) -> str:
     staleness = number(numbers, "staleness.mean") or 0.0
     if staleness > 2.0:
         steps, published = number(numbers, "steps"), number(numbers, "sync.published")
-        # One for each step and one before the first: they are old for another reason.
+        # One snapshot per step and one before the first: a shorter interval would not make scores newer.
         is_each = bool(steps and published and published >= steps)
         what = "a faster selector, or a smaller sync.depth" if is_each else "a shorter sync.interval"
         return f"{what}: scores were {staleness:.1f} steps old"
@@ -128,7 +131,7 @@ def _knob_of_precision(numbers: Numbers) -> str:
 
 
 def _blindness(numbers: Numbers) -> str:
-    """Evaluation mode against batch statistics."""
+    """The sentence on a model that is blind in evaluation mode; "" if it is not."""
     scored, estimated = number(numbers, "selector.scored"), number(numbers, "scoring.estimated")
     if not scored or not estimated:
         return ""

@@ -1,4 +1,4 @@
-"""The one change that would help a selector most that is too slow, given what the run had. Pure."""
+"""The one change that would help most if a selector is too slow, given the run's settings. Pure."""
 
 import math
 
@@ -7,37 +7,37 @@ from sbpipe.runs.numbers import number
 from sbpipe.runs.verdict.finding import Numbers
 
 _WHOLE = 0.9
-"""A keep rate from which on there is hardly anything to select."""
+"""From this keep rate on there is hardly anything left to select."""
 
 
 def speed_knob(numbers: Numbers) -> str:
-    """What costs no selectivity first, then what costs least of it."""
-    # Of "auto" and of the narrowest one nothing faster is left to ask for.
+    """Changes that cost no selectivity come first, then those that cost least of it."""
+    # "auto" and the narrowest precision leave nothing faster to ask for.
     if numbers.get("scoring.precision_asked") in ("fp32", "bf16", "fp16"):
         return "selector.precision = 'auto'"
     count, behind = number(numbers, "selectors") or 1.0, late_share(numbers)
     needed = max(count + 1.0, math.ceil(count / max(0.1, 1.0 - behind)))
     another = f"another selector ({needed:.0f} in place of {count:.0f})"
     if numbers.get("keep.at_bound"):
-        return another  # the keep rate has gone as far as the policy takes it
+        return another  # the keep rate is at a bound of the policy
     keep = number(numbers, "keep.last")
     if keep is None:
         return "a larger selection.keep"
     bounds = TRAITS.get(str(numbers.get("policy")), Traits()).keep_bounds
     if bounds is not None and keep < bounds.most:
         return "selection.keep = 'auto'"
-    # So many candidates for each one kept as were scored while the loop did not wait.
+    # The keep rate at which the candidates scored in time would have been enough.
     reached = keep / max(0.1, 1.0 - behind)
     return another if reached > _WHOLE else f"selection.keep = {reached:.2f} in place of {keep:.2f}"
 
 
 def filled_by(numbers: Numbers) -> dict[str, float]:
-    """Examples that were filled in, by the reason."""
+    """Numbers of examples that were filled in, by reason."""
     return {name: number(numbers, f"fill.{name}") or 0.0 for name in ("starting", "alone", "late")}
 
 
 def late_share(numbers: Numbers) -> float:
-    """Share of their work that the selectors were too slow for: of the loop's time, or of what it trained."""
+    """How far selectors were too slow: a share of the loop's time or of what it trained, the larger one."""
     by = filled_by(numbers)
     total, filled = sum(by.values()), number(numbers, "fill.share") or 0.0
     late = filled * by["late"] / total if total else filled

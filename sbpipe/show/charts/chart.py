@@ -1,4 +1,4 @@
-"""What a chart is: a specification with a title, and one sentence that says how to read it."""
+"""A chart: a specification with a title, and one sentence on how to read it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ class Chart:
     """File name and anchor: lower case, words joined by dashes."""
     title: str
     meaning: str
-    """How to read it, in a sentence or two, for somebody who has not read the paper."""
+    """How to read it, in a sentence or two, for a reader who does not know the paper."""
     spec: Spec
     notes: tuple[str, ...] = field(default=())
     """What is missing or was left out, and why."""

@@ -1,4 +1,4 @@
-"""Colours and type of every chart, light and dark, told apart by the colour-blind too. Plain data."""
+"""Colours and fonts of every chart, light and dark, distinct for the colour-blind too. Plain data."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ CATEGORY = [
     "#7a8794",
     "#d1495b",
 ]
-"""Arms, runs and seeds, in the order they come."""
+"""For arms, runs and seeds, in order."""
 # The order is that of the report's legend.
 STAGE_COLOURS = {
     "forward": "#3b76c4",

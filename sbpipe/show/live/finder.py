@@ -1,4 +1,4 @@
-"""Which runs are under the paths a person named, found anew every time. Opens no events."""
+"""Finds the runs under the paths that the user named, again at every call. Opens no events."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,24 +13,24 @@ from sbpipe.runs.study import CELLS, PLAN
 
 DEPTH = 3
 MAX_RUNS = 200
-"""Followed at once; of more, the newest."""
+"""The most runs followed at once; if there are more, the newest."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is there now."""
+    """Everything found under the paths."""
 
     runs: dict[str, Path] = field(default_factory=dict)
-    """By the name the page gives them, unique, oldest first."""
+    """By their unique names on the page, oldest first."""
     studies: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    """Cells whose process failed, by name, with the reason: their own events may just end."""
+    """Cells whose process failed, by name, with the reason; their own events may end without one."""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is that of a run, begun or half-written."""
+    """Whether a directory holds a run, perhaps only begun or half-written."""
     return (path / CONFIG).exists() or (path / TRAINER_EVENTS).exists()
 
 
@@ -46,14 +46,14 @@ def check(paths: Sequence[Path]) -> None:
 
 
 def find(paths: Sequence[Path]) -> Found:
-    """Every run under the paths. A path without any stands for a run that has not begun."""
+    """Every run under the paths. A path without runs stands for a run that has not begun."""
     found = Found()
     entries: list[tuple[Path, Path]] = []
     for root in paths:
         if not root.is_dir():
             found.problems.append(f"{root} is gone: it was moved or removed")
             continue
-        # A folder without runs may be one that a run is about to begin in.
+        # In a folder without runs one may be about to begin.
         places = list(_walk(root, DEPTH)) or [root]
         studies = [place for place in places if (place / PLAN).exists()]
         for study in studies:
@@ -75,7 +75,7 @@ def find(paths: Sequence[Path]) -> Found:
 
 
 def _walk(path: Path, depth: int) -> Iterator[Path]:
-    """Runs and studies at or below a folder; nothing is looked for inside of one."""
+    """Runs and studies at or below a folder; it does not search inside of them."""
     if (path / PLAN).exists() or is_run(path):
         yield path
     elif depth:
@@ -91,7 +91,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _age(run: Path) -> float:
-    """When a run began, nearly: its settings are written once, at the start."""
+    """About when a run began: its settings are written once, at the start."""
     for place in (run / CONFIG, run):
         try:
             return place.stat().st_mtime
@@ -101,7 +101,7 @@ def _age(run: Path) -> float:
 
 
 def _named(entries: Sequence[tuple[Path, Path]]) -> dict[str, Path]:
-    """Short names where they are unique, longer ones where not."""
+    """Short names where they are unique, longer ones elsewhere."""
     named: dict[str, Path] = {}
     for root, run in entries:
         inside = [part for part in run.relative_to(root).parts if part != CELLS]
@@ -115,7 +115,7 @@ def _named(entries: Sequence[tuple[Path, Path]]) -> dict[str, Path]:
 
 
 def _status(cell: Path) -> dict[str, Any]:
-    """What a study wrote about a cell's process, beside the cell; {} if nothing."""
+    """What a study wrote beside a cell about its process; {} if nothing."""
     try:
         found = json.loads(cell.with_name(f"{cell.name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where the page is served: a bound socket, or a plain word why not. Knows no web server."""
+"""Binds the socket that serves the page, or says why that failed. Knows no web server."""
 
 import errno
 import ipaddress
@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def trusted_hosts(host: str) -> list[str]:
-    """Names a request may call this server by; others could be another page's (DNS rebinding)."""
+    """Host names that a request may use; any other could come from another page (DNS rebinding)."""
     named = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
     if host in ANY:
         name = socket.gethostname()

@@ -30,7 +30,7 @@ GAUGES = {
     "elapsed_s": "sbpipe_elapsed_seconds",
     "left_s": "sbpipe_left_seconds",
 }
-"""Field of `progress` to the gauge's name; a run that has no such number yet has no such sample."""
+"""Field of `progress` to the gauge's name; a run without this number has no sample."""
 
 
 def metrics_text(heads: Sequence[Mapping[str, Any]], now: float) -> str:

@@ -1,4 +1,4 @@
-"""A curve that never grows past a bound: when it is full, neighbours are merged. Knows no event."""
+"""A curve of bounded length: when it is full, neighbours are merged. Knows no event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LIMIT = 1500
 
 @dataclass(frozen=True)
 class Mark:
-    """How much of a series somebody already has."""
+    """How much of a series a page already has."""
 
     generation: int = -1
     num_closed: int = 0
@@ -49,7 +49,7 @@ class Series:
             self._generation += 1
 
     def cut(self, column: str, least: float) -> None:
-        """Take back every row whose `column` is at least so much."""
+        """Remove every row whose `column` is at least `least`."""
         at = self.columns.index(column)
         kept = [row for row in self._closed if (value := row[at]) is None or value < least]
         self._closed, self._open = kept, []
@@ -57,15 +57,15 @@ class Series:
         self._num_added += 1
 
     def rows(self) -> list[list[Number]]:
-        """Every row; the last one may still be filling."""
+        """Every row; the last one may still be incomplete."""
         return [*self._closed, *([self._merged(self._open)] if self._open else [])]
 
     def since(self, mark: Mark) -> tuple[dict[str, Any] | None, Mark]:
-        """What to put from row `at` on, to have the series as it is; None if nothing is new."""
+        """The rows that replace those from `at` on, to bring a page up to date; None if nothing is new."""
         now = Mark(self._generation, len(self._closed), self._num_added)
         if now == mark:
             return None, mark
-        # After a merge or a cut, rows have other places: all of them are sent again.
+        # A merge or a cut moves rows to other places, so all of them are sent again.
         at = mark.num_closed if mark.generation == now.generation else 0
         return {"columns": self.columns, "at": at, "rows": self.rows()[at:]}, now
 

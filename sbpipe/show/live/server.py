@@ -39,7 +39,7 @@ PAGE_FILES = {
     "lists.js": "text/javascript",
     "address.js": "text/javascript",
 }
-"""Everything the page is made of. Requests choose among these names, so no path of theirs is ever opened."""
+"""All files of the page. Requests choose among these names, so a path from a request is never opened."""
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -54,13 +54,13 @@ HEADERS = {
 def build_app(
     watcher: Watcher, trusted_hosts: list[str], is_over: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """The page of one watcher. `is_over` ends the streams, because a server that stops waits for them."""
+    """The page of one watcher. `is_over` ends the streams, because a stopping server waits for them."""
     server = _Routes(watcher, is_over)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         watcher.start()
-        # The library takes a second or two to make: begin before a page asks for it.
+        # Making the library takes a second or two: begin before a page asks for it.
         threading.Thread(target=server.script, name="vega", daemon=True).start()
         try:
             yield
@@ -82,7 +82,7 @@ def build_app(
 
 def serve(watcher: Watcher, listener: socket.socket, trusted_hosts: list[str]) -> None:
     """Serve on a bound socket until a signal ends it."""
-    # `server` is bound below: the app asks only once it is served.
+    # `server` is assigned below, before the app calls this.
     app = build_app(watcher, trusted_hosts, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
@@ -98,7 +98,7 @@ class _Routes:
         self._script_lock = threading.Lock()
 
     def page_file(self, name: str) -> Callable[[Request], Response]:
-        """A route that answers with one file of the page."""
+        """A handler that answers with one file of the page."""
         content = resources.files("sbpipe.show.live").joinpath("web", name).read_bytes()
 
         def answer(_: Request) -> Response:
@@ -107,13 +107,13 @@ class _Routes:
         return answer
 
     def script(self) -> str:
-        """The library that draws, made once; whoever comes meanwhile waits for it."""
+        """The drawing library, made once; other callers wait for it meanwhile."""
         with self._script_lock:
             self._script = self._script or javascript()
             return self._script
 
     def vega(self, _: Request) -> Response:
-        """The library that draws."""
+        """The drawing library."""
         return Response(
             self.script(), media_type="text/javascript", headers={"Cache-Control": "max-age=3600"}
         )
@@ -127,23 +127,23 @@ class _Routes:
 
     async def _changes(self, shown: list[str]) -> AsyncIterator[str]:
         sent, last_s = Sent(), 0.0
-        # A browser comes back by itself after so many milliseconds, also when the server was restarted.
+        # A browser reconnects after so many milliseconds, also after a restart of the server.
         yield "retry: 1000\n\n"
         while not self._is_over():
             change = self._watcher.news(shown, sent)
-            # A page that hears nothing for long takes the connection for lost.
+            # After a long silence a page would take the connection for lost.
             if change or time.monotonic() - last_s > PING_EVERY_S:
                 last_s = time.monotonic()
                 yield f"data: {json.dumps(change, separators=(',', ':'), allow_nan=False)}\n\n"
-            # More often than runs are looked at, so that little is added to that delay.
+            # More often than runs are read, to add little to that delay.
             await asyncio.sleep(TELL_EVERY_S)
 
     def state(self, request: Request) -> Response:
-        """What a new page is told first."""
+        """The whole state, for a new page."""
         return _answer(self._watcher.news(request.query_params.getlist("show")[: specs.MAX_SHOWN], Sent()))
 
     def charts(self, request: Request) -> Response:
-        """Specifications and theme for what a page shows: ?show=NAME&colour=0 (pairs), x, shade, narrow."""
+        """Specifications and theme for the runs shown: ?show=NAME&colour=0 (pairs), x, shade, narrow."""
         given = request.query_params
         names = given.getlist("show")[: specs.MAX_SHOWN]
         colours = [_colour(text) for text in given.getlist("colour")]
@@ -169,7 +169,7 @@ class _Routes:
         )
 
     def healthz(self, _: Request) -> Response:
-        """Whether everything followed goes well."""
+        """Whether all followed runs are well."""
         overview = self._watcher.overview()
         reasons = complaints(overview["heads"], overview["problems"], self._watcher.now())
         return _answer(

@@ -1,4 +1,4 @@
-"""The live page's pictures as Vega-Lite specifications; their rows come later. Pure; knows no run."""
+"""The live page's pictures as Vega-Lite specifications without rows. Pure; knows no run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,27 +8,27 @@ from sbpipe.show.charts import theme
 from sbpipe.show.charts.chart import Spec
 
 DATA = "rows"
-"""The name under which a page puts the rows in."""
+"""The name of the data set that a page fills with rows."""
 AXES = {"time": "time since the first step (s)", "step": "steps", "candidates": "candidates considered"}
-"""What curves can be drawn against."""
+"""The x axes of curves."""
 MAX_SHOWN = len(theme.CATEGORY)
 FIT = {"type": "fit-x", "contains": "padding", "resize": True}
-"""`resize`: axes are measured anew when rows come, for their labels grow."""
+"""`resize`: new rows may have longer labels, so axes are measured again."""
 
 
 class Curves(NamedTuple):
-    """One picture of curves: which columns of which series it draws, and how its axis is called."""
+    """One picture of curves: the columns of a series that it draws, and the title of its axis."""
 
     name: str
     title: str
     meaning: str
     series: str
     measures: Mapping[str, str]
-    """Column to what the legend calls it."""
+    """Column to its name in the legend."""
     axis: str
     format: str = ",~r"
     domain: tuple[float, ...] = ()
-    """Ends of the axis, where they are known beforehand."""
+    """Ends of the axis, if they are known beforehand."""
     has_points: bool = False
 
 
@@ -72,11 +72,11 @@ CURVES = (
         "rate (candidates/s)",
     ),
 )
-"""What a user acts on; every other number is in the report."""
+"""The numbers a user acts on; all others are in the report."""
 
 
 def config(shade: str) -> dict[str, Any]:
-    """The theme on this page: cards are the paper, and of two legends one stands under the other, to fit."""
+    """The theme on this page: no background, since cards have one, and legends below each other, to fit."""
     plain = theme.config(shade, background=False)
     return plain | {
         "legend": plain["legend"]
@@ -87,7 +87,7 @@ def config(shade: str) -> dict[str, Any]:
 def pictures(
     names: Sequence[str], colours: Sequence[str], *, x: str = "time", is_narrow: bool = False
 ) -> list[dict[str, Any]]:
-    """Every picture of the page for some runs, each with its colour: its name, what it draws, and how."""
+    """Every picture of the page for some runs and their colours: name, contents and specification."""
     return [
         {
             "name": curves.name,
@@ -151,7 +151,7 @@ def _y(curves: Curves) -> Spec:
 
 
 def _tooltip(curves: Curves) -> list[Spec]:
-    """What stands at the pointer: which line, its value, and where on every axis."""
+    """The tooltip: which line, its value, and its place on every axis."""
     return [
         {"field": "run", "title": "run"},
         {"field": "measure", "title": "measure"},
@@ -162,7 +162,7 @@ def _tooltip(curves: Curves) -> list[Spec]:
 
 def timeline_spec(shade: str = "light", *, is_narrow: bool = False) -> Spec:
     """A lane per role, a bar per stage; rows are {lane, stage, begin, end, step}, times in seconds."""
-    colours = theme.STAGE_COLOURS | {"idle": theme.FAINT[shade]}  # doing nothing must not glare on dark paper
+    colours = theme.STAGE_COLOURS | {"idle": theme.FAINT[shade]}  # idle time must not glare on a dark page
     stages = {STAGE_LABELS[stage]: colours[stage] for stage in (*LOOP_STAGES, *SELECTOR_STAGES)}
     seconds = {"type": "quantitative", "title": "time (s; 0 = newest)"}
     return {

@@ -1,4 +1,4 @@
-"""One run as the page knows it: a few latest numbers and thinned curves, from its events. Reads no file."""
+"""The page's state of one run: latest numbers and thinned curves, from its events. Reads no file."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ COLUMNS: dict[str, dict[str, Rule]] = {
     "evals": _X | {"error": "mean"},
     "progress": _X | {"idle": "mean", "selector_idle": "mean", "candidates_per_s": "mean"},
 }
-"""The curves kept of a run, each by step, candidates and seconds of training."""
+"""The curves kept of a run, each over step, candidates and seconds of training."""
 _LATEST = tuple(field.name for field in KINDS["progress"].fields)
 
 
 class RunState:
-    """What is known of a run after so many events."""
+    """Everything known of a run from the events so far."""
 
     def __init__(self) -> None:
         self.num_events = 0
@@ -59,7 +59,7 @@ class RunState:
         }
 
     def fold(self, event: Event) -> None:
-        """Take in one event; kinds the page does not show only count as a sign of life."""
+        """Take in one event; kinds that the page does not show are only a sign of life."""
         self.num_events += 1
         t = number(event, "t")
         if t is not None:
@@ -78,7 +78,7 @@ class RunState:
         self.ending = None
         t = number(event, "t")
         if t is not None:
-            # Training time goes on from where it was; the next progress event tells it exactly.
+            # Training time goes on from its last value; the next progress event tells it exactly.
             self._time_offset = (self.latest.get("elapsed_s") or 0.0) - t
 
     def _on_resumed(self, event: Event) -> None:
@@ -87,7 +87,7 @@ class RunState:
         if step is not None:
             self._take_back(step)
             self.latest["step"] = step
-            # The event does not say how many there were at the checkpoint.
+            # The event does not state the candidates at the checkpoint.
             self.latest["candidates"] = None
         self._warn(event, f"resumed at step {step:.0f}" if step is not None else "resumed", level="note")
 
@@ -120,7 +120,7 @@ class RunState:
 
     def _on_progress(self, event: Event) -> None:
         if self.ending is not None:
-            return  # from the recent file, which is read after what stays: the summary is newer
+            return  # it comes from the recent file, which is read last: the summary is newer
         row = {name: number(event, name) for name in _LATEST}
         t, elapsed_s = number(event, "t"), row["elapsed_s"]
         if t is not None and elapsed_s is not None:
@@ -136,7 +136,7 @@ class RunState:
         begin = step if begin is None else begin
         if step <= self._last_step:  # a resume whose `resumed` event was lost or damaged
             self._take_back(begin)
-        elif begin <= self._last_step:  # a window that a stop had cut, and that is whole now
+        elif begin <= self._last_step:  # a stop had cut this window, and now it is complete
             self.series["steps"].cut("step", begin + 1)
         self._last_step = step
         row = {name: number(event, name) for name in self.series["steps"].columns}
@@ -159,7 +159,7 @@ class RunState:
         self.latest["error"] = error
 
     def _time(self, event: Event, late_s: float = 0.0) -> float | None:
-        """Seconds of training at an event written `late_s` after it happened, by the last that told them."""
+        """Seconds of training at an event written `late_s` after it happened, by the last progress event."""
         t = number(event, "t")
         return (
             None
@@ -168,7 +168,7 @@ class RunState:
         )
 
     def _take_back(self, step: float) -> None:
-        """The run goes on from a checkpoint: what came after it is done anew."""
+        """The run goes on from a checkpoint: remove what came after it, which is repeated."""
         self._last_step = step - 1
         for series in self.series.values():
             series.cut("step", step + 1)
@@ -187,7 +187,7 @@ class RunState:
             **told,
             "t": number(event, "t"),
         }
-        # Every restart is another id: a long run with a failing selector would grow without end.
+        # Every restart has another id: with a failing selector a long run's list would grow without bound.
         while len(self.selectors) > NUM_SELECTORS:
             del self.selectors[next(iter(self.selectors))]
         if told.get("state") in ("lost", "rejected"):
@@ -195,7 +195,7 @@ class RunState:
 
     def _on_built(self, event: Event) -> None:
         name = str(event.get("selector"))
-        # The trainer's word on a selector says more, and may have been read first.
+        # The trainer's event on a selector says more, and may have been read first.
         if name not in self.selectors and event.get("selector") is not None:
             self.selectors[name] = {
                 "state": "built",
@@ -214,7 +214,7 @@ class RunState:
 
 
 def _late_s(event: Event) -> float:
-    """How long after its end a step was written: its losses are read a step late."""
+    """How long after its end a step's event was written: its losses are read a step late."""
     spans, clock = event.get("spans"), number(event, "clock")
     ends = spans.get("optimizer") if isinstance(spans, dict) else None
     if (

@@ -1,4 +1,4 @@
-"""How a run stands, in one word and a few numbers: for list, metrics and health check. Pure."""
+"""The state of a run in one word and a few numbers: for list, metrics and health check. Pure."""
 
 from typing import Any
 
@@ -41,10 +41,10 @@ def head(name: str, state: RunState, now: float, stalled_after_s: float, notes: 
 
 
 def complaints(heads: list[dict[str, Any]], problems: list[str], now: float) -> list[str]:
-    """Why a health check should fail; [] when all is well, or the trouble is more than an hour old."""
+    """Why a health check should fail; [] if all is well, or the trouble is more than an hour old."""
     reasons = list(problems)
     for run in heads:
-        # A folder of runs holds old failures for ever; an alarm that never ends is no alarm.
+        # A folder of runs keeps its old failures; they must not raise the alarm permanently.
         if now - (run["last_t"] or now) > OLD_S:
             continue
         if run["state"] == "stalled":

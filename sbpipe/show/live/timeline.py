@@ -14,7 +14,7 @@ Event = Mapping[str, Any]
 NUM_STEPS = 10
 NUM_SELECTORS = 4
 
-# To apply new weights is work that happens within `await`: it is taken off what was waited.
+# Applying new weights is work within `await`, so its time is subtracted from the wait.
 _WAITING = dict.fromkeys(
     (STAGE_LABELS[name] for role in ("trainer", "selector") for name in stages_of(role, "wait")), 1
 ) | {STAGE_LABELS["apply"]: -1, STAGE_LABELS["apply_fast"]: -1}
@@ -22,11 +22,11 @@ _WAITING = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Moment:
-    """One event with spans, as far as it could be read."""
+    """One event with its readable spans."""
 
     clock: float
     wall_offset: float
-    """What to add to this host's clock to get wall time."""
+    """The offset from this host's clock to wall time."""
     step: float | None
     spans: Mapping[str, list[tuple[float, float]]]
     """Beginning and end of every stage, by its name."""
@@ -38,12 +38,12 @@ class Moment:
 
     @property
     def end(self) -> float:
-        """When its last stage ended: the event itself is written a step later."""
+        """When its last stage ended; the event itself is written a step later."""
         return max((end for times in self.spans.values() for _, end in times), default=self.clock)
 
 
 def moment_of(event: Event) -> Moment | None:
-    """The times of an event; None if it has none that can be used."""
+    """The times of an event; None if it has no usable ones."""
     clock, wall, step, spans = (
         number(event, "clock"),
         number(event, "t"),
@@ -56,7 +56,7 @@ def moment_of(event: Event) -> Moment | None:
 
 
 def _times(numbers: object) -> list[tuple[float, float]]:
-    """From start, duration, start, duration, ... to (begin, end); nothing from anything else."""
+    """(begin, end) pairs from start, duration, start, duration, ...; [] from anything else."""
     if not isinstance(numbers, list) or not all(map(is_number, numbers)):
         return []
     return [(begin, begin + lasted) for begin, lasted in zip(numbers[::2], numbers[1::2], strict=False)]
@@ -64,7 +64,7 @@ def _times(numbers: object) -> list[tuple[float, float]]:
 
 @dataclass
 class Timeline:
-    """The newest events with spans, of the trainer and of each selector; parsed only when drawn."""
+    """The newest events with spans, from the trainer and each selector; parsed only when drawn."""
 
     steps: deque[Event] = field(default_factory=lambda: deque(maxlen=NUM_STEPS + 1))
     selections: dict[str, deque[Event]] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class Timeline:
         self.steps.append(event)
 
     def add_selection(self, selector: str, event: Event) -> None:
-        """A `selection` event; of more selectors than fit, those that answered last are kept."""
-        # Taken out and put back: a dictionary keeps the order, so the first is the one silent for longest.
+        """A `selection` event; if there are too many selectors, those that answered last are kept."""
+        # Removed and added again: a dictionary keeps order, so the first selector is silent for longest.
         selections = self.selections.pop(selector, deque(maxlen=4 * NUM_STEPS))
         selections.append(event)
         self.selections[selector] = selections
@@ -91,7 +91,7 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     selectors = {
         name: found for name, events in sorted(timeline.selections.items()) if (found := _moments(events))
     }
-    # The oldest step only says where the window begins; nothing of it is drawn.
+    # The oldest step is not drawn: its end is where the window begins.
     begin = steps[0].end if len(steps) > 1 else steps[0].begin
     end = _end(steps, selectors.values(), begin)
     bars = list(_bars("trainer", steps[1:] or steps, LOOP_STAGES, begin, end))
@@ -109,13 +109,13 @@ def _moments(events: Iterable[Event]) -> list[Moment]:
 
 
 def _shift(selection: Moment, step: Moment) -> float:
-    """What to add to a selector's times to put them on the trainer's clock."""
+    """The offset from a selector's clock to the trainer's."""
     shift = selection.wall_offset - step.wall_offset
     return shift if abs(shift) > SAME_HOST_S else 0.0
 
 
 def _end(steps: Sequence[Moment], selectors: Iterable[Sequence[Moment]], begin: float) -> float:
-    """The end of the last step, or of the last answer: what a selector does since must not look idle."""
+    """The end of the last step, or of an earlier last answer: after it a selector must not look idle."""
     last = steps[-1].end
     told = [selections[-1].end + _shift(selections[-1], steps[-1]) for selections in selectors]
     return min([last, *(end for end in told if end > (begin + last) / 2)])

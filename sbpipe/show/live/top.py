@@ -1,4 +1,4 @@
-"""What `sbpipe top` writes: the followed runs as lines of text, from what the live page is told. Pure."""
+"""The lines of `sbpipe top`: the followed runs as text, from the live page's data. Pure."""
 
 import time
 from collections.abc import Mapping

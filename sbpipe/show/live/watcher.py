@@ -1,4 +1,4 @@
-"""Looks at the followed runs again and again and tells pages what changed. Knows no web server."""
+"""Reads the followed runs again and again, and tells pages what changed. Knows no web server."""
 
 import itertools
 import threading
@@ -29,9 +29,9 @@ class _Followed:
     state: RunState = field(default_factory=RunState)
     notes: list[str] = field(default_factory=list)
     is_behind: bool = False
-    """A backlog is being read: its curves would be drawn again and again in vain."""
+    """A backlog is being read; drawing its curves meanwhile would be wasted."""
     life: int = field(default_factory=itertools.count().__next__)
-    """Another number after every replacement, so that a page forgets the old curves too."""
+    """A new number for every replacement of the run, so that a page forgets the old curves too."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Sent:
 
 
 class Watcher:
-    """The runs under some paths. One thread looks; any number of pages ask."""
+    """The runs under some paths. One thread reads them; any number of pages ask."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Watcher:
     # --- looking ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look, in a thread of its own."""
+        """Start the reading thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the reading thread."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
@@ -82,7 +82,7 @@ class Watcher:
                 self._is_over.wait(LOOK_EVERY_S)
 
     def look(self) -> bool:
-        """Read what is new in every run, a bounded piece of each; whether there is more already."""
+        """Read a bounded piece of what is new in every run; returns whether there is more."""
         if time.monotonic() >= self._next_find:
             self._next_find = time.monotonic() + FIND_EVERY_S
             self._adopt(find(self._paths))
@@ -137,7 +137,7 @@ class Watcher:
                 "notes": [*line["notes"], self._found.failures[name]],
             }
         run = followed.follower.path
-        # Only of a stalled run: the kernel's table of locks is read for it.
+        # Only for a stalled run, because this reads the kernel's table of locks.
         if line["state"] == "stalled" and (run / LOCK).exists() and not is_held(run):
             way_out = f"resume with: sbpipe run --run-dir {run} --resume"
             line["notes"] = [
@@ -147,7 +147,7 @@ class Watcher:
         return line
 
     def news(self, shown: Sequence[str], sent: Sent) -> dict[str, Any]:
-        """What changed since `sent`, which is brought up to date: overview, and curves of the runs shown."""
+        """What changed since `sent`, which is updated: the overview, and curves of the shown runs."""
         told: dict[str, Any] = {}
         _put(told, sent, "", "overview", self.overview())
         with self._lock:
@@ -167,7 +167,7 @@ def _run_news(name: str, followed: _Followed, sent: Sent) -> dict[str, Any]:
             sent.marks.pop(key, None)
             sent.parts.pop(key, None)
         told["is_anew"] = True
-    # Nothing has happened: spares the drawing of the timeline for every page.
+    # Nothing has happened: this saves drawing the timeline for every page.
     elif sent.num_events.get(name) == state.num_events:
         return told
     sent.lives[name], sent.num_events[name] = followed.life, state.num_events
@@ -182,6 +182,6 @@ def _run_news(name: str, followed: _Followed, sent: Sent) -> dict[str, Any]:
 
 
 def _put(told: dict[str, Any], sent: Sent, name: str, part: str, value: Any) -> None:
-    """Tell a small part whole, if it is not what was told last."""
+    """Send a small part as a whole if it has changed."""
     if sent.parts.get((name, part)) != value:
         told[part] = sent.parts[name, part] = value

@@ -19,24 +19,24 @@ PARTS = {
     "idle": ("waiting for something else", STAGE_COLOURS["wait"]),
     "hidden": ("selecting, hidden behind training", "#9fd8c0"),
 }
-"""The parts of a bar in the order they are stacked; `hidden` is drawn beside it: it costs no wall time."""
+"""The parts of a bar in stacking order; `hidden` is drawn beside the bar, since it costs no wall time."""
 NEEDED = ("wall_s", "trainer.forward_s", "trainer.backward_s", "trainer.wait_s", "selector.busy_s")
 UNEVEN = 1.05
-"""Arms whose candidates differ by more than this factor are drawn per candidate as well."""
+"""If the arms' candidates differ by more than this factor, bars per candidate are drawn as well."""
 
 
 def breakdown(summary: dict[str, Any], time_s: float | None = None) -> dict[str, float] | None:
-    """Seconds per part of one run, None if numbers are missing.
+    """Seconds per part of one run; None if numbers are missing.
 
-    Without `hidden` they add up to `time_s` or, where it is not given, to the wall time less measuring.
+    Without `hidden` they add up to `time_s` or, if that is not given, to the wall time less measuring.
     """
     found = {name: number(summary, name) for name in NEEDED}
     if any(value is None for value in found.values()):
         return None
     wall_s, forward_s, backward_s, wait_s, busy_s = (value for value in found.values() if value is not None)
     backward_s += number(summary, "trainer.optimizer_s") or 0.0
-    # The summary does not say for what the trainer waited. While selectors work it is for them, so their work
-    # counts on the clock as far as the trainer waited at all; the rest of it was hidden behind training.
+    # The summary does not say what the trainer waited for. All waiting counts as waiting for selectors, up to
+    # the seconds that they worked; the rest of their work was hidden behind training.
     selecting_s = min(wait_s, busy_s)
     measured_s = forward_s + backward_s + wait_s + (number(summary, "trainer.evaluate_s") or 0.0)
     return {
@@ -61,7 +61,7 @@ def breakdown_charts(group: ArmGroup) -> list[Chart]:
         if missing
         else ()
     )
-    # On one device nothing is free: what overlaps takes time from the other.
+    # On one device overlap is not free: each takes time from the other.
     shared = [
         arm.name
         for arm in group.arms
@@ -83,7 +83,7 @@ def breakdown_charts(group: ArmGroup) -> list[Chart]:
     ]
     per_candidate = {arm.name: _candidates(arm) for arm in group.arms if arm.name in means}
     counts = [count for count in per_candidate.values() if count]
-    # A bar of a run that considered twice as much says nothing beside one that did not.
+    # Bars of runs that considered very different numbers of candidates do not compare.
     if len(counts) == len(means) > 1 and max(counts) > UNEVEN * min(counts):
         shares = {
             name: {part: 1e6 * seconds / per_candidate[name] for part, seconds in parts.items()}

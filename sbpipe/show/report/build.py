@@ -24,14 +24,14 @@ from sbpipe.version import __version__
 
 @dataclass(frozen=True)
 class Sources:
-    """What a report is about."""
+    """The runs and studies of a report."""
 
     runs: list[Run] = field(default_factory=list)
     studies: list[Study] = field(default_factory=list)
 
 
 def build_report(paths: list[Path], out: Path, *, figures: bool = True) -> Path:
-    """Write the report of some runs and studies to `out`, figures and traces beside it; the page's path."""
+    """Write the report of runs and studies to `out`, figures and traces beside it; returns its path."""
     sources = read_sources(paths)
     if not out.parent.is_dir():
         raise RunDirError(
@@ -66,7 +66,7 @@ def _write(sources: Sources, out: Path, folder: Path | None, paths: Sequence[Pat
 def read_sources(paths: Sequence[Path]) -> Sources:
     """Read what each path holds: a study if it has a plan, else a run."""
     sources = Sources()
-    # A path given twice would be two arms that never differ.
+    # A path that is given twice would make two equal arms.
     for path in dict.fromkeys(paths):
         if (path / PLAN).exists():
             sources.studies.append(read_study(path))
@@ -95,7 +95,7 @@ def sections_of(sources: Sources) -> list[Section]:
 
 
 def write_figures(charts: Sequence[Chart], folder: Path) -> None:
-    """Each chart that draws something as PNG and SVG, in place of those of the same name."""
+    """Write each chart that draws something as PNG and SVG, over files of the same name."""
     folder.mkdir(exist_ok=True)
     for chart in (chart for chart in charts if chart.spec):
         svg = to_svg(chart)
@@ -109,7 +109,7 @@ def figures_folder(out: Path) -> Path:
 
 
 def trace_paths(out: Path, runs: Sequence[Run]) -> list[Path]:
-    """Where each run's trace goes, beside the report; runs of one name are numbered."""
+    """Where each run's trace goes, beside the report; runs of the same name are numbered."""
     prefix = "" if out.name == REPORT else f"{out.stem}-"
     if len(runs) == 1:
         return [out.with_name(f"{prefix}trace.json")]
@@ -122,7 +122,7 @@ def trace_paths(out: Path, runs: Sequence[Run]) -> list[Path]:
 
 
 def title_of(sources: Sources) -> str:
-    """What the page is called."""
+    """The page's title."""
     names = [run.name for run in sources.runs] + [study.path.name for study in sources.studies]
     return f"sbpipe: {', '.join(names)}" if len(names) < 4 else f"sbpipe: {len(names)} runs and studies"
 
@@ -156,7 +156,7 @@ def _check_run(path: Path) -> None:
 
 
 def _write_traces(runs: Sequence[Run], out: Path) -> list[str]:
-    """Write the trace of each run; where each is and what it holds."""
+    """Write the trace of each run; returns where each is and what it holds."""
     said = []
     for run, path in zip(runs, trace_paths(out, runs), strict=True):
         holds = write_trace(run, path)
@@ -170,7 +170,7 @@ def _single(run: Run, title: str, only: tuple[str, ...] | None) -> Section:
 
 
 def _first_runs(study: Study) -> list[tuple[str, Run]]:
-    """One run of each arm: that of its first seed which left a run directory."""
+    """One run of each arm: the first seed with a run directory."""
     found: dict[str, Run] = {}
     for cell in study.cells:
         if cell.arm not in found and (cell.path / TRAINER_EVENTS).exists():
@@ -179,7 +179,7 @@ def _first_runs(study: Study) -> list[tuple[str, Run]]:
 
 
 def _named_apart(sections: Sequence[Section]) -> list[Section]:
-    """Sections and their charts under names that no other on the page has."""
+    """Sections and their charts under names that are unique on the page."""
     apart = []
     for k, section in enumerate(sections):
         # Charts of two runs have the same names, and a name is an anchor in the page.

@@ -1,4 +1,4 @@
-"""A comparison as tables: every arm is a row, won or lost. `runs.study.analysis` has the numbers."""
+"""A comparison as tables, with a row for every arm. The numbers come from `runs.study.analysis`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def comparison_tables(name: str, analysis: Analysis, cautions: Sequence[str] = (
 
 
 def final_table(name: str, analysis: Analysis, cautions: Sequence[str] = ()) -> Table:
-    """Where each arm ended, and what that took."""
+    """Each arm's final error, and what it cost."""
     has_price, baseline = _has_price(analysis), analysis["baseline"]
     header = ["arm", "n", "test error", "difference", "trained", "time", "device-s"]
     rows = [
@@ -71,7 +71,7 @@ def final_table(name: str, analysis: Analysis, cautions: Sequence[str] = ()) -> 
 
 
 def time_table(analysis: Analysis) -> Table:
-    """The seconds to each target, and how many times sooner than the baseline."""
+    """The seconds to each target, and the speed-up over the baseline."""
     return _target_table("time to target", analysis, _time, [_PAIRED])
 
 
@@ -94,7 +94,7 @@ def _has_price(analysis: Analysis) -> bool:
 
 
 def _if_all(at: dict[str, Any], name: str, form: str) -> str:
-    """A mean over all seeds; one over the lucky ones would flatter."""
+    """A mean over all seeds; a mean over only those that reached the target would be biased."""
     return number(at[name], form) if at["reached"] == at["of"] else NOTHING
 
 
@@ -105,7 +105,7 @@ def _time(at: dict[str, Any]) -> str:
     spread = "" if at["speedup_sd"] is None else f" ±{at['speedup_sd']:.2f}"
     speedup = "" if at["speedup_mean"] is None else f", {at['speedup_mean']:.2f}x{spread}"
     if speedup and at["pairs"] != at["reached"]:
-        # A seed that the baseline lacks has a time and no speed-up.
+        # A seed that the baseline lacks has a time, but no speed-up.
         speedup += f" of {at['pairs']} pairs"
     return f"{seconds_pm(at['time_mean'], at['time_sd'])}{speedup} ({reached})"
 

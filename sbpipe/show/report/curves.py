@@ -12,15 +12,15 @@ from sbpipe.show.report.scales import arm_colour, error_axis, legend, target_lay
 from sbpipe.show.report.thinning import thin
 
 MOST = 150
-"""Places at which a mean curve is drawn."""
+"""The most places at which a curve is drawn."""
 FEW = 30
-"""Evaluations of a lone run up to which each is marked."""
+"""Up to so many evaluations of a single run are marked."""
 Series = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an error is drawn against."""
+    """The x axis of an error curve."""
 
     field: str
     name: str
@@ -40,14 +40,14 @@ TRAINED = Axis(
 
 
 def band(curves: list[Series]) -> list[dict[str, float]]:
-    """Mean, lowest and highest of finished runs' curves wherever one was measured, once all have begun.
+    """Mean, lowest and highest of finished runs' curves, wherever one was measured, once all have begun.
 
-    Between two evaluations a curve is taken as straight; after its last one it stays, because a run that has
-    ended keeps its model.
+    Between two evaluations a curve is interpolated linearly. After its last one it stays constant, because a
+    run that has ended keeps its model.
     """
     if not curves or any(not curve for curve in curves):
         return []
-    # Before that the mean would jump whenever one more curve begins.
+    # Earlier, the mean would jump whenever one more curve begins.
     begin = max(curve[0][0] for curve in curves)
     places = sorted({x for curve in curves for x, _ in curve if begin <= x})
     rows = []
@@ -64,7 +64,7 @@ def curve_charts(group: ArmGroup) -> list[Chart]:
 
 
 def error_over_time(group: ArmGroup) -> Chart:
-    """The chart; one that says why if there is nothing to draw a line through."""
+    """The chart; with too few points for a line, it says so instead."""
     points = [(trial, point) for arm in group.arms for trial in arm.trials for point in trial.curve]
     if not points:
         return without_data(TIME.name, TIME.title, "No test error has been measured.", group.notes)
@@ -85,7 +85,7 @@ def _chart(group: ArmGroup, axis: Axis) -> Chart:
 
 
 def _meaning(group: ArmGroup, *, has_means: bool) -> str:
-    """How to read what is drawn, and nothing of what is not."""
+    """How to read the parts that are drawn."""
     said = ["Lower and further left is better."]
     if has_means:
         said.append(
@@ -113,7 +113,7 @@ def _mean_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
 
 
 def _run_rows(arm: Arm, axis: Axis) -> list[dict[str, Any]]:
-    """Every run's own curve: thin where a mean stands for it."""
+    """Every run's own curve: thin if the arm's mean is drawn too."""
     is_averaged = len([trial for trial in arm.finished if trial.curve]) > 1
     return [
         {
@@ -153,7 +153,7 @@ def _spec(
     arm, run = {"field": "arm", "title": "arm"}, {"field": "run", "title": "run"}
     of_run = [arm, run, where, {"field": "error", "title": "test error (%)", "format": ".3f"}]
     dash = {"condition": {"test": "datum.finished", "value": [1, 0]}, "value": [5, 3]}
-    # Few evaluations of a lone run are marked; others would hide the lines, so only the mouse finds them.
+    # A single run's few evaluations are marked. More marks would hide the lines: only the tooltip finds them.
     is_marked = len(lines) <= FEW and len({row["run"] for row in lines}) == 1
     curve = {"type": "line", "point": True if is_marked else "transparent"}
     alone, averaged = ([row for row in lines if row["thin"] is is_thin] for is_thin in (False, True))
@@ -194,12 +194,12 @@ def _of_band() -> list[dict[str, Any]]:
 
 
 def _series(trial: Trial, axis: Axis) -> Series:
-    """A trial's curve with ascending x; of two evaluations at one place the later counts."""
+    """A trial's curve with ascending x; of two evaluations at the same x the later one counts."""
     return sorted({getattr(point, axis.field): point.error for point in trial.curve}.items())
 
 
 def _read(curve: Series, x: float) -> float:
-    """A curve's value at an x from its beginning on."""
+    """A curve's value at an x that is not before its beginning."""
     after = bisect_right(curve, x, key=lambda point: point[0])
     x_before, y_before = curve[after - 1]
     if after == len(curve) or x == x_before:

@@ -1,4 +1,4 @@
-"""The few words of Vega-Lite that every chart of a run needs, and two plain shapes: lines and bars. Pure."""
+"""The Vega-Lite parts that every chart of a run needs, and two plain shapes: lines and bars. Pure."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from sbpipe.show.charts.chart import Spec
 
 WIDE: Spec = {"width": "container", "height": 240}
 PERCENT: Spec = {"format": ".0%"}
-"""An axis of shares, said in percent."""
+"""An axis of shares, in percent."""
 
 
 def quantitative(field: str, title: str, **more: Any) -> Spec:
@@ -25,14 +25,14 @@ def ordinal(field: str, title: str, **more: Any) -> Spec:
 
 
 def lines(rows: list[Spec], x: Spec, y: Spec, *, mark: Spec | None = None, **encoding: Spec) -> Spec:
-    """A line for each value of what `encoding` colours or details, one line if it says nothing."""
+    """A line for each value of the field in `encoding`'s colour or detail; without either, one line."""
     drawn = {"type": "line", "tooltip": True, **(mark or {})}
     return {**WIDE, "data": {"values": rows}, "mark": drawn, "encoding": {"x": x, "y": y, **encoding}}
 
 
 def bars(rows: list[Spec], x: Spec, y: Spec, tooltip: list[Spec]) -> Spec:
     """A bar for each row, in the order of the rows."""
-    # Vega-Lite sorts words by the alphabet otherwise: 10 would stand before 2.
+    # Otherwise Vega-Lite sorts alphabetically: 10 would come before 2.
     places = {**x, "sort": None, "axis": {"labelAngle": 0}}
     encoding = {"x": places, "y": y, "tooltip": tooltip}
     return {**WIDE, "data": {"values": rows}, "mark": {"type": "bar"}, "encoding": encoding}

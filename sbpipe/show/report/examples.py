@@ -1,4 +1,4 @@
-"""Contact sheets of the easiest, the hardest and never kept examples of a run (the paper's Figure 2)."""
+"""Contact sheets of a run's easiest, hardest and never kept examples (the paper's Figure 2)."""
 
 import base64
 import io
@@ -33,7 +33,7 @@ SHEETS = {
     ),
 }
 OF_EACH = ("ids", "targets", "predictions", "scores")
-"""What is told of every image of a group."""
+"""The columns for every image of a group."""
 KEYS = tuple(f"{group}_{name}" for group in SHEETS for name in ("images", *OF_EACH))
 MOST_IMAGES = 256
 MOST_SIDE = 4096
@@ -41,7 +41,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def read_examples(folder: Path, notes: list[str]) -> Arrays:
-    """The arrays of a run's `examples.npz`; {} with a note if it is not there or cannot be read."""
+    """The arrays of a run's `examples.npz`; {} with a note if it is missing or cannot be read."""
     path = folder / EXAMPLES
     if not path.exists():
         notes.append(f"{EXAMPLES} is not there (it is written when a run ends), so no examples are shown.")
@@ -59,7 +59,7 @@ def read_examples(folder: Path, notes: list[str]) -> Arrays:
 
 
 def _is_sheet(group: str, arrays: Arrays) -> bool:
-    """Whether a group is a few small images, with a number of each kind for every one of them."""
+    """Whether a group holds a few small images, with a number in every column for each of them."""
     images = arrays[f"{group}_images"]
     rows = [arrays.get(f"{group}_{name}") for name in OF_EACH]
     return (
@@ -145,7 +145,7 @@ def _grid(rows: list[dict[str, Any]]) -> Spec:
 
 
 def captions_of(group: str, arrays: Arrays) -> list[str]:
-    """Three short lines for each example of a group; a class of -1 is none."""
+    """Three short lines for each example of a group; class -1 means unknown."""
     fields = (arrays[f"{group}_{name}"] for name in ("targets", "predictions", "scores"))
     return [
         f"true {_class(target)}\npredicted {_class(prediction)}\nscore {_short(score)}"
@@ -154,10 +154,10 @@ def captions_of(group: str, arrays: Arrays) -> list[str]:
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:
-    """One image (height, width, channels) as a PNG inside an address."""
+    """One image (height, width, channels) as a PNG in a data URI."""
     from PIL import Image
 
-    # Pillow knows one channel as two dimensions only.
+    # Pillow takes one channel as two dimensions only.
     picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
     times = max(1, math.ceil(SIDE / max(picture.size)))
     if times > 1:

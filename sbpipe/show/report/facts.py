@@ -1,6 +1,6 @@
-"""What one run was and how it ended, in numbers and words: the tiles at its head and the tables at its foot.
+"""The facts of one run and its end: the tiles at the head of its page and the tables at the foot.
 
-Labels, units and meanings of numbers are those of `sbpipe.runs.names`. Knows no page.
+Labels, units and meanings of numbers come from `sbpipe.runs.names`. Knows no page.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ HEAD = (
     "selector.idle_ratio",
     "staleness.mean",
 )
-"""What a reader asks first; with the share of examples never kept, ten numbers."""
+"""The first numbers a reader asks for; with the share of examples never kept they are ten."""
 WITHOUT_END = {"wall_s": "train_s"}
 FACTS = (
     "eval.loss",
@@ -45,13 +45,13 @@ FACTS = (
     "sync.bytes_per_s",
     "trained",
 )
-"""What explains the numbers of the head."""
+"""Numbers that explain those of the head."""
 MOST_NOTES = 20
 """Warnings shown at the head; the events file has all."""
 
 
 def status_of(run: Run) -> str:
-    """How the run ended, as far as its files say."""
+    """How the run ended, by its files."""
     if run.of("failed") and not run.summary:
         return f"failed: {run.of('failed')[-1].get('error')}"
     return str(run.summary.get("status") or "no end recorded: still running, or killed")
@@ -60,7 +60,7 @@ def status_of(run: Run) -> str:
 def lead_of_run(run: Run) -> str:
     """What ran and how it ended, in one line."""
     policy, keep, seed = (run.setting(key) for key in ("selection.policy", "selection.keep", "seed"))
-    if isinstance(keep, str):  # "auto": what came of it
+    if isinstance(keep, str):  # "auto": the measured keep rate
         keep = numbers_of(run).get("keep_rate")
     what = (
         status_of(run),
@@ -73,7 +73,7 @@ def lead_of_run(run: Run) -> str:
 
 
 def numbers_of(run: Run) -> dict[str, Any]:
-    """The numbers of the summary; of the last progress event while there is none."""
+    """The numbers of the summary; without one, those of the last progress event."""
     if run.summary:
         return run.summary
     last = run.of("progress")[-1] if run.of("progress") else {}
@@ -81,9 +81,9 @@ def numbers_of(run: Run) -> dict[str, Any]:
 
 
 def tiles_of(run: Run) -> list[tuple[str, str]]:
-    """The ten numbers a reader asks for first, and a metric of the user's own, as far as they are known."""
+    """The ten numbers a reader asks for first, and the user's own metric, as far as they are known."""
     numbers, never_kept = numbers_of(run), never_kept_share(run)
-    # A run without an end has no wall time yet; it says how long it has been training.
+    # A run that has not ended has no wall time, but a training time.
     names = [name if numbers.get(name) is not None else WITHOUT_END.get(name, name) for name in HEAD]
     if numbers.get("eval.metric") is not None:
         names.insert(1, "eval.metric")
@@ -96,7 +96,7 @@ def tiles_of(run: Run) -> list[tuple[str, str]]:
 
 
 def warnings_in(run: Run) -> list[str]:
-    """What the run warned of, what went wrong, and what could not be read."""
+    """The run's warnings and faults, and what could not be read."""
     numbers = numbers_of(run)
     trouble = [f"{NUMBERS[name].label}: {numbers[name]}" for name in TROUBLE if numbers.get(name)]
     resumes = [f"The run was resumed at step {event.get('step')}." for event in run.of("resumed")]
@@ -122,14 +122,14 @@ def _left_out(run: Run) -> Counter[str]:
 
 
 def _few(notes: list[str], what: str) -> list[str]:
-    """The first notes and the last; what stands between them is counted."""
+    """The first notes and the last one; the rest is counted."""
     if len(notes) <= MOST_NOTES:
         return notes
     return [*notes[: MOST_NOTES - 1], f"... {len(notes) - MOST_NOTES:,} more {what} ...", notes[-1]]
 
 
 def fact_tables(run: Run) -> list[Table]:
-    """What the head's numbers come from, what was set, and on what the run was made; none of them empty."""
+    """The tables of facts, settings and hardware that are not empty."""
     return [table for table in (_facts(run), _settings(run), _hardware(run)) if table.rows]
 
 
@@ -146,7 +146,7 @@ def full_tables(run: Run) -> list[Table]:
 
 
 def written(value: Any) -> str:
-    """A value of a setting or a number as it stands in a table."""
+    """A setting or a number as a table shows it."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -159,7 +159,7 @@ def _facts(run: Run) -> Table:
 
 def _settings(run: Run) -> Table:
     defaults = flatten(to_dict(Config()))
-    # By today's defaults; those of the version that ran are not in its files.
+    # Against today's defaults: a run's files do not hold those of its own version.
     changed = {key: value for key, value in flatten(run.config).items() if value != defaults.get(key)}
     rows = [[key, written(value), written(defaults.get(key, ""))] for key, value in changed.items()]
     return Table("Settings", ["setting", "value", "default"], rows, "Those that are not at their default.")
@@ -189,7 +189,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _meaning(name: str) -> str:
-    """What a number says; of one that is a mean over steps, what it says of a step."""
+    """The meaning of a number; for a mean over steps, its meaning in one step."""
     of_step = LOOP.get(name.removeprefix("selection."))
     if of_step is not None:
         return of_step.meaning

@@ -1,4 +1,4 @@
-"""What selection kept: how often each example, and which share of each class. Pure functions."""
+"""How often selection kept each example, and its keep rate in each class. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ def kept_charts(run: Run) -> list[Chart]:
 
 
 def last_times_kept(run: Run) -> list[int]:
-    """At each index how many examples had been kept that often at the end; [] if nothing was counted."""
+    """At index k the number of examples kept k times by the end; [] if nothing was counted."""
     counted = [[count or 0 for count in event.get("times_kept") or []] for event in run.of("scores")]
     return next((counts for counts in reversed(counted) if sum(counts) > 0), [])
 
@@ -34,8 +34,8 @@ def keep_rates(events: Iterable[Event]) -> dict[int, float]:
     """Kept / considered of each class over the whole run; classes never considered are left out."""
     kept: dict[int, int] = {}
     considered: dict[int, int] = {}
-    for event in events:  # each counts what came since the one before
-        # Of a damaged event one list may be shorter, or have holes.
+    for event in events:  # each counts what came since the previous one
+        # In a damaged event one list may be shorter, or have holes.
         pairs = zip(event.get("class_kept") or [], event.get("class_considered") or [], strict=False)
         for class_index, (num_kept, num_considered) in enumerate(pairs):
             kept[class_index] = kept.get(class_index, 0) + (num_kept or 0)

@@ -1,4 +1,4 @@
-"""The stages of a run on one clock, a lane per thread: for timeline and trace. Knows no picture."""
+"""The stages of a run on one clock, with a lane per thread, for timeline and trace. Knows no picture."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from sbpipe.runs.reader import SAME_HOST_S, Event
 
 TRAINER = "trainer"
 INLINE_STAGES = set(SELECTOR_STAGES) - set(SIDE_STAGES)
-"""Stages that only a selector has: in one process the trainer's events hold them too."""
+"""Stages that only a selector has; in mode inline the trainer's events hold them."""
 PROCESSOR_TIME = {stage.name for stage in STAGES if stage.nature == "processor"}
-"""Stages timed by the processor: their length is not a stretch of the clock, so they are in no lane."""
+"""Stages measured in processor time: they are no stretch of the clock, so they are in no lane."""
 
 
 class StageSpan(NamedTuple):
@@ -28,12 +28,12 @@ class StageSpan(NamedTuple):
 
 
 def stage_spans(run: Run, begin: float = float("-inf"), end: float = float("inf")) -> Iterator[StageSpan]:
-    """Every stage that touches a stretch of time: the trainer's first, then each selector's."""
+    """Every stage that overlaps a stretch of time: the trainer's first, then each selector's."""
     for lane, events, shift in _sources(run):
         for event in events:
             clock = number(event, "clock")
             if clock is not None and clock + shift < begin:
-                continue  # an event is written after its spans; most of a long run is skipped here
+                continue  # an event is written after its spans; this skips most of a long run
             task = f"step {event.get('step')}" if lane == TRAINER else f"lease {event.get('lease')}"
             for stage, start, seconds in pairs_of(event):
                 if start + shift < end and start + shift + seconds > begin:
@@ -63,9 +63,9 @@ def pairs_of(event: Event) -> list[tuple[str, float, float]]:
 
 
 def clock_shift(reference: Sequence[Event], other: Sequence[Event]) -> float:
-    """What to add to another file's clock to have the reference's; 0 on one host."""
-    # Monotonic clocks of one host are one clock, and finer than wall time; those of two hosts share nothing,
-    # so their wall clocks, kept together by NTP, are the best there is.
+    """The offset from another file's clock to the reference's; 0 on one host."""
+    # On one host the monotonic clock is shared, and finer than wall time. Two hosts share only wall time,
+    # which NTP keeps close.
     ours, theirs = _wall_minus_clock(reference), _wall_minus_clock(other)
     if ours is None or theirs is None or abs(theirs - ours) < SAME_HOST_S:
         return 0.0
@@ -73,12 +73,12 @@ def clock_shift(reference: Sequence[Event], other: Sequence[Event]) -> float:
 
 
 def selector_lane(name: str) -> str:
-    """A selector as a lane: the last part of its id is enough to tell it from the others."""
+    """The lane of a selector; the last part of its id is unique enough."""
     return f"selector {name.rpartition('-')[2]}"
 
 
 def step_begins(run: Run) -> list[float]:
-    """When each step began its forward pass, or wrote its event where no span says."""
+    """When each step began its forward pass; without spans, when it wrote its event."""
     return [_first(event, "forward") for event in run.of("step")]
 
 
@@ -97,7 +97,7 @@ def _sources(run: Run) -> list[tuple[str, list[Event], float]]:
 
 
 def _lane_of(stage: str, lane: str) -> str:
-    """The thread a stage runs in; in one process, the trainer's events hold the selector's stages too."""
+    """The thread a stage runs in; in mode inline the trainer's events hold the selector's stages too."""
     if lane != TRAINER:
         return f"{lane}, weights in" if stage.startswith("transfer") else lane
     if stage in INLINE_STAGES:

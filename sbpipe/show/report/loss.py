@@ -1,4 +1,4 @@
-"""Losses over a run, of train batches and test set, and a metric of the user's own. Pure, to charts."""
+"""Charts of the losses over a run, of train batches and test set, and of the user's own metric. Pure."""
 
 from collections.abc import Sequence
 from math import fsum
@@ -14,7 +14,7 @@ MOST_POINTS = 300
 
 
 def loss_chart(run: Run) -> Chart | None:
-    """The mean loss of each step, with its spread where many steps share a point; None of fewer than two."""
+    """The mean loss of each step, with a band where many steps share a point; None for fewer than two."""
     steps = [stretch for stretch in run.steps if stretch.loss is not None]
     num_steps = sum(stretch.num_steps for stretch in steps)
     if num_steps < 2:
@@ -36,7 +36,7 @@ def loss_chart(run: Run) -> Chart | None:
 
 
 def test_charts(run: Run) -> list[Chart]:
-    """The test loss, and the user's own metric where there is one, at every evaluation of at least two."""
+    """The test loss, and the user's own metric if there is one; each needs two evaluations."""
     names = [event.get("metric_name") for event in run.of("eval") if event.get("metric_name")]
     own = str(names[-1]) if names else "metric"
     found = (

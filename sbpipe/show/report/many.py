@@ -1,4 +1,4 @@
-"""All pictures and tables that compare several runs or arms, in the order a reader wants them."""
+"""All charts and tables that compare several runs or arms, in reading order."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from sbpipe.show.report.worth_tables import worth_tables
 
 
 def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
-    """The charts of the plain runs together, then of each study; of several, each chart says whose it is."""
+    """The charts of the plain runs together, then of each study; with several groups, titles name them."""
     groups = groups_of(runs, studies)
     charts: list[Chart] = []
     for index, group in enumerate(groups):
@@ -37,13 +37,13 @@ def charts_of_many(runs: list[Run], studies: list[Study]) -> list[Chart]:
 
 
 def tables_of_many(runs: list[Run], studies: list[Study]) -> list[Table]:
-    """What tells of all tasks of a study at once; then the tables of the plain runs and of each study."""
+    """Tables over all tasks of a study first; then the tables of the plain runs and of each study."""
     matrices = [table for study in studies for table in _overview(study)]
     return [*matrices, *(table for group in groups_of(runs, studies) for table in _tables_of(group))]
 
 
 def groups_of(runs: list[Run], studies: list[Study]) -> list[ArmGroup]:
-    """What is compared: plain runs with each other, and the cells of each study, or of each of its tasks."""
+    """The groups to compare: plain runs with each other, and the cells of each study or of each task."""
     parts = [part for study in studies for part in study.parts() if part.cells]
     return [*([group_runs(runs)] if runs else []), *(group_study(part) for part in parts)]
 
@@ -74,7 +74,7 @@ def _tables_of(group: ArmGroup) -> list[Table]:
 
 
 def _results_of(group: ArmGroup) -> list[Table]:
-    """The tables that a study prints, but for those that say more than a reader of a page asks for."""
+    """The most important of the tables that a study prints."""
     if group.kind == "sweep":
         keys = dict.fromkeys([*group.swept, *(key for arm in group.arms for key in arm.swept)])
         return [sweep_table(group.name, list(keys), group.analysis)]

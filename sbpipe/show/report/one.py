@@ -1,4 +1,4 @@
-"""The page of one run, in the order a reader wants it: head, pictures, facts. Knows no HTML."""
+"""The page of one run in reading order: head, charts, facts. Knows no HTML."""
 
 from sbpipe.runs import Run
 from sbpipe.runs.study.arm_group import group_runs
@@ -15,14 +15,14 @@ from sbpipe.show.report.section import Section
 from sbpipe.show.report.timeline import timeline_chart
 
 COMPARED = ("error-over-time", "time-breakdown")
-"""Charts that a page of several runs draws for all of them together."""
+"""Charts that a page of several runs draws for all runs together."""
 ESSENTIAL = ("timeline", "times-kept", "examples-hardest")
-"""What the page of a study shows of one run of each arm."""
+"""The charts of one run per arm on the page of a study."""
 
 
 def sections_of_one(run: Run) -> list[Section]:
-    """A run from its numbers to its settings; what is missing is said where it would be."""
-    # As a group of one, so that a single run is drawn by the code that compares several.
+    """A run from its numbers to its settings; a note stands in place of what is missing."""
+    # As a group of one, so that a single run uses the code that compares several.
     group = group_runs([run])
     timeline = timeline_chart(run)
     missing = [] if timeline else ["The events hold no spans, so there is no timeline."]
@@ -45,7 +45,7 @@ def sections_of_one(run: Run) -> list[Section]:
 
 
 def section_of_run(run: Run, name: str, title: str, only: tuple[str, ...] | None = None) -> Section:
-    """A run as one folded section among others: the charts named, or all that are not drawn for all runs."""
+    """A run as one folded section: the charts in `only`, or all that are not drawn for all runs together."""
     sections = sections_of_one(run)
     charts = [
         chart

@@ -1,4 +1,4 @@
-"""From sections to one HTML page that needs nothing but itself. Knows neither runs nor files."""
+"""Builds one self-contained HTML page from sections. Knows neither runs nor files."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src "
     "data: blob:"
 )
-"""The browser itself refuses anything from outside; `unsafe-eval` because Vega compiles its expressions."""
+"""The browser refuses anything from outside; `unsafe-eval` because Vega compiles its expressions."""
 WIDE_COLUMNS = 4
 
 
@@ -33,7 +33,7 @@ def html_page(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'{MARK}\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # Without one a browser asks for /favicon.ico, and the policy above makes that an error.
+            # Without it a browser asks for /favicon.ico, and the policy above makes that an error.
             '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>",
             f'<header>\n<h1>{escape(title)}</h1>\n<p class="quiet">{escape(lead)}</p>',
@@ -56,7 +56,7 @@ def _contents(sections: Sequence[Section]) -> str:
 
 
 def _section(section: Section, figures: str | None) -> str:
-    # A folded chart has no files of its own: a study folds one run of each arm, and nobody asked for those.
+    # Folded charts have no files: a study folds one run of each arm, and their figures would be too many.
     folder = None if section.is_folded else figures
     charts = [_figure(chart, folder) for chart in section.charts]
     tables = "".join(_table(table) for table in section.tables)
@@ -119,14 +119,14 @@ def _table(table: Table) -> str:
 
 def _data(name: str, content: object) -> str:
     """JSON inside the page."""
-    # A run's own words stand in it: with `<` escaped, none of them can end the script.
+    # It holds text from a run's files: with `<` escaped, none of it can end the script.
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 
 @functools.cache
 def _vega() -> str:
-    """Making the script takes a second or two, and it is always the same."""
+    """The drawing script; cached, because making it takes a second or two."""
     return javascript()
 
 

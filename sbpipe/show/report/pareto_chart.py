@@ -1,4 +1,4 @@
-"""Time against error over all arms (the paper's Figure 14): which points no other beats, and whose."""
+"""Time against error over all arms (the paper's Figure 14): the Pareto-optimal points, and whose they are."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,12 @@ from sbpipe.show.report.scales import GREY, arm_colour, error_axis, legend
 from sbpipe.show.report.thinning import thin, thinning_note
 
 MOST = 1500
-"""Beaten points that are drawn."""
+"""The most beaten points that are drawn."""
 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """One evaluation of one trial: what was reached, and after how long."""
+    """One evaluation of one trial: its error and its time."""
 
     arm: str
     trial: str
@@ -35,14 +35,14 @@ def tradeoffs_of(group: ArmGroup) -> list[Tradeoff]:
 
 
 def pareto_chart(group: ArmGroup) -> Chart | None:
-    """The picture; None if there are not two arms with a finished curve to compare."""
+    """The chart; None without two arms that have a finished curve."""
     points = tradeoffs_of(group)
     if len({point.arm for point in points}) < 2:
         return None
     flags = frontier([(point.time_s, point.error) for point in points])
     optimal = [point for point, is_optimal in zip(points, flags, strict=True) if is_optimal]
     beaten = [point for point, is_optimal in zip(points, flags, strict=True) if not is_optimal]
-    # Optimal points are few and all drawn; beaten ones only show where the others lie.
+    # Optimal points are few, and all are drawn; the beaten ones are only background.
     drawn = thin(beaten, MOST)
     strategy_of = {arm: group.strategies.get(arm, arm) for arm in group.names}
     curves = [(strategy_of[arm.name], trial.curve) for arm in group.arms for trial in arm.finished]

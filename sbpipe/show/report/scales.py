@@ -1,4 +1,4 @@
-"""What charts of several arms share: colours, legends, the axis of errors, lines of targets. Knows no run."""
+"""Shared by charts of several arms: colours, legends, the error axis, target lines. Knows no run."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ LOG_FROM = 8.0
 """Errors that span more than this factor are drawn on a log scale."""
 GREY = "#7a8794"
 DASHES = ([9, 3], [4, 3], [1, 3], [9, 3, 1, 3])
-"""Of the lines of targets, the strictest first."""
+"""The dashes of target lines, in the order of the targets."""
 
 
 def arm_colour(names: list[str]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def arm_colour(names: list[str]) -> dict[str, Any]:
 
 
 def legend(title: str, names: list[str], orient: str = "bottom") -> dict[str, Any] | None:
-    """A legend below (or above) the picture, as many columns as its words allow; none for a single thing."""
+    """A legend below (or above) the chart, with as many columns as fit; none for a single name."""
     if len(names) == 1:
         return None
     longest = max((len(name) for name in names), default=1)
@@ -29,14 +29,14 @@ def legend(title: str, names: list[str], orient: str = "bottom") -> dict[str, An
         "columns": max(1, min(4, 84 // (longest + 4))),
         "labelLimit": 560,
         "titleLimit": 560,
-        # Vega drops entries after the thirtieth, and draws symbols as pale as the bands.
+        # By default Vega drops entries after the thirtieth, and draws symbols as pale as the bands.
         "symbolLimit": 0,
         "symbolOpacity": 1,
     }
 
 
 def error_axis(errors: list[float]) -> dict[str, Any]:
-    """Type, title and scale of an axis of errors in %: a log scale if they span much."""
+    """Type, title and scale of an error axis in %: a log scale if errors span much."""
     is_log = min(errors) > 0 and max(errors) / min(errors) > LOG_FROM
     scale = {"type": "log", "nice": False, "padding": 6} if is_log else {"zero": False, "nice": True}
     title = "test error (%, log scale)" if is_log else "test error (%)"
@@ -49,7 +49,7 @@ def error_axis(errors: list[float]) -> dict[str, Any]:
 
 
 def target_layers(group: ArmGroup) -> list[dict[str, Any]]:
-    """A horizontal line per target, told apart by its dashes."""
+    """A horizontal line per target, each with its own dashes."""
     # Labels beside the lines would collide: targets may be close.
     rows = [
         {"target": 100 * target.error, "label": f"{target.factor:g}× = {100 * target.error:.2f} %"}
@@ -75,5 +75,5 @@ def target_layers(group: ArmGroup) -> list[dict[str, Any]]:
 
 
 def without_data(name: str, title: str, why: str, notes: tuple[str, ...]) -> Chart:
-    """What stands in the place of a chart that nothing is there for: the reason, and nothing to draw."""
+    """A chart without data: it gives the reason, and draws nothing."""
     return Chart(name, title, why, {}, notes)

@@ -1,4 +1,4 @@
-"""What the scores looked like while training went on. Pure functions."""
+"""The distribution of scores over training. Pure functions."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ EDGE_PERCENTILE = 99
 
 
 def score_notes(run: Run) -> list[str]:
-    """Why there are no pictures of scores, if there are none."""
+    """Why there are no charts of scores, if there are none."""
     if not run.of("scores"):
         return ["The run wrote no `scores` events: what was kept, and from which scores, cannot be shown."]
     if not any(event.get("quantiles") for event in run.of("scores")):
@@ -22,7 +22,7 @@ def score_notes(run: Run) -> list[str]:
 
 
 def distribution(events: Sequence[Event]) -> Chart | None:
-    """The cumulative distribution of scores, a line per moment (the paper's Figure 3); None of only one."""
+    """The cumulative distribution of scores, a line per event (the paper's Figure 3); None for only one."""
     scored = [event for event in events if len(event.get("quantiles") or ()) > 1]
     if len(scored) < 2:
         return None
@@ -39,7 +39,7 @@ def distribution(events: Sequence[Event]) -> Chart | None:
         for percentile, score in enumerate(event["quantiles"])
         if score is not None
     ]
-    # A few scores are far above all others: drawn to the highest, every line would hug the left edge.
+    # A few scores are far above the rest: an axis up to the highest would squeeze every line to the left.
     edge = max(
         event["quantiles"][EDGE_PERCENTILE * (len(event["quantiles"]) - 1) // 100] or 0.0 for event in shown
     )

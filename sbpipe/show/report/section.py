@@ -1,4 +1,4 @@
-"""What a section of a report is: tiles, tables and charts under one heading. Knows neither runs nor HTML."""
+"""A section of a report: tiles, tables and charts under one heading. Knows neither runs nor HTML."""
 
 from dataclasses import dataclass, field
 
@@ -17,9 +17,9 @@ class Section:
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     verdict: list[tuple[str, str]] = field(default_factory=list)
-    """What a reader reads first: (label, words); the headline has no label."""
+    """The verdict, read first: (label, words); the headline has no label."""
     tiles: list[tuple[str, str]] = field(default_factory=list)
-    """Numbers a reader asks for first: (label, value)."""
+    """The first numbers a reader asks for: (label, value)."""
     notes: list[str] = field(default_factory=list)
     """What is missing, damaged or worth a warning."""
     is_folded: bool = False

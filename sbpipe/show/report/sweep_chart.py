@@ -1,4 +1,4 @@
-"""What a swept setting does: error, speed, idling, staleness, fidelity and traffic over its values."""
+"""The effect of a swept setting: error, speed, idling, staleness, fidelity and traffic over its values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from sbpipe.show.report.scales import GREY, arm_colour, legend, without_data
 
 PANEL = {"width": 270, "height": 150}
 ALL = "all"
-"""The only line of a sweep in which nothing but the x axis tells cells apart."""
+"""The only line of a sweep whose cells differ in nothing but the x axis."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a trial, and how it is called."""
+    """One number of a trial, and its label."""
 
     label: str
     of: Callable[[Trial], float | None]
@@ -27,7 +27,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class GridPlace:
-    """Where an arm stands in a sweep: its value of the swept setting, and the line it belongs to."""
+    """An arm's place in a sweep: its value of the swept setting, and its line."""
 
     key: str
     x: float | str
@@ -44,7 +44,7 @@ def place_of(arm: Arm, group: ArmGroup) -> GridPlace:
     others = [(other, str(arm.swept[other])) for other in keys if other != key]
     parts = [value if other == "mode" else f"{other}={value}" for other, value in others]
     labels = [other.label for other in group.arms]
-    # Modes are often both arm and swept value: said once.
+    # Modes are often both arm and swept value: they are named once.
     if labels.count(arm.label) > 1 and len(set(labels)) > 1:
         parts = [
             arm.label,
@@ -54,7 +54,7 @@ def place_of(arm: Arm, group: ArmGroup) -> GridPlace:
 
 
 def measures_of(group: ArmGroup) -> list[Measure]:
-    """What is drawn and listed; the time is to the middle target."""
+    """The measures that are drawn and listed; the time is to the middle target."""
     measures = [Measure("final test error (%)", _scaled(100, lambda trial: trial.final_error))]
     if group.targets:
         error = group.targets[len(group.targets) // 2].error
@@ -75,7 +75,7 @@ def measures_of(group: ArmGroup) -> list[Measure]:
 
 
 def sweep_chart(group: ArmGroup) -> Chart:
-    """A panel per measure that a finished cell has."""
+    """The chart: a panel per measure that a finished cell has."""
     places = {arm.name: place_of(arm, group) for arm in group.arms}
     keys = " or ".join(dict.fromkeys(place.key for place in places.values()))
     lines = list(dict.fromkeys(place.line for place in places.values()))
@@ -111,11 +111,11 @@ def _meaning(keys: str, group: ArmGroup) -> str:
 def _panel(
     measure: Measure, means: list[Any], seeds: list[Any], x: dict[str, Any], lines: list[str]
 ) -> dict[str, Any]:
-    """Lines over a number, bars over words; the spread as a rule, the seeds as dots."""
+    """Lines over numbers, bars over words; the spread as a rule, the seeds as dots."""
     is_numeric = x["type"] == "quantitative"
     bottom = legend("arm", lines) if lines != [ALL] else None
     colour = {"field": "line", "type": "nominal", "scale": arm_colour(lines), "legend": bottom}
-    # A bar must begin at zero to be read by its length; a line may begin where the values are.
+    # A bar is read by its length, so it must begin at zero; a line need not.
     scale, axis = {"zero": not is_numeric}, {"format": ",.4~r"}
     y = {"field": "mean", "type": "quantitative", "title": measure.label, "scale": scale, "axis": axis}
     line = {"type": "line", "point": {"filled": True, "size": 40}}
@@ -156,7 +156,7 @@ def _tooltip(measure: Measure, x_title: str) -> list[dict[str, str]]:
 
 
 def _x_axis(key: str, xs: list[Any]) -> dict[str, Any]:
-    """The axis of all panels, a tick at each value tried: log2 if numbers grow by factors, words in order."""
+    """The x axis of all panels with a tick at each value: log2 if numbers span a factor, words in order."""
     if not all(is_number(x) for x in xs):
         words = [str(x) for x in xs]
         axis: dict[str, Any] = {
@@ -176,7 +176,7 @@ def _x_axis(key: str, xs: list[Any]) -> dict[str, Any]:
     is_wide = ordered[0] >= 0 and smallest > 0 and ordered[-1] >= 4 * smallest
     scale: dict[str, Any] = {"domain": [ordered[0], ordered[-1]], "zero": False, "nice": False, "padding": 12}
     if is_wide:
-        # A log axis has no place for 0, which may be swept too.
+        # A log axis has no place for 0, which may be a swept value.
         scale |= {"type": "log", "base": 2} if ordered[0] > 0 else {"type": "symlog"}
     title = f"{key} (log2 scale)" if is_wide else key
     axis = {"values": ordered, "format": "~g", "title": title}
@@ -195,7 +195,7 @@ def _seed_rows(arm: Arm, place: GridPlace, measure: Measure) -> list[dict[str, A
 
 
 def _mean_row(arm: Arm, place: GridPlace, measure: Measure) -> dict[str, Any]:
-    """The mean over all finished seeds; null, which breaks the line, if one of them lacks the number."""
+    """The mean over all finished seeds; null, which breaks the line, if a seed lacks the number."""
     values = [value for _, value in _values(arm, measure)]
     middle = mean_of(values) if len(values) == len(arm.finished) else None
     deviation = None if middle is None else sd_of(values)
@@ -218,4 +218,4 @@ LOOP_MEASURES = (
     Measure("swing (1 = calm)", _summary("selection.swing")),
     Measure("effective sample size (0 to 1)", _summary("selection.ess")),
 )
-"""What only some runs measure: shown where a finished cell has it."""
+"""Measures that only some runs have: shown if a finished cell has them."""

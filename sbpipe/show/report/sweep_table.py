@@ -1,4 +1,4 @@
-"""A sweep as a table, point by point. Words only; the numbers are those of the analysis."""
+"""A sweep as a table, a row per point. Text only; the numbers come from the analysis."""
 
 from collections.abc import Sequence
 from typing import Any

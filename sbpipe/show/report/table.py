@@ -1,15 +1,15 @@
-"""What a table of results is: words, ready for a page, a terminal or a file. Knows neither runs nor pages."""
+"""A table of results: text, ready for a page, a terminal or a file. Knows neither runs nor pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NOTHING = "–"
-"""Stands where no number is."""
+"""Shown in place of a missing number."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a header, with what says how to read them: a sentence, or notes of a line each."""
+    """Rows under a header, with a sentence, or notes of one line each, on how to read them."""
 
     title: str
     header: list[str]
@@ -17,7 +17,7 @@ class Table:
     meaning: str = ""
     notes: list[str] = field(default_factory=list)
     is_detail: bool = False
-    """Too much for a terminal: it stands on pages alone."""
+    """Whether it is too long for a terminal, and shown on pages only."""
 
     def as_text(self) -> str:
         """For a terminal."""
@@ -41,7 +41,7 @@ class Table:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table, whatever its cells hold."""
+    """A row of a Markdown table; `|` in cells is escaped."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""A comparison as arms by tasks: final errors, and what selection did. Words only; computes nothing."""
+"""A comparison as arms by tasks: final errors, and selection's instruments. Text only; computes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Tasks = Mapping[str, Mapping[str, Any]]
 def task_tables(
     name: str, arms: Sequence[str], baseline: str | None, tasks: Tasks, cautions: Sequence[str] = ()
 ) -> list[Table]:
-    """The matrix of final errors and, if any run tells, what selection did."""
+    """The matrix of final errors and, if any run has them, selection's instruments."""
     told = _instruments(arms, tasks)
     return [_errors(name, arms, baseline, tasks, cautions), *([told] if told.rows else [])]
 
@@ -58,7 +58,7 @@ def _error(arm: dict[str, Any] | None, *, is_baseline: bool) -> str:
 
 
 def _instruments(arms: Sequence[str], tasks: Tasks) -> Table:
-    """One row per task and arm of which a run says anything."""
+    """One row per task and arm whose runs have any of these numbers."""
     rows = []
     for task, part in tasks.items():
         for name in arms:

@@ -1,4 +1,4 @@
-"""Long series made short enough to draw. Pure functions over lists; knows neither events nor charts."""
+"""Makes long series short enough to draw. Pure functions on lists; knows neither events nor charts."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -18,10 +18,10 @@ def thin(series: Sequence[T], most: int) -> list[T]:
 
 
 def stretches_by_weight(series: Sequence[T], weights: Sequence[int], count: int) -> list[list[T]]:
-    """A series cut into at most `count` pieces of about equal weight, in order, none of them empty."""
+    """A series cut into at most `count` non-empty pieces of about equal weight, in order."""
     total, pieces, before = sum(weights), dict[int, list[T]](), 0
     for one, weight in zip(series, weights, strict=True):
-        # The last piece that begins at or before it: piece k begins at weight k * total // count.
+        # It goes to the last piece that begins at or before it: piece k begins at weight k * total // count.
         pieces.setdefault(((before + 1) * count - 1) // total, []).append(one)
         before += weight
     return list(pieces.values())

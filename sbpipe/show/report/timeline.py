@@ -1,4 +1,4 @@
-"""The timeline of both roles: who did what, when, over some twenty typical steps. Knows no page."""
+"""The timeline of both roles over some twenty typical steps. Knows no page."""
 
 import statistics
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from sbpipe.show.report.lanes import StageSpan, selector_lane, stage_spans, step
 
 SHOWN_STEPS = 20
 MARGIN_STEPS = 20
-"""Steps before and after those shown, to be seen by dragging."""
+"""Steps before and after the shown ones, which dragging reveals."""
 WARMUP_SHARE = 0.2
 LANE = 46
 """Pixels of a lane's height."""
@@ -30,14 +30,14 @@ MEANING = (
 
 
 def typical_window(begins: Sequence[float], count: int = SHOWN_STEPS) -> tuple[int, int]:
-    """First and last step of a stretch of about the median length, after the warm-up, near the middle."""
-    # A short run is shown whole.
+    """First and last step of a stretch of about median duration, after the warm-up, near the middle."""
+    # A short run is shown as a whole.
     if len(begins) <= count + 1:
         return 0, len(begins) - 1
     first = min(int(WARMUP_SHARE * len(begins)), len(begins) - 1 - count)
     lengths = {k: begins[k + count] - begins[k] for k in range(first, len(begins) - count)}
     median = statistics.median(lengths.values())
-    # Many windows are as good as the median one: of these, the one in the middle of the run.
+    # Many windows are close to the median: of these, take the one nearest to the middle of the run.
     tolerance, middle = 0.02 * median, (len(begins) - count) / 2
     start = min(
         lengths,
@@ -74,7 +74,7 @@ def timeline_chart(run: Run) -> Chart | None:
 
 
 def _spec(spans: Sequence[StageSpan], begin: float, end: float, lanes: list[str]) -> Spec:
-    # A wheel alone scrolls the page: a chart that took it would trap the reader.
+    # The wheel alone must scroll the page, not zoom the chart.
     wheel = "wheel![event.ctrlKey || event.altKey || event.metaKey]"
     zoom = {"type": "interval", "encodings": ["x"], "zoom": wheel}
     shown = {"domain": [0, _ms(end - begin)], "nice": False}
@@ -91,7 +91,7 @@ def _spec(spans: Sequence[StageSpan], begin: float, end: float, lanes: list[str]
             "x2": {"field": "end"},
             "y": nominal("lane", "", sort=lanes, scale={"domain": lanes}, axis=axis),
             "color": stage,
-            # Without an outline a stage shorter than a pixel would not be drawn at all.
+            # Without an outline a stage shorter than a pixel would not show.
             "stroke": stage,
             "tooltip": [
                 nominal("stage", "stage"),
@@ -116,7 +116,7 @@ def _row(span: StageSpan, begin: float) -> dict[str, object]:
 
 
 def _colours(spans: Sequence[StageSpan]) -> Spec:
-    """Order and colour of the stages found, the same in every picture."""
+    """Order and colours of the stages found, the same in every chart."""
     found = {span.stage for span in spans}
     stages = [*(stage for stage in STAGE_COLOURS if stage in found), *sorted(found - STAGE_COLOURS.keys())]
     labels = [STAGE_LABELS.get(stage, stage) for stage in stages]
@@ -125,7 +125,7 @@ def _colours(spans: Sequence[StageSpan]) -> Spec:
 
 
 def _lanes(run: Run, spans: Sequence[StageSpan]) -> list[str]:
-    """The lanes that hold something, the trainer's above the selectors'."""
+    """The lanes that are not empty, the trainer's above the selectors'."""
     names = [selector_lane(name) for name in (*run.selections, "inline")]
     order = [
         "trainer",

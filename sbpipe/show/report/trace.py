@@ -9,11 +9,11 @@ from sbpipe.runs import Run
 from sbpipe.show.report.lanes import TRAINER, begins_of, stage_spans
 
 MOST_EVENTS = 100_000
-"""Stages written: viewers refuse larger files, so a longer run has only its middle in the file."""
+"""The most stages written: viewers refuse larger files, so of a longer run only the middle is written."""
 
 
 def write_trace(run: Run, path: Path, most: int = MOST_EVENTS) -> str | None:
-    """Write a run's trace; what to say of it, or None if the run has no spans and nothing was written."""
+    """Write a run's trace; returns what it holds, or None if the run has no spans and nothing was written."""
     begins = begins_of(run)
     if not begins:
         return None
@@ -37,7 +37,7 @@ def _stages(run: Run, begin: float, end: float) -> Iterator[dict[str, Any]]:
     """Every stage as a complete event, each lane named where it first appears."""
     places: dict[str, tuple[int, int]] = {}
     for span in stage_spans(run, begin, end):
-        # It began before the part that is written, where its time would be negative.
+        # It began before the written part: its time would be negative.
         if span.begin < begin:
             continue
         if span.lane not in places:

@@ -1,4 +1,4 @@
-"""What policies are worth: random's error over its budgets, and an arrow from each policy to it. Pure."""
+"""The worth of policies: random's error over its budgets, and an arrow from each policy to it. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def _spec(points: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str,
         "field": "policy",
         "type": "nominal",
         "scale": arm_colour(names),
-        # One policy alone needs its k said too.
+        # A single policy needs a legend too, for its k.
         "legend": legend("policy and worth k", names)
         or {"title": "policy and worth k", "orient": "bottom", "labelLimit": 560},
     }

@@ -1,4 +1,4 @@
-"""A study of worth as tables: k of every policy, and random's curve. Words only; computes nothing."""
+"""A study of worth as tables: k of every policy, and random's curve. Text only; computes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from sbpipe.runs.study.worth import INTERVAL, stated_interval, stated_worth
 from sbpipe.show.report.table import NOTHING, Table, number, percent_pm
 
 Parts = Mapping[str, Mapping[str, Any]]
-"""What the analysis says of worth, by task; the task of a study without tasks is empty."""
+"""The analysis of worth by task; a study without tasks has one task with an empty name."""
 _MEANING = (
     "k: updates that random selection needs, its rate decayed inside its own budget, to end at the same "
     "error, over the updates used; 2 = half the updates, 1 = as random, below 1 = worse"
@@ -18,7 +18,7 @@ _INTERVAL = (
 
 
 def worth_tables(name: str, parts: Parts, cautions: Sequence[str] = ()) -> list[Table]:
-    """What each policy is worth, then what it was measured against."""
+    """The worth of each policy, then random's curve, which it is measured against."""
     return [worth_table(name, parts, cautions), _curve_table(parts)]
 
 
@@ -49,7 +49,7 @@ def worth_table(name: str, parts: Parts, cautions: Sequence[str] = ()) -> Table:
 
 
 def sentence(policy: str, of: Mapping[str, Any]) -> str:
-    """What a k means for somebody who has to decide."""
+    """What k means for a decision."""
     said, interval = stated_worth(of), stated_interval(of)
     if not said:
         return f"{policy}: not known yet, too few runs have finished"
@@ -61,7 +61,7 @@ def sentence(policy: str, of: Mapping[str, Any]) -> str:
     if of["beyond"] == "below":
         return f"{policy} is worse than random selection, k {k}: do not use it for this job"
     low, high = of["low"], of["high"]
-    # An open end is beyond every budget on its own side.
+    # An open end of the interval lies beyond every budget on its side.
     is_above = bool(interval) and low is not None and low > 1.0
     is_below = bool(interval) and high is not None and high < 1.0
     if is_below:
@@ -87,7 +87,7 @@ def _row(part: Mapping[str, Any], of: Mapping[str, Any]) -> list[str]:
 
 
 def _random_at(part: Mapping[str, Any], updates: float | None) -> str:
-    """Random's error at as many updates, if a budget has just so many."""
+    """Random's error at equally many updates, if there is such a budget."""
     return next(
         (
             percent_pm(point["error_mean"], point["error_sd"])

@@ -1,4 +1,4 @@
-"""Copies runs to TensorBoard, Weights & Biases and MLflow, from the run directory: a run never waits for it.
+"""Copies runs to TensorBoard, Weights & Biases and MLflow from the run directory; a run never waits for it.
 
 To add a tracker: one class with the methods of `tracker.Tracker` in a file of its own, and its line in
 `TRACKERS`, whose keys are the names of the library, of the extra and of the setting.
@@ -38,14 +38,14 @@ def wanted(config: Config) -> list[str]:
 
 
 def switched_on(settings: Mapping[str, Any]) -> list[str]:
-    """The same, of settings by their dotted keys, as `config.json` may hold them."""
+    """The same for settings by their dotted keys, as in `config.json`."""
     return [name for name in TRACKERS if settings.get(f"trackers.{name}") is True]
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose library is missing, before a run begins. Looks, and imports nothing."""
+    """Refuse trackers whose library is missing, before a run begins. Imports nothing."""
     for name in names:
         spec = find_spec(name)
-        # Without an origin it is only a folder of that name, such as W&B itself leaves.
+        # Without an origin it is only a folder of that name, such as W&B leaves behind.
         if spec is None or spec.origin is None:
             raise MissingExtra(name, name, TRACKERS[name].purpose)

@@ -1,4 +1,4 @@
-"""How far a tracker has come with a run, left in the run directory: tracking again adds only what is new."""
+"""Remembers in the run directory how much of a run a tracker has: tracking again adds only what is new."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from sbpipe.runs.names.files import TRACKERS
 
 @dataclass
 class Bookmark:
-    """How far one tracker has come with one run."""
+    """How much of one run one tracker has."""
 
     known_as: str | None = None
     last_steps: dict[str, int] = field(default_factory=dict)
@@ -18,7 +18,7 @@ class Bookmark:
 
     @classmethod
     def read(cls, run: Path, tracker: str) -> "Bookmark":
-        """What is remembered; nothing if nothing is, or if it cannot be read."""
+        """The bookmark; an empty one if there is none, or it cannot be read."""
         try:
             found = json.loads((run / TRACKERS / f"{tracker}.json").read_text(encoding="utf-8"))
             steps = {str(kind): int(step) for kind, step in found["last_steps"].items()}
@@ -27,12 +27,12 @@ class Bookmark:
             return cls()
 
     def write(self, run: Path, tracker: str) -> None:
-        """Leave it for the next time."""
+        """Write it for the next time."""
         (run / TRACKERS).mkdir(exist_ok=True)
         write_atomically(run / TRACKERS / f"{tracker}.json", json.dumps(asdict(self), indent=2) + "\n")
 
     def is_new(self, kind: str, step: int) -> bool:
-        """Whether an event lies behind all of its kind that were copied; if so, it counts as copied."""
+        """Whether an event is later than all copied ones of its kind; if so, it counts as copied now."""
         if step <= self.last_steps.get(kind, -1):
             return False
         self.last_steps[kind] = step

@@ -1,6 +1,6 @@
-"""Copies a run's events to trackers, in a process of its own: no tracker can slow or break a run.
+"""Copies a run's events to trackers, in a separate process: no tracker can slow or break a run.
 
-A step that a resume repeats is copied once: what a tracker already has of it stays.
+A step that a resume repeats is copied once: the first copy stays.
 """
 
 import threading
@@ -20,15 +20,15 @@ from sbpipe.show.trackers.tracker import Tracked, Tracker
 
 POLL_S = 1.0
 GONE_AFTER_S = 5.0
-"""Silence after which a run whose lock is free counts as killed; an evaluation is silent too."""
+"""If a run's lock is free, silence for this long means that it was killed."""
 BEGIN_WITHIN_S = 3600.0
-"""How long a run may take to begin: it may have to fetch its data first."""
+"""How long a run may take to begin: it may have to download its data first."""
 _TURNS = ("start", "resumed", "summary", "failed")
 """Kinds of events that begin or end a run."""
 
 
 def wait_for_begin(path: Path, since: float, is_stopped: threading.Event) -> None:
-    """Wait until a run has begun, or gone on, after a wall time; what an older run left does not count."""
+    """Wait until a run has begun or resumed after a wall time; events of older runs do not count."""
     follower, give_up = Follower(path / TRAINER_EVENTS), time.monotonic() + BEGIN_WITHIN_S
     while not any(
         event.get("kind") in _TURNS and (number(event, "t") or 0.0) >= since for event in follower.stream()
@@ -42,7 +42,7 @@ def wait_for_begin(path: Path, since: float, is_stopped: threading.Event) -> Non
 
 
 def ending_of(turn: Mapping[str, Any], *, is_in_use: bool, silent_s: float) -> str | None:
-    """How a run ended, by its last turn; None while it goes on or may go on."""
+    """How a run ended, by its last event of `_TURNS`; None while it may still go on."""
     if is_in_use:
         return None
     if turn.get("kind") == "summary":
@@ -63,7 +63,7 @@ class Copier:
         self._last_news = time.monotonic()
 
     def run(self, is_stopped: threading.Event, *, once: bool = False) -> bool:
-        """Copy until the run or the tracking ends, or what is there now; whether every tracker got it all."""
+        """Copy until the run or the tracking ends; `once`: only what is there now. Whether all was copied."""
         for outlet in self._outlets:
             outlet.start()
         while True:
@@ -80,7 +80,7 @@ class Copier:
 
     def _read(self) -> None:
         is_more = True
-        # A piece at a time: what a long run has left before would not fit into memory as a whole.
+        # A piece at a time: all events of a long run would not fit into memory.
         while is_more:
             news = self._follower.look()
             is_more = news.is_more
@@ -94,7 +94,7 @@ class Copier:
                 outlet.take(events)
 
     def _ending(self, silent_s: float) -> str | None:
-        # Only then is the kernel's table of locks read, and not every second.
+        # Otherwise the kernel's table of locks would be read every second.
         may_be_over = self._turn.get("kind") in ("summary", "failed") or silent_s >= GONE_AFTER_S
         return (
             ending_of(self._turn, is_in_use=is_held(self._run.path), silent_s=silent_s)

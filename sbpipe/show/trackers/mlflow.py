@@ -1,4 +1,4 @@
-"""MLflow: a run at MLFLOW_TRACKING_URI, or files in RUN/mlruns. The one file that knows the library."""
+"""MLflow: a run at MLFLOW_TRACKING_URI, or files in RUN/mlruns. The only file that knows the library."""
 
 import os
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 FOLDER = "mlruns"
 _DEFAULTS = {
-    # The slim client has no database, so a local copy can only be files, which newer servers and clients ask
-    # to be allowed.
+    # The slim client has no database, so a local copy can only be files, which newer versions must be told to
+    # allow.
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""For the environment, where the user set nothing else."""
+"""Environment variables, unless the user has set them."""
 _MAX_METRICS = 1000
 _MAX_PARAMS = 100
 """What one request may hold."""
@@ -47,7 +47,7 @@ class MLflow:
         self._last = (0, 0.0)
 
     def start(self, run: Tracked) -> str:
-        """Begin a run, or go on with the one of before."""
+        """Begin a run, or continue the earlier one."""
         self._client = self._client_class(
             os.environ.get("MLFLOW_TRACKING_URI") or (run.path / FOLDER).resolve().as_uri()
         )
@@ -64,7 +64,7 @@ class MLflow:
         return self._run_id
 
     def scalars(self, values: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Held until the next flush, so that a request carries many."""
+        """Buffer the numbers until the next flush, so that one request carries many."""
         self._last = (step, wall_time)
         self._held += [
             self._entities.Metric(name, value, round(1000 * wall_time), step)
@@ -72,7 +72,7 @@ class MLflow:
         ]
 
     def flush(self) -> None:
-        """Send what is held."""
+        """Send what is buffered."""
         while self._held:
             self._client.log_batch(self._run_id, metrics=self._held[:_MAX_METRICS])
             del self._held[:_MAX_METRICS]
@@ -86,7 +86,7 @@ class MLflow:
             wall_time,
         )
         self.flush()
-        # MLflow has one word for a run that was stopped and one that was killed.
+        # MLflow has the same status for stopped and killed runs.
         self._client.set_tag(self._run_id, "ending", ending)
         if ending in _STATUS:
             self._client.set_terminated(self._run_id, _STATUS[ending])

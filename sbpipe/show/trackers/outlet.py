@@ -1,4 +1,4 @@
-"""One tracker that a run is copied to: gets what is new to it, and may fail without harm to the others."""
+"""Copies a run to one tracker: it gets what it does not have yet, and may fail without harm to the others."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ log = logging.getLogger("sbpipe")
 
 
 class Outlet:
-    """Gives a tracker what is new to it, and gives it up at its first error."""
+    """Gives a tracker what it does not have yet, and gives it up at its first error."""
 
     def __init__(self, tracker: Tracker, run: Tracked) -> None:
         self._tracker = tracker
@@ -31,7 +31,7 @@ class Outlet:
             self._give_up(error)
 
     def take(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Copy events, and note how far that was."""
+        """Copy events, and remember how far that was."""
         if self.has_given_up or not events:
             return
         try:
@@ -39,7 +39,7 @@ class Outlet:
                 values, step = scalars_of(event), event.get("step")
                 if values and isinstance(step, int) and self._bookmark.is_new(event["kind"], step):
                     self._tracker.scalars(values, step, number(event, "t") or time.time())
-            # Noted after it was sent: a kill in between copies a few points twice and loses none.
+            # Remembered after sending: a kill in between copies a few points twice, but loses none.
             self._tracker.flush()
             self._remember()
         except self._tracker.errors as error:
@@ -50,7 +50,7 @@ class Outlet:
         if self.has_given_up:
             return
         try:
-            # A run that was copied to its end before has its summary there already.
+            # If the run was copied to its end before, the summary is there already.
             is_new = bool(summary) and self._bookmark.is_new("summary", summary.get("steps", 0))
             self._tracker.finish(summary if is_new else {}, ending)
             self._remember()

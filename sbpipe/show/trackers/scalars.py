@@ -1,4 +1,4 @@
-"""Which numbers of which events go to trackers, and under which names. Pure."""
+"""The numbers of events that go to trackers, and their names there. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -45,9 +45,9 @@ NAMES: dict[str, dict[str, str]] = {
 
 
 def scalars_of(event: Mapping[str, Any]) -> dict[str, float]:
-    """An event's numbers by their names, the stages of a step as `time/STAGE_ms`; {} if it has none.
+    """An event's numbers by name, the stages of a step as `time/STAGE_ms`; {} if it has none.
 
-    An event that stands for many steps gives their means.
+    An event that covers many steps gives their means.
     """
     names = NAMES.get(event.get("kind", ""), {})
     values = {name: float(event[field]) for field, name in names.items() if is_number(event.get(field))}
@@ -63,7 +63,7 @@ def scalars_of(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def without_taken_back(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Events without those that a later resume repeats: of steps that come twice, the later ones count."""
+    """Events without those that a later resume repeats: the later event of a step counts."""
     kept: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("kind") == "resumed":

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in RUN/tensorboard. The one file that knows the library."""
+"""TensorBoard: event files in RUN/tensorboard. The only file that knows the library."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _FLUSH_S = 10
 
 
 class TensorBoard:
-    """Scalars with step and wall time of their event, settings as text; written anew each time."""
+    """Scalars with step and wall time of their event, settings as text; written from the start each time."""
 
     name = "tensorboard"
     purpose = "TensorBoard scalars"
@@ -35,13 +35,13 @@ class TensorBoard:
         self._open = EventFileWriter
 
     def start(self, run: Tracked) -> str:
-        """Begin a new event file in place of what was there."""
+        """Begin a new event file in place of old ones."""
         folder = run.path / FOLDER
-        # Files cannot be changed, and a resumed run repeats steps: both copies of one would be shown.
+        # A resumed run repeats steps, and points in a file cannot be replaced: both copies would be shown.
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = self._open(str(folder), flush_secs=_FLUSH_S)
-        # A TensorBoard that is open on the folder forgets the old file's points when it reads this.
+        # On reading this, a TensorBoard that shows the folder forgets the old file's points.
         self._writer.add_event(
             self._event(wall_time=time.time(), session_log=self._session(status=self._session.START))
         )
@@ -63,9 +63,9 @@ class TensorBoard:
         self._writer.add_event(self._event(step=step, wall_time=wall_time, summary=summary))
 
     def flush(self) -> None:
-        """Let a reader see it."""
+        """Make everything visible to readers."""
         self._writer.flush()
 
     def finish(self, summary: Mapping[str, Any], ending: str) -> None:
-        """Close the file; the last points say how it ended."""
+        """Close the file; TensorBoard has no place for the summary."""
         self._writer.close()

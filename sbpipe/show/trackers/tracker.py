@@ -1,4 +1,4 @@
-"""What a tracker is: a place outside of sbpipe that a run's numbers are copied to. Knows no library."""
+"""The protocol of a tracker: a service outside of sbpipe that gets a run's numbers. Knows no library."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ENDINGS = ("finished", "stopped", "failed", "killed", "running")
-"""How a run stands when a tracker is told that no more will come; `running` if only the tracking ends."""
+"""How the run ended when a tracker is closed; `running` if only the tracking ends."""
 
 
 @dataclass(frozen=True)
@@ -18,32 +18,32 @@ class Tracked:
     settings: Mapping[str, Any]
     """Every setting by its dotted key."""
     known_as: str | None = None
-    """The id under which the tracker began with this run before; None at first."""
+    """The id that the tracker gave this run earlier; None the first time."""
 
     @property
     def name(self) -> str:
-        """What a person calls the run."""
+        """The run's name for people."""
         return self.path.name
 
 
 class Tracker(Protocol):
-    """One tracking library; every method may raise one of `errors`, and the tracker is then given up."""
+    """One tracking library. Every method may raise one of `errors`; the tracker is then given up."""
 
     name: str
     purpose: str
-    """What it is for, as a message about its missing library says it."""
+    """What it is for, as the message about a missing library says."""
     errors: tuple[type[Exception], ...]
     remembers: bool
-    """Whether what was copied before stays and is added to; else the copy is made anew each time."""
+    """Whether an earlier copy is kept and added to; otherwise the copy is made again each time."""
 
     def start(self, run: Tracked) -> str:
-        """Open the copy; the id under which to go on with it another time."""
+        """Open the copy; returns the id by which to continue it another time."""
 
     def scalars(self, values: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Numbers of one moment, under stable names."""
+        """Add the numbers of one event, under stable names."""
 
     def flush(self) -> None:
-        """Hand over what was held back."""
+        """Send what is buffered."""
 
     def finish(self, summary: Mapping[str, Any], ending: str) -> None:
         """Close the copy with the numbers of the whole run ({} if there are none) and one of `ENDINGS`."""

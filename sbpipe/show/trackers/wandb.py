@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of the project, files in RUN/wandb. The one file that knows the library."""
+"""Weights & Biases: a run of the project, files in RUN/wandb. The only file that knows the library."""
 
 import uuid
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from sbpipe.errors import MissingExtra
 from sbpipe.show.trackers.tracker import Tracked
 
 STEP = "step"
-"""The x axis: a value like any other, because W&B's own step may only grow and several events have one."""
+"""The x axis, an ordinary value: W&B's own step may only grow, and several events share a step."""
 
 
 class WeightsAndBiases:
@@ -27,7 +27,7 @@ class WeightsAndBiases:
         self.errors: tuple[type[Exception], ...] = (wandb.Error, OSError)
 
     def start(self, run: Tracked) -> str:
-        """Begin a run, or go on with the one of before."""
+        """Begin a run, or continue the earlier one."""
         known_as = run.known_as or uuid.uuid4().hex[:12]
         self._run = self._wandb.init(
             project=run.project,
@@ -36,7 +36,7 @@ class WeightsAndBiases:
             resume="allow" if run.known_as else None,
             dir=str(run.path),
             config=dict(run.settings),
-            # It would copy our output too, which is not the run's.
+            # Off: it would copy this process's output, which is not the run's.
             settings=self._wandb.Settings(console="off"),
         )
         self._run.define_metric(STEP, hidden=True)
@@ -48,9 +48,9 @@ class WeightsAndBiases:
         self._run.log({**values, STEP: step, "_timestamp": wall_time})
 
     def flush(self) -> None:
-        """Nothing is held back here: the library sends from a process of its own."""
+        """Nothing is buffered here: the library sends from a separate process."""
 
     def finish(self, summary: Mapping[str, Any], ending: str) -> None:
-        """Hand over the rest; waits until it is sent."""
+        """Send the rest; waits until it is sent."""
         self._run.summary.update({**summary, "status": ending})
         self._run.finish(exit_code=1 if ending in ("failed", "killed") else 0)

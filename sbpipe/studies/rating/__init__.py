@@ -1,6 +1,6 @@
-"""Score files: models trained for a while on everything or on a half, and what each says of every example.
+"""Makes score files: models are trained for a while on all or half of the data, and rate every example.
 
-One process, no selector: it must not know what the scores are used for.
+It is one process without a selector. It must not know what the scores are used for.
 """
 
 from sbpipe.studies.rating.make import make_scores

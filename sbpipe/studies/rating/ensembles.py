@@ -1,4 +1,4 @@
-"""Which models are trained on which examples, and which examples each of them rates. Pure."""
+"""Decides which examples each model is trained on, and which ones it rates. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SEEDS = 2**31
 
 @dataclass(frozen=True)
 class Rater:
-    """One model: its seed, what it is trained on, and what it rates."""
+    """One model: its seed, the examples it is trained on, and those it rates."""
 
     name: str
     seed: int
@@ -23,7 +23,7 @@ class Rater:
 
 
 def ensemble(num_models: int, num_examples: int, seed: int) -> list[Rater]:
-    """Models that are trained on everything and rate everything; each has seeds of its own."""
+    """Models that are trained on all examples and rate all; each has its own seed."""
     everything = np.arange(num_examples)
     return [
         Rater(f"model-{number}", _seed(seed, "ensemble", number), everything, everything)
@@ -32,7 +32,7 @@ def ensemble(num_models: int, num_examples: int, seed: int) -> list[Rater]:
 
 
 def crossed(num_models: int, num_examples: int, seed: int) -> list[Rater]:
-    """Pairs of models, each trained on one half and rating the other: no model rates what it has seen."""
+    """Pairs of models, each trained on one half and rating the other: no model rates examples it has seen."""
     shuffled = Order(num_examples, _seed(seed, "halves", 0)).ids(0, 0, num_examples)
     one, other = np.sort(shuffled[: num_examples // 2]), np.sort(shuffled[num_examples // 2 :])
     raters = []
@@ -46,11 +46,11 @@ def crossed(num_models: int, num_examples: int, seed: int) -> list[Rater]:
 
 
 PLANS: dict[str, Callable[[int, int, int], list[Rater]]] = {"el2n": ensemble, "irreducible": crossed}
-"""From the kind of scores to the models that make them."""
+"""The models for each kind of scores."""
 
 
 def joined(raters: list[Rater], ratings: list[Floats], num_examples: int) -> Floats:
-    """The mean rating of each example, over the models that rated it."""
+    """The mean rating of each example over the models that rated it."""
     total, times = np.zeros(num_examples), np.zeros(num_examples, np.int64)
     for rater, rating in zip(raters, ratings, strict=True):
         total[rater.rated_ids] += rating
@@ -59,5 +59,5 @@ def joined(raters: list[Rater], ratings: list[Floats], num_examples: int) -> Flo
 
 
 def _seed(seed: int, purpose: str, number: int) -> int:
-    """Not seed + number: two ensembles of neighbouring seeds would share models."""
+    """A model's seed. Not seed + number: ensembles of neighbouring seeds would share models."""
     return randomness.key(seed, f"rating.{purpose}", number) % _SEEDS

@@ -1,4 +1,4 @@
-"""One model trained on some examples, and what it makes of others. Knows no raters, files or kinds."""
+"""Trains one model on some examples, and measures others with it. Knows no raters, files or kinds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def num_steps(epochs: float, num_examples: int, batch_size: int) -> int:
 def fit(
     config: Config, data: Data, train_ids: Ids, device: torch.device, *, seed: int, epochs: float, tick: Tick
 ) -> nn.Module:
-    """A model trained on these examples alone; the learning rate runs through its schedule in that time."""
+    """A model trained on these examples only; the learning rate runs through its whole schedule."""
     batch_size = config.train.batch_size
     if len(train_ids) < batch_size:
         reason = f"the {len(train_ids)} examples that one model is trained on do not fill a batch"
@@ -44,7 +44,7 @@ def fit(
     for number in range(steps):
         positions, epoch_of_each = along(order, number * batch_size, (number + 1) * batch_size)
         batch = data.train.batch(train_ids[positions], epoch_of_each)
-        # A wrong loss or too little memory is refused here with its reason, before minutes of training.
+        # Refuse a wrong loss or too little memory here, before minutes of training.
         if number == 0:
             step.rehearse(*batch)
         step(number, number / steps, *batch)
@@ -53,7 +53,7 @@ def fit(
 
 
 def along(order: Order, start: int, stop: int) -> tuple[Ids, Ids]:
-    """What stands at these places of the endless line of epochs, and the epoch of each."""
+    """The positions at places [start, stop) of the endless line of epochs, and the epoch of each."""
     pieces, epochs, size = [], [], order.num_examples
     for epoch in range(start // size, (stop - 1) // size + 1):
         first, last = max(start - epoch * size, 0), min(stop - epoch * size, size)
@@ -66,7 +66,7 @@ def along(order: Order, start: int, stop: int) -> tuple[Ids, Ids]:
 def rate(
     model: nn.Module, data: Data, example_ids: Ids, measure: PerExampleLoss, *, batch_size: int, tick: Tick
 ) -> Floats:
-    """What `measure` says of each of these examples in evaluation mode, as data.score shows them."""
+    """The `measure` of each example in evaluation mode, on the views of data.score."""
     model.eval()
     layout, ratings = layout_of(model), []
     for start in range(0, len(example_ids), batch_size):

@@ -1,4 +1,4 @@
-"""From settings to a score file, model by model; given again, a command goes on behind finished models.
+"""Makes a score file from settings, model by model; the same command again resumes after finished models.
 
 It must not know how a model is trained, nor how files are laid out.
 """
@@ -26,16 +26,16 @@ from sbpipe.studies.rating.store import KEY, Store
 def make_scores(
     kind: str, config: Config, out: Path, *, models: int, epochs: float, tell: Tell, key: str = KEY
 ) -> ScoreFile:
-    """The scores of the whole data set (unpruned), left in `out`, which the flag or setting `key` names."""
+    """Scores of the whole data set (unpruned), written to `out`, which the flag or setting `key` gives."""
     config = replace(
-        # Not augmented, so that a number belongs to the example and not to one view of it.
+        # Not augmented, so that a score belongs to the example and not to one view of it.
         config,
         data=replace(config.data, prune="", prune_share=0.0),
         view=replace(config.view, score="clean"),
     )
     device = devices.resolve("train.device", devices.plan(config.train.device, config.selector.device)[0])
     devices.use(device)
-    # Each model loads the data for itself below, because views depend on its seed.
+    # Below, each model loads the data again, because views depend on its seed.
     with _loaded(config, config.seed, device) as data:
         fingerprint, num_examples = data.fingerprint, data.train.num_examples
     store = Store(out, kind, fingerprint, recipe_of(config, epochs), key=key)
@@ -48,13 +48,13 @@ def make_scores(
         meter.model = raters.index(rater) + 1
         with _loaded(config, rater.seed, device) as data:
             ratings[rater.name] = _rating(kind, config, data, rater, device, epochs, meter)
-        # At once: a stop costs the model at work and no other.
+        # At once, so that a stop loses only the current model.
         store.keep(rater, ratings[rater.name])
     return store.finish(joined(raters, [ratings[rater.name] for rater in raters], num_examples), raters)
 
 
 def recipe_of(config: Config, epochs: float) -> dict[str, Any]:
-    """Everything but the data set and the models' own seeds that decides what a model says."""
+    """All settings that decide a model's scores, except the data set and the models' seeds."""
     sections = {
         name: asdict(getattr(config, name)) for name in ("model", "loss", "view", "optim", "schedule")
     }
@@ -91,7 +91,7 @@ def _work(rater: Rater, config: Config, epochs: float) -> int:
 
 @contextmanager
 def _loaded(config: Config, seed: int, device: torch.device) -> Iterator[Data]:
-    """The data set with the views of this seed, as long as it is needed."""
+    """The data set with the views of this seed; closed at the end of the context."""
     data = load_data(config.data, config.view, seed=seed, device=device, batch_size=config.train.batch_size)
     data.refuse_trees("sbpipe score")
     try:

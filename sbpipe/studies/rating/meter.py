@@ -1,4 +1,4 @@
-"""How far the making of scores is, and how long it will still take. Counts batches."""
+"""The progress of making scores, and the time left. Counts batches."""
 
 import time
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 # A backward pass takes about as long as two forward passes.
 TRAINED, RATED = 3, 1
-"""What a batch costs, in forward passes."""
+"""The cost of a batch, in forward passes."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Which model is at work, the `share` done of what was left at the start, and the time left, if known."""
+    """The current model, the share done of what was left at the start, and the time left, if known."""
 
     model: int
     models: int
@@ -23,7 +23,7 @@ Tell = Callable[[Progress], None]
 
 
 class Meter:
-    """Tells, batch by batch, how much of the planned work is done."""
+    """Reports after each batch how much of the planned work is done."""
 
     def __init__(self, tell: Tell, *, models: int, work: int) -> None:
         self._tell = tell
@@ -34,10 +34,10 @@ class Meter:
         self.model = 0
 
     def add(self, work: int) -> None:
-        """So much more is done."""
+        """Add `work` to what is done."""
         self._done += work
         now_s = time.perf_counter()
-        # The first batch takes many times longer than the others, so the rate is counted from its end.
+        # The first batch takes many times longer than the others, so the rate is measured from its end.
         self._first = self._first or (now_s, self._done)
         began_s, before = self._first
         left_s = (

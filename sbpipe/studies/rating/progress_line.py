@@ -1,4 +1,4 @@
-"""What a person sees while scores are made. Words only; knows nothing of models."""
+"""The line in the terminal while scores are made. Text only; knows no models."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _WIDTH = 24
 
 
 class ProgressLine:
-    """Shows progress as it is told, a few times a second."""
+    """Shows progress, at most a few times a second."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -19,7 +19,7 @@ class ProgressLine:
         self._shown_at = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        """Show it, unless the last one was shown a moment ago."""
+        """Show it, unless the last line is too recent."""
         is_last = progress.share >= 1.0
         if is_last or time.monotonic() >= self._shown_at + _SHOW_EVERY_S:
             self._shown_at = time.monotonic()

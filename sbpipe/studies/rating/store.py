@@ -1,7 +1,7 @@
-"""Where scores are left: the file asked for, and in `FILE.parts/` the ratings of each finished model.
+"""The files of scores: the requested file, and in `FILE.parts/` the ratings of each finished model.
 
-A part is a score file of the examples that one model rated. What was made in another way is refused, never
-mixed in or replaced. It must not know how ratings are made.
+A part is a score file of the examples that one model rated. Files that were made in another way are refused,
+never mixed in or replaced. It must not know how ratings are made.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from sbpipe.records import Floats
 from sbpipe.studies.rating.ensembles import Rater
 
 KEY = "--out"
-"""What names the file unless told, for errors."""
+"""The flag that names the file in errors, unless another key is given."""
 
 
 class Store:
@@ -32,7 +32,7 @@ class Store:
         self._key = key
 
     def open(self) -> None:
-        """Refuse, before anything is trained, a place that cannot be written or holds something else."""
+        """Before anything is trained, refuse a path that cannot be written or holds something else."""
         if self._out.is_dir():
             raise ConfigError(
                 self._key, str(self._out), "is a folder", "Name a file, for instance scores.npz in it"
@@ -41,12 +41,12 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
-        # The file itself is made anew, but only over one of the same making.
+        # An existing file is overwritten only if it was made in the same way.
         if self._out.exists():
             self._read(self._out)
 
     def find(self, rater: Rater) -> Floats | None:
-        """The ratings of a model that is done; None if it is not."""
+        """The ratings of a finished model; None if it is not finished."""
         path = self._path(rater)
         if not path.exists():
             return None
@@ -56,11 +56,11 @@ class Store:
         return file.scores
 
     def keep(self, rater: Rater, rating: Floats) -> None:
-        """Leave the ratings of a finished model."""
+        """Write the ratings of a finished model."""
         self._write(self._path(rater), rating, {"seed": rater.seed})
 
     def finish(self, scores: Floats, raters: list[Rater]) -> ScoreFile:
-        """Leave the scores."""
+        """Write the scores."""
         return self._write(self._out, scores, {"seeds": [rater.seed for rater in raters]})
 
     def _path(self, rater: Rater) -> Path:

@@ -1,4 +1,4 @@
-"""What an experiment is: its claim, what it needs, how it is measured and judged. Records."""
+"""Records of an experiment: its claim, what it needs, how it is measured and judged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from sbpipe.studies.reproduce.findings import Finding, Tasks
 
 Numbers = Mapping[str, Sequence[float]]
-"""What a measurement leaves: lists of numbers by name."""
+"""The result of a measurement: lists of numbers by name."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How the score files are made that arms of a comparison prune by (`data.prune`)."""
+    """How to make the score files that arms of a comparison prune by (`data.prune`)."""
 
     kind: str
     models: int
     share: float
-    """Of the training of a task's arms (`train.epochs`) that each of these models has."""
+    """The training of each of these models, as a share of `train.epochs` of the task's arms."""
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,22 @@ class Comparison:
     file: str
     """Its name in configs/cpu, without the ending."""
     tasks: tuple[str, ...]
-    """Those of the file that belong to this experiment."""
+    """The tasks of the file that belong to this experiment."""
     quick_tasks: tuple[str, ...]
-    """Those on the embedded data, which stand in for them when there is little time."""
+    """Tasks on the embedded data, used instead with --quick."""
     judge: Callable[[Tasks], list[Finding]]
     scores: Scores | None = None
-    """Made before the runs; None: no arm prunes."""
+    """The scores made before the runs; None = no arm prunes."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A computation in this process; it takes whether it shall be quick."""
+    """A computation in this process; its argument says whether it must be quick."""
 
     measure: Callable[[bool], Numbers]
     judge: Callable[[Numbers], list[Finding]]
     arrays: str = ""
-    """The file of arrays that it reads unless it is quick."""
+    """The file of arrays that it reads, unless it is quick."""
 
 
 @dataclass(frozen=True)
@@ -56,5 +56,5 @@ class Experiment:
     """In one sentence."""
     needs: str
     takes: str
-    """About how long on two cores."""
+    """The time it takes on two cores, roughly."""
     takes_quick: str

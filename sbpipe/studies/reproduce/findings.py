@@ -1,8 +1,8 @@
-"""From numbers to a verdict: held, did not hold, or not decided. Pure; knows no experiment.
+"""Judges numbers: a claim held, did not hold, or is not decided. Pure; knows no experiment.
 
-Runs are paired by seed. Every pair gives a margin, positive if it speaks for the claim. A claim holds if the
+Runs are paired by seed. Every pair gives a margin, positive if it supports the claim. A claim holds if the
 mean of the margins is above their standard deviation, does not hold if it is below minus that, and is not
-decided in between: the rule by which `sbpipe compare` calls an error lower or higher.
+decided in between. `sbpipe compare` uses the same rule to call an error lower or higher.
 """
 
 import math
@@ -15,7 +15,7 @@ from sbpipe.show.report.table import NOTHING, percent_pm, seconds_pm
 
 HELD, FAILED, OPEN = "held", "did not hold", "not decided"
 COMPARABLE = 1.1
-"""Errors whose ratio is at most this count as comparable: the closest target of the paper's Table 1."""
+"""Errors count as comparable if their ratio is at most this: the strictest target of the paper's Table 1."""
 
 Runs = Mapping[int | None, Sequence[Point]]
 """The curves of one arm, by seed."""
@@ -33,7 +33,7 @@ class Finding:
 
 
 def judged(margins: Sequence[float]) -> str:
-    """The verdict on margins that speak for a claim where they are positive."""
+    """The verdict on margins; positive ones support the claim."""
     mean, sd = mean_of(margins), sd_of(margins)
     if mean is None:
         return f"{OPEN}: nothing was measured"
@@ -45,7 +45,7 @@ def judged(margins: Sequence[float]) -> str:
 
 
 def overall(findings: Sequence[Finding]) -> str:
-    """The verdict on a whole claim: one part that did not hold decides, then one that is not decided."""
+    """The verdict on a whole claim: it fails with one failed part, and is open with one undecided part."""
     verdicts = [finding.verdict for finding in findings]
     if not verdicts:
         return f"{OPEN}: nothing was measured"
@@ -65,7 +65,7 @@ def finals(runs: Runs) -> dict[int | None, float]:
 
 
 def times(runs: Runs, error: float) -> dict[int | None, float]:
-    """The seconds until an error was reached, of the seeds that reached it."""
+    """The seconds until an error was reached, for the seeds that reached it."""
     reached = {seed: time_to_target(curve, error) for seed, curve in runs.items()}
     return {seed: time_s for seed, time_s in reached.items() if time_s is not None}
 
@@ -77,7 +77,7 @@ def target(baseline: Runs, factor: float) -> float | None:
 
 
 def lower(what: str, ours: Runs, theirs: Runs, *, factor: float = 1.0) -> Finding:
-    """Whether the final error is below `factor` times the other's; above 1 it asks if they are comparable."""
+    """Whether the final error is below `factor` times the other's; a factor above 1 means comparable."""
     both = paired(finals(ours), finals(theirs))
     margins = [factor * other - own for own, other in both]
     return Finding(what, _errors_said(both), judged(margins))
@@ -92,7 +92,7 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: 
     counts = (
         f"error {100 * error:.2f}% reached by {len(own)} of {len(ours)} against {len(other)} of {len(theirs)}"
     )
-    # No pair is left to judge by, and the claim is lost all the same.
+    # There is no pair to judge, but only the other side reached it: the claim fails.
     if not own and other:
         return Finding(what, counts, FAILED if len(ours) > 1 else judged([-1.0] * len(ours)))
     speedups = [theirs_s / ours_s for ours_s, theirs_s in both]
@@ -105,7 +105,7 @@ def sooner(what: str, ours: Runs, theirs: Runs, error: float | None, *, factor: 
         f"{seconds_pm(*_mean_sd([a for a, _ in both]))} against {seconds_pm(*_mean_sd([b for _, b in both]))}"
     )
     words = f"to {100 * error:.2f}% in {said}: {speed:.2f}x{spread}, n = {len(both)}"
-    # Of logarithms, so that twice as fast counts for as much as half as fast counts against.
+    # Logarithms, so that twice as fast and half as fast have equal weight.
     return Finding(what, words, judged([math.log(factor * ratio) for ratio in speedups]))
 
 
@@ -131,7 +131,7 @@ def less(
 
 
 def between(what: str, values: Sequence[float], low: float, high: float, *, of: str = "rounds") -> Finding:
-    """Whether mean ± standard deviation lies within two bounds; wholly outside, it does not hold."""
+    """Whether mean ± standard deviation lies within two bounds; wholly outside, the claim fails."""
     mean, sd = mean_of(values), sd_of(values)
     words = f"{number_pm(values, '.2f')}, n = {len(values)} {of}"
     if mean is None or sd is None:

@@ -1,7 +1,7 @@
-"""Gradients of batches and of parts of them, on a model trained a while on the embedded data.
+"""Gradients of batches and of parts of them, on a model trained for a while on the embedded data.
 
-Everything is in training mode, as in a training step: a part is normalised by its own statistics. The losses
-that choose are those of the forward pass of the whole batch.
+Everything is in training mode, as in a train step: a part is normalised by its own statistics. Parts are
+chosen by the losses of the whole batch's forward pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _CPU = torch.device("cpu")
 def similarities(
     shares: Sequence[float], *, seeds: int, batches: int, epochs: float
 ) -> dict[str, list[float]]:
-    """One number per batch, and per seed, of each name that `similarity.key` makes."""
+    """For each name of `similarity.key`, one number per batch and seed."""
     from sbpipe.studies.reproduce.experiments.similarity import MEASURES, key
 
     found: dict[str, list[float]] = {
@@ -62,7 +62,7 @@ def similarities(
 
 
 def parts(losses: Tensor, share: float, generator: np.random.Generator) -> dict[str, Tensor]:
-    """The places of so large a share of a batch: those of highest loss, and as many at random."""
+    """The positions of a share of a batch: those of highest loss, and as many at random."""
     count = max(1, round(share * len(losses)))
     return {
         "high": losses.argsort(descending=True)[:count],

@@ -1,4 +1,4 @@
-"""Which examples early models rate lowest, which ones `sb` keeps least, and the overlap. Judges nothing."""
+"""The overlap of examples that early models rate lowest and those that `sb` keeps least. Judges nothing."""
 
 import logging
 import tempfile
@@ -32,13 +32,13 @@ _RUN = {
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is trained: data and training of an `sb` run, seeds, and the ensembles of early models."""
+    """The extent of the training: settings of an `sb` run, seeds, and the ensembles of early models."""
 
     settings: dict[str, Any]
     seeds: int = 3
     models: int = 2
     epochs: float = 1.0
-    """Of each early model; those of an `sb` run are among the settings."""
+    """Epochs of each early model; those of the `sb` run are among the settings."""
 
 
 def embedded() -> Extent:
@@ -54,9 +54,9 @@ def from_arrays(path: str) -> Extent:
 
 
 def lowest(values: NDArray[Any], share: float) -> NDArray[np.float64]:
-    """How much of each example is in the lowest share: 1 or 0; equal values at its edge have equal parts.
+    """How much of each example is in the lowest share: 1 or 0; ties at its edge get equal fractions.
 
-    So what is counted with it is the mean over all ways to break ties.
+    So counts made with it are means over all ways to break the ties.
     """
     count = _count(values, share)
     edge = np.partition(values, count - 1)[count - 1]
@@ -68,14 +68,14 @@ def lowest(values: NDArray[Any], share: float) -> NDArray[np.float64]:
 
 
 def overlap(one: NDArray[Any], other: NDArray[Any], share: float) -> float:
-    """The share of the lowest examples by one value that are lowest by the other too; `share` by chance."""
+    """The share of the lowest examples by one value that are lowest by the other too; `share` is chance."""
     if len(one) != len(other):
         raise ValueError(f"{len(one)} values and {len(other)}: they are not of the same examples")
     return float((lowest(one, share) * lowest(other, share)).sum() / _count(one, share))
 
 
 def overlaps(shares: Sequence[float], extent: Extent) -> dict[str, list[float]]:
-    """One number per seed of each name that `overlap.key` makes; a seed has its own ensembles and run."""
+    """For each name of `overlap.key`, one number per seed; each seed has its own ensembles and run."""
     seeds = range(extent.seeds)
     with tempfile.TemporaryDirectory(prefix="sbpipe-overlap-") as folder:
         cnn, resnet = ([el2n(extent, model, seed, Path(folder)) for seed in seeds] for model in (CNN, RESNET))
@@ -89,11 +89,11 @@ def compared(
     resnet: Sequence[Floats],
     kept: Sequence[NDArray[np.int32]],
 ) -> dict[str, list[float]]:
-    """The overlaps, seed by seed; the second ensemble of one architecture is that of the seed before."""
+    """The overlaps by seed; the second ensemble of an architecture is that of the previous seed."""
     seeds, found = range(len(cnn)), dict[str, list[float]]()
     for share in shares:
         found[key(ACROSS, share)] = [overlap(cnn[seed], resnet[seed], share) for seed in seeds]
-        # Seed 0 takes the last one: index -1.
+        # Seed 0 takes the last seed's: index -1.
         found[key(WITHIN, share)] = [overlap(cnn[seed], cnn[seed - 1], share) for seed in seeds]
         found[key(LEAST_USED, share)] = [overlap(kept[seed], cnn[seed], share) for seed in seeds]
     return found
@@ -122,7 +122,7 @@ def times_kept(extent: Extent, seed: int, folder: Path) -> NDArray[np.int32]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A run that says nothing of its folder, which is gone in a moment."""
+    """Silence the run's messages about its folder, which is temporary."""
     log = logging.getLogger("sbpipe")
     before = log.level
     log.setLevel(logging.WARNING)

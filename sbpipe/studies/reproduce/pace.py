@@ -1,4 +1,4 @@
-"""How long an epoch takes, from the curves of runs. Pure; knows no experiment."""
+"""The time of an epoch, from the curves of runs. Pure; knows no experiment."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ MS = 1e3
 
 
 def epoch_ms(runs: Runs, left: float = 1.0) -> BySeed:
-    """Milliseconds of an epoch per example of the data set, of which a share `left` may be trained on.
+    """Milliseconds of an epoch per example of the whole data set; a share `left` of it remains after pruning.
 
-    Counted between the first and the last evaluation, so that start-up does not count.
+    Measured between the first and the last evaluation, so that start-up does not count.
     """
     spans = {seed: (curve[0], curve[-1]) for seed, curve in runs.items() if len(curve) > 1}
     return {
@@ -24,7 +24,7 @@ def epoch_ms(runs: Runs, left: float = 1.0) -> BySeed:
 def shorter_in_turn(
     task: str, times: Mapping[str, BySeed], order: Sequence[tuple[str, str]]
 ) -> list[Finding]:
-    """Of each pair of arms, whether an epoch of the first takes less time than one of the second."""
+    """For each pair of arms, whether an epoch of the first takes less time than one of the second."""
     return [
         _shorter(f"{task}: {ours} takes less time per epoch than {theirs}", times[ours], times[theirs])
         for ours, theirs in order

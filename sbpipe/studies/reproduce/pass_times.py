@@ -20,7 +20,7 @@ _WARM = 2
 def backward_over_forward(
     name: str, options: Mapping[str, Any], *, rounds: int, batch_size: int = BATCH_SIZE
 ) -> list[float]:
-    """The ratio of each round after some that warm up; the loss counts as forward."""
+    """The ratio in each round after the warm-up; the loss counts as forward."""
     model = build_model(ModelConfig(name, dict(options)), num_classes=10, input_shape=_SHAPE, seed=0)
     loss = build_loss(LossConfig())
     generator = torch.Generator().manual_seed(0)
@@ -28,7 +28,7 @@ def backward_over_forward(
     targets = torch.randint(0, 10, (batch_size,), generator=generator)
     ratios = []
     for _ in range(_WARM + rounds):
-        # To None, so that every backward pass writes new gradients, as in training, and adds to none.
+        # It sets gradients to None, so that every backward pass writes new ones, as in training.
         model.zero_grad()
         begin = time.perf_counter()
         value = loss(model(inputs), targets).mean()

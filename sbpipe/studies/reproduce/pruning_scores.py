@@ -12,11 +12,11 @@ from sbpipe.studies.reproduce.experiment import Scores
 
 KEY = "data.prune"
 SEED = 0
-"""Of the models that score: one file serves the runs of all seeds."""
+"""The seed of the scoring models: one file serves the runs of all seeds."""
 
 
 def files_of(plan: Plan) -> dict[str, Config]:
-    """Every score file that cells prune by, and the settings of its first cell, but for the seed."""
+    """Every score file that cells prune by, with the settings of its first cell except for the seed."""
     found: dict[str, Config] = {}
     for config in (resolve(cell.settings) for cell in plan.cells):
         if config.data.prune and config.data.prune_share:
@@ -25,7 +25,7 @@ def files_of(plan: Plan) -> dict[str, Config]:
 
 
 def prepare(scores: Scores, plan: Plan, say: Callable[[str], None]) -> list[str]:
-    """Train missing models in this process, on all its cores; what a reader must know of the files."""
+    """Train missing models in this process, on all its cores; returns facts on the files for the reader."""
     from sbpipe.studies.rating import ProgressLine, make_scores
 
     facts = []

@@ -1,6 +1,6 @@
-"""Every experiment by name, in the order of experiments.toml, which says in words what each is about.
+"""Every experiment by name, in the order of experiments.toml, which describes each in words.
 
-One more is a table there, a file in experiments/ and a line here.
+A new experiment needs a table there, a file in experiments/ and a line here.
 """
 
 import difflib

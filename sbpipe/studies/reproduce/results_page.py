@@ -1,4 +1,4 @@
-"""What is said of experiments: the list, each outcome, results.md and results.json. Runs nothing."""
+"""The texts on experiments: the list, each outcome, results.md and results.json. Runs nothing."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _COLUMNS = ("what", "measured", "verdict")
 
 @dataclass(frozen=True)
 class Entry:
-    """One experiment that was run: its claim, findings and verdict, and the facts they stand under."""
+    """One experiment that was run: its claim, findings, verdict and facts."""
 
     name: str
     shows: str
@@ -28,7 +28,7 @@ class Entry:
     findings: list[dict[str, str]]
     facts: list[str]
     runs: list[str]
-    """Where what it was made from lies."""
+    """The folders of its runs."""
 
 
 def entry_of(
@@ -39,7 +39,7 @@ def entry_of(
     *,
     quick: bool,
 ) -> Entry:
-    """The record of an experiment; facts that several tasks share are said once."""
+    """The record of an experiment; facts that several tasks share appear once."""
     return Entry(
         experiment.name,
         experiment.shows,
@@ -83,7 +83,7 @@ def as_text(entry: Entry) -> str:
 
 
 def as_line(entry: Entry) -> str:
-    """An outcome at a glance, below those of other experiments."""
+    """An outcome in one line, for a list of several."""
     return f"{entry.name:<10}{entry.verdict}"
 
 
@@ -96,8 +96,8 @@ def as_markdown(entry: Entry) -> str:
 
 
 def write(out: Path, new: Entry) -> None:
-    """Leave the outcome among those that are there, in place of an earlier one of the same kind."""
-    # Each command runs some of the experiments; the page holds the last outcome of every one.
+    """Add the outcome to the existing ones, in place of an earlier one of the same kind."""
+    # A command runs some of the experiments; the page holds the last outcome of each.
     entries = [entry for entry in read(out) if (entry.name, entry.is_quick) != (new.name, new.is_quick)] + [
         new
     ]
@@ -111,7 +111,7 @@ def write(out: Path, new: Entry) -> None:
 
 
 def read(out: Path) -> list[Entry]:
-    """The outcomes that are there."""
+    """The existing outcomes."""
     try:
         rows: list[dict[str, Any]] = json.loads((out / JSON).read_text(encoding="utf-8"))
         return [Entry(**row) for row in rows]

@@ -25,7 +25,7 @@ _CONFIGS = Path("configs") / "cpu"
 
 @dataclass(frozen=True)
 class Ran:
-    """What running one task left."""
+    """The result of running one task."""
 
     arms: Arms
     facts: list[str]
@@ -35,7 +35,7 @@ class Ran:
 
 def configs_folder(given: Path | None) -> Path:
     """Where the experiments' files are: as given, in configs/cpu from here, or beside this package."""
-    # The files are no part of the package: a checkout has them beside it, an installation does not.
+    # The files are not part of the package: only a checkout has them beside it.
     places = [given] if given is not None else [_CONFIGS, Path(__file__).parents[3] / _CONFIGS]
     for place in places:
         if place.is_dir():
@@ -47,7 +47,7 @@ def configs_folder(given: Path | None) -> Path:
 def plan_tasks(
     comparison: Comparison, folder: Path, *, quick: bool, seeds: list[int] | None
 ) -> dict[str, Plan]:
-    """One plan per task, a whole comparison by itself: experiments which share a task share its runs."""
+    """One plan per task, so that experiments which share a task share its runs."""
     path = folder / f"{comparison.file}.toml"
     plan = plan_comparison(path, settings={}, seeds=seeds)
     wanted = comparison.quick_tasks if quick else comparison.tasks
@@ -76,7 +76,7 @@ def refuse_missing_arrays(path: str) -> None:
 
 
 def run_task(plan: Plan, path: Path, *, resume_with: str, retry: bool) -> Ran:
-    """Run what is left of one task, cell by cell, and leave the tables that `sbpipe compare` leaves."""
+    """Run the remaining cells of one task, and write the tables that `sbpipe compare` writes."""
     folder = StudyFolder(path, plan)
     try:
         outcome = Conductor(plan, folder, Display(), retry=retry).run()
@@ -97,7 +97,7 @@ def curves_of(plan: Plan, results: Sequence[Result]) -> Arms:
 
 
 def machine_facts() -> list[str]:
-    """What a reader must know of a measurement; asked before it begins, because it is a load by itself."""
+    """The facts on the machine for a reader; taken before a measurement, which is a load by itself."""
     from sbpipe.machine.doctor.host import cpu
 
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))

@@ -1,1 +1,1 @@
-"""The experiments, one file per family: what each needs, and how results are judged. Must not make runs."""
+"""The experiments, one file per family: what each needs, and how it is judged. Must not start runs."""

@@ -7,7 +7,7 @@ from sbpipe.studies.reproduce.pace import epoch_ms, shorter_in_turn
 EL2N, DIETS = "el2n 0.75", ("diet-sb 0.5", "diet-sb 0.375")
 """An arm is named by its method and what it keeps of all examples."""
 LEFT = 0.75
-"""What EL2N leaves of the data set, for itself and for Diet-SB."""
+"""The share of the data set left after pruning by EL2N, for EL2N and for Diet-SB."""
 
 
 def claim(tasks: Tasks) -> list[Finding]:

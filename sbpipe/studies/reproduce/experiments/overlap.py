@@ -1,4 +1,4 @@
-"""The Diet-SB poster: do two ways of judging find the same examples easy? `lowest_rated` computes it."""
+"""The Diet-SB poster: do two ratings find the same examples easy? `lowest_rated` computes the overlap."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from sbpipe.studies.reproduce.findings import Finding, greater, number_pm
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
 ACROSS, WITHIN, LEAST_USED = "two architectures", "two ensembles of one", "least used by sb"
-"""The pairs of judgements whose lowest rated examples are compared."""
+"""The pairs of ratings whose lowest rated examples are compared."""
 ARRAYS = "../datasets/fashion_mnist.npz"
 
 

@@ -1,4 +1,4 @@
-"""Scores that serve for some epochs: Figure 11, section 5.3 (Stale-SB), section 3.3 (predictors)."""
+"""Scores that are reused for some epochs: Figure 11, section 5.3 (Stale-SB), section 3.3 (predictors)."""
 
 from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import (
@@ -13,9 +13,9 @@ from sbpipe.studies.reproduce.findings import (
 )
 
 REUSES = (2, 3, 6)
-"""Epochs for which scores serve; the paper stops at 3. Each is an arm `stale-sb N`."""
+"""Epochs for which scores are reused; the paper stops at 3. Each is an arm `stale-sb N`."""
 PREDICTORS = ("average", "gaussian")
-"""What predicts a score from those before, each an arm `NAME 3`."""
+"""The predictors of a score from earlier ones, each an arm `NAME 3`."""
 FACTOR = 1.4
 
 

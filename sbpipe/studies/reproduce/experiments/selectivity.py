@@ -4,7 +4,7 @@ from sbpipe.studies.reproduce.experiment import Comparison
 from sbpipe.studies.reproduce.findings import Arms, Finding, Tasks, lower, sooner_than
 
 ARMS = ("sb 0.2", "sb 0.33", "sb 0.5", "sb 0.65")
-"""By what is kept: the range in which the paper finds a speed-up."""
+"""The arms by keep rate: the range in which the paper finds a speed-up."""
 FACTOR = 1.4
 
 

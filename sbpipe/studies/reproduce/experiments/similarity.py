@@ -1,4 +1,4 @@
-"""Figure 5: do the examples of highest loss pull like the whole batch? `gradients` computes the numbers."""
+"""Figure 5: is the gradient of the highest-loss examples like that of the whole batch? See `gradients`."""
 
 from sbpipe.studies.reproduce.experiment import Measurement, Numbers
 from sbpipe.studies.reproduce.findings import Finding, greater
@@ -8,7 +8,7 @@ MEASURES = ("cosine", "sign")
 """Cosine of the angle between two gradients, and the share of components of the same sign."""
 _WORDS = {"cosine": "cosine", "sign": "share of equal signs"}
 SAME_SIGN = 0.8
-"""What the paper finds at the smallest share, and above."""
+"""The paper finds at least this at the smallest share."""
 
 
 def key(measure: str, share: float, chosen: str) -> str:
@@ -24,7 +24,7 @@ def measure(quick: bool) -> Numbers:
 
 
 def claim(numbers: Numbers) -> list[Finding]:
-    """High loss is nearer to the whole than random is, by both measures; at 10 %, 80 % of the signs agree."""
+    """By both measures high loss is closer to the whole than random; at 10 %, 80 % of the signs agree."""
     found = [
         greater(
             f"{_WORDS[measure]} with the whole gradient, {100 * share:g}% of highest loss against as many at "

@@ -1,6 +1,6 @@
 """Time to a target error: Table 1, Figure 17 (second schedule), section 5.4 (static rate), Figure 14.
 
-All four are claims on configs/cpu/speed.toml: a task is a data set under one schedule, so runs are shared.
+All four are claims on configs/cpu/speed.toml, where a task is a data set under one schedule; they share runs.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from sbpipe.studies.reproduce.findings import Arms, Finding, Tasks, greater, low
 
 STRATEGIES = ("full", "sb", "kath18")
 ACCELERATED = " accelerated"
-"""What the name of a task under the second schedule ends with."""
+"""The ending of the name of a task under the second schedule."""
 
 
 def time_to_target(tasks: Tasks) -> list[Finding]:
@@ -57,7 +57,7 @@ def same_trends(tasks: Tasks) -> list[Finding]:
 
 
 def _seeds(both: Sequence[Arms]) -> set[int | None]:
-    """Seeds that every strategy finished everywhere: a share of fewer curves would not be comparable."""
+    """Seeds that every strategy finished in both tasks: shares from fewer curves would not be comparable."""
     known = [set(arms[name]) for arms in both for name in STRATEGIES]
     return known[0].intersection(*known) if known else set()
 
