@@ -27,7 +27,8 @@ def measure() -> list[Row]:
     same = (f"selection.keep={run['keep.last']}", f"selector.precision={run['scoring.precision']}")
     lockstep = _run("train.steps=100", "mode=lockstep", *same, *MODEL)
     steering_ms = late["trainer.steer_ms"] + late["sync.fast_publish_ms"]
-    beside_ms = run["trainer.view_ms"] + run["trainer.dispatch_ms"] + run["trainer.log_ms"]
+    beside = ("view", "dispatch", "log", "after")
+    beside_ms = sum(run[f"trainer.{name}_ms"] for name in beside)
     gain = (lockstep["train_s"] / lockstep["steps"]) / (run["train_s"] / run["steps"])
     return [
         Row("pipeline", "step of the small residual net", run["trainer.step_ms"], "ms", at_least=50),

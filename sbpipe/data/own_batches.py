@@ -65,6 +65,7 @@ class OwnBatches:
 
     def __init__(self, data: OwnData, *, seed: int, device: torch.device) -> None:
         self._data, self._uploads = data, Uploads(device)
+        self.seed = seed
         self._workers = Workers(_KeyedLoad(data, seed), max(1, data.num_workers), name="training")
 
     @property

@@ -136,6 +136,10 @@ class Builder:
     def _assemble_own(
         self, config: Config, job: OwnJob, source: WeightsSource, *, is_channels_last: bool
     ) -> tuple[Selector, Manifest, dict[str, str]]:
+        if self._batches is not None and self._batches.seed != config.seed:
+            # The user's loop began again with another seed: examples look different.
+            self._batches.close()
+            self._batches = None
         if self._batches is None:
             self._batches = OwnBatches(job.data, seed=config.seed, device=self._device)
         manifest = job.manifest(config.sync.dtype, is_channels_last=is_channels_last)

@@ -119,10 +119,10 @@ class SelectorService:
             self._built = self._puller = None
             built = self._build(message)
             self._puller = self._puller_of(built)
-            # The puller first: as soon as `_built` is set, the link thread uses both.
-            self._built = built
             # Totals restart with this trainer: neither the one before nor the rehearsal counts.
             self._spans.clear()
+            # Last: as soon as `_built` is set, the link thread uses it, the puller and the totals.
+            self._built = built
             self._port.post(built.ready)
         elif self._built is not None:
             selection = self._built.selector.answer(message)

@@ -4,11 +4,14 @@ Without a thread the work is done at once, in the loop. With one it is done besi
 error in it is raised in the loop by the next `settle`. This file must not know what the work is.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sbpipe.runs.spans import Spans
+
+log = logging.getLogger("sbpipe.trainer")
 
 
 class AfterStep:
@@ -26,6 +29,11 @@ class AfterStep:
         # moment.
         self._thread.submit(int).result()
 
+    @property
+    def has_thread(self) -> bool:
+        """Whether work is done beside the loop."""
+        return self._thread is not None
+
     def do(self, work: Callable[[], None]) -> None:
         """Do the work, at once or beside the next step."""
         if self._thread is None:
@@ -39,11 +47,20 @@ class AfterStep:
 
     def settle(self) -> None:
         """Wait until all work is done; raises the first error in it."""
-        while self._under_way:
-            self._under_way.popleft().result()
+        if not self._under_way:
+            return
+        with self._spans.span("settle"):
+            while self._under_way:
+                self._under_way.popleft().result()
 
     def stop(self) -> None:
-        """Finish the work given so far and end the thread; later work is done at once."""
+        """Finish the work given so far and end the thread; later work is done at once.
+
+        An error that nobody settled for is logged: the run has ended by another one.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown()
+        while self._under_way:
+            if error := self._under_way.popleft().exception():
+                log.error("after a step: %s", error, exc_info=error)

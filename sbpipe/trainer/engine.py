@@ -155,9 +155,15 @@ class Engine:
     def weigher(self, batch: TrainBatch) -> Weigh | None:
         """From the fresh losses of a batch to the weights of its examples; None = all count alike."""
         weigh = self.steering.weigher(batch)
-        if weigh is not None:
+        if weigh is None or not self.after.has_thread:
+            return weigh
+
+        def settled(losses: torch.Tensor) -> torch.Tensor:
+            # Here and not before the step: there is a whole forward pass of time for it.
             self.after.settle()
-        return weigh
+            return weigh(losses)
+
+        return settled
 
     def take_losses(self, batch: TrainBatch, losses: torch.Tensor, targets: Any) -> StepOutcome:
         """Take in the fresh losses of a batch, before its weights go anywhere; raises if they diverged.

@@ -96,31 +96,43 @@ class TrainerRun:
 
     def run(self, *, resume: bool) -> dict[str, Any]:
         """Train to the end and leave a summary; a stop leaves a checkpoint too."""
-        self._say_start()
+        with contextlib.ExitStack() as closing:
+            # The last one first, and each of them whatever fails in another.
+            closing.callback(self._run_dir.close)
+            closing.callback(self._events.close)
+            closing.callback(self._setup.data.close)
+            closing.callback(self._engine.close)
+            closing.callback(self._await_checkpoint)
+            self._say_start()
+            try:
+                first_step = self._resume() if resume else self._begin()
+                self._engine.start(self._spare)
+                with _stop_on_signal(self._loop.is_stopped):
+                    summary = self._finish(self._loop.run(first_step))
+            except BaseException as error:
+                self._fail(error)
+                raise
+        self._results.check(summary, is_finished=summary["status"] == RunEnd.FINISHED)
+        return summary
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell the selectors and the record how the run ended, and save what was trained, if it is sound."""
+        self._events.write("failed", error=str(error) or type(error).__name__)
         try:
-            first_step = self._resume() if resume else self._begin()
-            self._engine.start(self._spare)
-            with _stop_on_signal(self._loop.is_stopped):
-                summary = self._finish(self._loop.run(first_step))
-        except BaseException as error:
-            self._events.write("failed", error=str(error) or type(error).__name__)
             if isinstance(error, PeerLost) and self._engine.stream.steps_done:
                 # The weights are sound: only no selector is left to choose what comes next.
                 step = self._engine.stream.steps_done
                 self._warn(self._results.leave_weights(step, self._setup.train_step.state(), str(error)))
-            self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
-            raise
         finally:
-            # A checkpoint that is being written is finished even if the run failed: it may be the only one.
-            # One that a lost rank was writing too cannot be finished; the run has failed by RankLost already.
-            with contextlib.suppress(RankLost):
-                self._checkpoints.wait()
-            self._engine.close()
-            self._setup.data.close()
-            self._events.close()
-            self._run_dir.close()
-        self._results.check(summary, is_finished=summary["status"] == RunEnd.FINISHED)
-        return summary
+            self._engine.stop(RunEnd.FAILED, f"the trainer failed: {error}"[:200])
+
+    def _await_checkpoint(self) -> None:
+        """A checkpoint that is being written is finished even if the run failed: it may be the only one.
+
+        One that a lost rank was writing too cannot be finished; the run has failed by RankLost already.
+        """
+        with contextlib.suppress(RankLost):
+            self._checkpoints.wait()
 
     def _warn(self, text: str) -> None:
         """In the log, and as an event, which `sbpipe run` shows."""

@@ -275,9 +275,14 @@ class PartPublisher:
         """The size of a snapshot."""
         return self._manifest.num_bytes
 
-    def piece(self, index: int, offset: int, end: int) -> bytes:
-        """A copy of some bytes of a slot."""
-        return self._slots.slot(index)[offset:end].cpu().numpy().tobytes()
+    def piece(self, index: int, version: int, offset: int, end: int) -> bytes | None:
+        """A copy of some bytes of a slot; None if it does not hold that version to the end of the copy.
+
+        An urgent publish takes a slot that is held, and may begin while it is being copied.
+        """
+        copied = self._slots.slot(index)[offset:end].cpu().numpy().tobytes()
+        self._slots.sequence(index)  # a barrier: the version is read after the bytes
+        return copied if self._slots.version(index) == version else None
 
     def newest(self) -> dict[str, int | torch.Tensor]:
         """The version published last and a copy of its flat bytes, for a checkpoint, row by row."""

@@ -105,8 +105,12 @@ class RelayedSource:
     def _lead(self, fd: int) -> None:
         name = f"{self._path.name.removeprefix(PREFIX).removesuffix(_LEAD)}-{secrets.token_hex(4)}"
         slots = self._make_slots(name)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{PREFIX}{name}".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{PREFIX}{name}".encode(), 0)
+        except OSError:
+            slots.close()
+            raise
         self._lock_fd, self._own = fd, slots
         log.info("this selector pulls the weights for all selectors of this host")
 

@@ -61,6 +61,27 @@ def test_what_was_given_is_done_before_the_thread_ends_and_later_work_at_once(af
     assert done == [1, 2]
 
 
+def test_an_error_that_nobody_settles_for_is_logged_when_the_thread_ends(
+    after: AfterStep, caplog: pytest.LogCaptureFixture
+) -> None:
+    after.start()
+    after.do(lambda: [].pop())
+    after.stop()
+    assert "after a step: pop from empty list" in caplog.text
+
+
+def test_a_wait_for_it_is_time_of_the_loop() -> None:
+    spans = Spans()
+    after = AfterStep(spans)
+    after.settle()
+    assert spans.count["settle"] == 0, "nothing was under way"
+    after.start()
+    after.do(lambda: None)
+    after.settle()
+    assert (spans.count["settle"], spans.count["after"]) == (1, 1)
+    after.stop()
+
+
 def steerers(config: Config) -> set[str]:
     """The threads that looked at a step's losses, of an engine with cores to spare."""
     setup = prepare(config)

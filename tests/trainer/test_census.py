@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from support.runs import events_of, small, train_inline
 
@@ -94,3 +95,11 @@ def test_one_logit_is_no_class() -> None:
     targets = torch.tensor([0, 1, 1])
     assert not are_classes(torch.zeros(3, 1), targets, 2)
     assert are_classes(torch.zeros(3, 2), targets, 2)
+
+
+@pytest.mark.parametrize("targets", [[0, 3], [0, -100], []])
+def test_whole_numbers_that_are_no_classes_are_not_counted(targets: list[int]) -> None:
+    census = Census(ScoreTable(2, 1), None, 3)
+    assert census.class_counts(np.arange(len(targets)), torch.tensor(targets, dtype=torch.long)) == []
+    unknown = Census(ScoreTable(2, 1), None, 0)
+    assert unknown.class_counts(np.arange(2), torch.tensor([7, 2])) == []

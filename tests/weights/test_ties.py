@@ -91,7 +91,8 @@ def _arrive(kind: str, trainer: nn.Module, replica: Replica, folder: Path) -> in
         assert index is not None
         while asked:
             piece = asked.pop(0)
-            sent = publisher[Part.WHOLE].piece(index, piece.offset, piece.offset + piece.num_bytes)
+            sent = publisher[Part.WHOLE].piece(index, 3, piece.offset, piece.offset + piece.num_bytes)
+            assert sent is not None
             num_bytes += len(sent)
             more, whole = pull.receive(piece.version, piece.offset, memoryview(sent))
             asked += more

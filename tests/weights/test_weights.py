@@ -141,6 +141,19 @@ def test_a_held_slot_is_not_overwritten_and_a_publish_without_a_free_one_is_skip
     assert publisher.newest_version == 6
 
 
+def test_a_piece_is_given_only_while_its_slot_holds_the_version_that_was_asked_for() -> None:
+    model = net()
+    slots = Slots.create(manifest_of(model).num_bytes)
+    publisher = publisher_of(model, slots, [])
+    publisher.publish(0)
+    index = publisher.hold("far", 0)
+    assert index is not None
+    assert publisher.piece(index, 0, 0, 8) is not None
+    while slots.version(index) == 0:
+        publisher.publish(publisher.newest_version + 1, is_urgent=True)
+    assert publisher.piece(index, 0, 0, 8) is None, "an urgent publish took the slot, although it was held"
+
+
 class Rebinding(nn.Module):
     """Its buffer is another tensor after every step."""
 

@@ -46,6 +46,13 @@ STAGES: tuple[Stage, ...] = (
     Stage("publish_fast", "trainer", "overhead", "publish fast parts", "a snapshot of the fast parts alone"),
     Stage("log", "trainer", "overhead", "log", "events written"),
     Stage(
+        "settle",
+        "trainer",
+        "overhead",
+        "settle",
+        "waiting for what steps left to the thread beside the loop (stage `after`)",
+    ),
+    Stage(
         "between",
         "trainer",
         "overhead",

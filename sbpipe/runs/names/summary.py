@@ -113,12 +113,18 @@ _TRAINER = (
         "thread that talks to selectors computes on the loop's cores, that thread's processor time too",
     ),
     Number("trainer.step_ms", "train step", "ms", "mean forward, backward and optimizer of a step"),
-    Number("trainer.steer_ms", "steering", "ms", "mean weighing and steering of a step"),
+    Number("trainer.steer_ms", "steering", "ms", "mean weighing and steering of a step, in the loop"),
     Number(
         "trainer.view_ms", "load a batch", "ms", "mean loading and augmenting of a train batch, side thread"
     ),
     Number("trainer.dispatch_ms", "dispatch", "ms", "processor time of the dispatcher per step, side thread"),
-    Number("trainer.log_ms", "logging", "ms", "mean writing of events per step"),
+    Number("trainer.log_ms", "logging", "ms", "mean writing of events per step, in the loop"),
+    Number(
+        "trainer.after_ms",
+        "after a step",
+        "ms",
+        "processor time per step of the thread that steers and writes events beside the loop; 0 without one",
+    ),
     *(
         Number(f"trainer.{name}_s", f"trainer {name}", "s", f"total: {_LOOP_MEANINGS[name]}")
         for name in LOOP_STAGES

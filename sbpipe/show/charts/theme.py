@@ -28,6 +28,7 @@ STAGE_COLOURS = {
     "receive": "#b59a1f",
     "view": "#9db8a5",
     "log": "#7a8794",
+    "settle": "#a9b2bb",
     "between": "#c9b7d6",
     "evaluate": "#d8c7a3",
     "checkpoint": "#8d7b68",

@@ -60,6 +60,9 @@ class Census:
             classes = targets.numpy()
         else:
             return []
+        # Whole numbers may be something else than classes, and -100 is a target that a loss leaves out.
+        if not len(classes) or classes.min() < 0 or classes.max() >= self.num_classes:
+            return []
         counts: list[int] = np.bincount(classes, minlength=self.num_classes).tolist()
         return counts
 

@@ -115,11 +115,11 @@ class Telemetry:
 
     def flush(self, *, waits: bool = True) -> None:
         """Write the last step, or add it to its window; without `waits`, only if its losses have arrived."""
-        self._after.settle()
-        if self._last is None or not (waits or self._last.outcome.has_come):
-            return
-        last, self._last = self._last, None
-        self._tell(last)
+        if self._last is not None and (waits or self._last.outcome.has_come):
+            last, self._last = self._last, None
+            self._after.do(lambda: self._tell(last))
+        if waits:
+            self._after.settle()
 
     def _tell(self, noted: _Noted) -> None:
         numbers = numbers_of(noted.outcome, noted.rate)

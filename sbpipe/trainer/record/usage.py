@@ -64,6 +64,7 @@ class Usage:
             "trainer.steer_ms": (spans.mean_ms("weigh") or 0.0) + (spans.mean_ms("steer") or 0.0),
             "trainer.view_ms": spans.mean_ms("view"),
             "trainer.dispatch_ms": 1e3 * spans.total_s["dispatch"] / max(1, spans.count["forward"]),
+            "trainer.after_ms": 1e3 * spans.total_s["after"] / max(1, spans.count["forward"]),
             "trainer.log_ms": spans.mean_ms("log"),
         }
 

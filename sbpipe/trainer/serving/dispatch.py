@@ -80,10 +80,13 @@ class Dispatcher:
         with self._changed:
             while not (self._failure or self._is_stopping or stream.has_next or stream.is_finished):
                 left_s = self._late.time_left(time.perf_counter(), is_paused=self._is_paused)
-                if left_s is None or left_s > 0.0 or not self._late.fill():
-                    # Every change of the condition notifies: an answer, a step that begins, a loop that
-                    # waits, an end.
-                    self._changed.wait(left_s if left_s is None or left_s > 0.0 else None)
+                is_late = left_s is not None and left_s <= 0.0
+                # A fill that adds nothing may have considered the last candidates: that is an end too.
+                if is_late and (self._late.fill() or stream.is_finished):
+                    continue
+                # Every change of the condition notifies: an answer, a step that begins, a loop that waits,
+                # an end.
+                self._changed.wait(None if is_late else left_s)
             if self._failure is not None:
                 raise self._failure
             if not stream.has_next or self._is_stopping:

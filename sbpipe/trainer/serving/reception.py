@@ -186,11 +186,12 @@ class Reception:
         """Send one piece of a snapshot; its slot is held from the first piece to the last."""
         publisher = self._publisher.get(fetch.part)
         index = publisher.hold(name, fetch.version) if publisher is not None else None
-        end = fetch.offset + fetch.num_bytes
-        if publisher is None or index is None or end > publisher.num_bytes:
+        end, piece = fetch.offset + fetch.num_bytes, None
+        if publisher is not None and index is not None and end <= publisher.num_bytes:
+            piece = publisher.piece(index, fetch.version, fetch.offset, end)
+        if publisher is None or piece is None:
             self._port.send(name, Gone(fetch.version, fetch.part))
             return
-        piece = publisher.piece(index, fetch.offset, end)
         self._port.send(name, Chunk(fetch.version, fetch.offset, publisher.num_bytes, piece, fetch.part))
         if end == publisher.num_bytes:
             publisher.release(name)
