@@ -9,6 +9,7 @@ does that, so that the trainer's core has no part in it.
 """
 
 import itertools
+import math
 import os
 import signal
 import statistics
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +48,10 @@ COMMON = {
 }
 SLOW = "sbpipe.bench.slow_images:make"
 """Code that the selector of the bench may run."""
-PAIRS, STEPS = 9, 8
-"""Stretches of each kind, and steps in one."""
+STEPS = 8
+"""Steps in a stretch."""
+LEAST_PAIRS, MOST_PAIRS, KNOWN = 9, 41, 0.01
+"""Pairs of stretches: so many, and more until the standard error of their median is small enough."""
 SETTLING = 50
 """Steps after which the keep rate must have settled."""
 CYCLE_S = 0.005
@@ -134,8 +137,8 @@ class Contest:
 
     def rows(self, what: str) -> list[Row]:
         """Stretches in turn; the ratio is the median of those of neighbours."""
-        ratios, works, waits = [], [], []
-        for _ in range(PAIRS):
+        ratios, works, waits = list[float](), list[float](), list[float]()
+        while len(ratios) < LEAST_PAIRS or (len(ratios) < MOST_PAIRS and error_of_median(ratios) > KNOWN):
             began_s = time.thread_time()
             bare_s, bare_work_s = self._bare(STEPS), time.thread_time() - began_s
             began_s, waited_s = time.thread_time(), self._waited_s
@@ -147,6 +150,7 @@ class Contest:
         rate, work = statistics.median(ratios), statistics.median(works)
         return [
             Row("waiting", f"rate against the bare loop, {what}", rate, "", at_least=0.98),
+            Row("waiting", f"standard error of that rate, {len(ratios)} pairs", error_of_median(ratios), ""),
             # Less noise than the clock: what other processes take is not in it.
             Row("waiting", f"processor time of the loop against the bare one, {what}", work, ""),
             Row("waiting", f"loop waits, {what}", statistics.median(waits), "", at_most=0.01),
@@ -236,6 +240,13 @@ class Contest:
 
     def _busy_s(self) -> float:
         return self._engine.roster.total(lambda stats: stats.busy_s)
+
+
+def error_of_median(values: Sequence[float]) -> float:
+    """The standard error of the median of values that are normal but for a few far away."""
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return math.sqrt(math.pi / 2.0 / len(values)) * deviation
 
 
 @contextmanager
