@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.own_loops import LINK, pair_losses, selected, small_net, take_steps, vectors
+from support.runs import wait_for
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
@@ -87,6 +88,21 @@ def test_selectors_are_told_which_device_the_loop_has(
     assert told == [
         "cpu"
     ]  # `auto` would have kept the first accelerator free for a trainer that is not there
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tracker_sees_the_end_of_a_loop_and_ends_by_itself(tmp_path: Path, fails: bool) -> None:
+    loader, optimizer = selected(
+        vectors(), small_net(), tmp_path / "run", settings={"trackers.tensorboard": True}
+    )
+    take_steps(loader, optimizer, pair_losses, 2)
+    (tracker,) = loader._open().session.keeper._trackers
+    wait_for("the tracker follows the run", (tmp_path / "run" / "tensorboard").exists)
+    if fails:
+        loader.__exit__(ValueError, ValueError("no room"), None)  # type: ignore[arg-type]
+    else:
+        loader.close()
+    assert tracker.code == 0
 
 
 def test_a_pass_is_as_many_batches_as_the_examples_that_are_kept(tmp_path: Path) -> None:
