@@ -102,3 +102,5 @@ class Keeper:
                 self._is_run_closed.wait()
             for tracker in self._trackers:
                 tracker.wait(_TRACKER_GRACE_S)
+            for child in (*self._selectors, *self._trackers):
+                child.close()
