@@ -67,6 +67,19 @@ def test_a_function_that_no_other_process_can_import_is_refused_with_the_way_out
     assert not run_path.exists()
 
 
+def test_trackers_of_a_run_in_one_process_get_a_process(run_path: Path) -> None:
+    given = SMALL | {"mode": "inline", "train.steps": 4, "trackers.tensorboard": True}
+    assert sbpipe.train(given, run_path)["steps"] == 4
+    assert list((run_path / "tensorboard").iterdir())
+
+
+def test_functions_of_this_process_alone_are_refused_where_trackers_need_another(run_path: Path) -> None:
+    loss = {"loss.name": lambda outputs, targets: outputs, "trackers.tensorboard": True}
+    with pytest.raises(ConfigError, match=r"a run with trackers.*Leave out trackers\.\*"):
+        sbpipe.train(HERE | loss, run_path)
+    assert not run_path.exists()
+
+
 def test_a_setting_that_takes_no_function_says_which_do() -> None:
     with pytest.raises(ConfigError, match=r"optim\.name.*Those are data\.name, model\.name, loss\.name"):
         named({"optim.name": torch.optim.SGD})

@@ -10,9 +10,8 @@ from sbpipe.commands.settings import add_run_dir, add_settings, resolve_or_print
 from sbpipe.config import Config
 from sbpipe.errors import ConfigError
 from sbpipe.interrupts import STOPPED
-from sbpipe.process import MAX_RESTARTS, ChildFailed, run_processes, selector_count
+from sbpipe.process import MAX_RESTARTS, ChildFailed, is_in_one_process, run_processes, selector_count
 from sbpipe.runs.directory import claim, default_path, refuse_if_in_use
-from sbpipe.show.trackers import wanted
 
 HELP = "both roles as supervised processes on what the machine has"
 
@@ -60,10 +59,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--selectors", args.selectors, reason, "Leave it out, or choose another mode")
     # Stored, because `trainer.run` reads it too, and a second call may give another folder.
     args.run_dir = args.run_dir or default_path(config.mode)
-    # In mode inline both roles run in this process, where a debugger reaches them. Trackers need a separate
-    # process.
-    is_here = config.mode == "inline" and config.num_ranks == 1 and not wanted(config)
-    code = trainer.run(args) if is_here else _run_processes(args, config, given)
+    code = trainer.run(args) if is_in_one_process(config) else _run_processes(args, config, given)
     if code == 0 and not args.no_report:
         make_report(args.run_dir)
     return code

@@ -32,16 +32,20 @@ def named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return found, only_here
 
 
-def refuse_if_apart(given: Mapping[str, Any], only_here: list[str], mode: str) -> None:
-    """Refuse functions of this process alone in a mode that has other processes."""
-    if only_here and mode != "inline":
-        key = only_here[0]
-        reason = (
-            f"mode {mode!r} runs in processes of its own, which can import no function of a notebook, a "
-            "program's own file or another function"
-        )
-        way_out = "Set mode = 'inline', or move it into a module and import it from there"
-        raise ConfigError(key, given[key], reason, way_out)
+def refuse_apart(given: Mapping[str, Any], only_here: list[str], mode: str) -> None:
+    """Refuse functions of this process alone for a run in processes of its own."""
+    if not only_here:
+        return
+    key, is_inline = only_here[0], mode == "inline"
+    what = "a run with trackers or several ranks" if is_inline else f"mode {mode!r}"
+    reason = (
+        f"{what} runs in processes of its own, which can import no function of a notebook, a "
+        "program's own file or another function"
+    )
+    way_out = "Leave out trackers.* and train.ranks" if is_inline else "Set mode = 'inline'"
+    raise ConfigError(
+        key, given[key], reason, f"{way_out}, or move it into a module and import it from there"
+    )
 
 
 def _importable(function: Callable[..., Any]) -> str:

@@ -24,7 +24,7 @@ def plan(trainer: str = "auto", selector: str = "auto", num_ranks: int = 1) -> t
     accelerator each, beginning with the trainer's.
     """
     found = [str(device) for device in accelerators()]
-    taken = [name.strip() for name in selector.split(",")]
+    trainer, *taken = (_with_index(name.strip(), found) for name in (trainer, *selector.split(",")))
     if trainer == "auto":
         trainer = next((name for name in found if name not in taken), "cpu")
     selector = taken[0]
@@ -33,6 +33,11 @@ def plan(trainer: str = "auto", selector: str = "auto", num_ranks: int = 1) -> t
         ranks = found[first : first + num_ranks] if trainer in found else []
         selector = next((name for name in found if name not in ranks), "cpu")
     return trainer, selector
+
+
+def _with_index(name: str, found: list[str]) -> str:
+    """A kind alone means its first device: `cuda` and `cuda:0` must count as the same."""
+    return first if (first := f"{name}:0") in found else name
 
 
 def of_rank(trainer: str, local_rank: int) -> str:

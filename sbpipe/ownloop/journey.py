@@ -172,7 +172,7 @@ class Journey:
         """The loop drops its oldest batch: it counts as trained, and teaches selection nothing."""
         self.handed.drop()
         self._outcome = None
-        self.session.engine.finish_step(self.session.step + 1, has_moved=False)
+        self._finish_step(has_moved=False)
 
     def _finish(self, *, has_moved: bool, rate: float = 0.0, share: float | None = None) -> None:
         session, flight = self.session, self.handed.finish()
@@ -180,12 +180,17 @@ class Journey:
             self._take(flight)
         outcome, self._outcome = self._outcome, None
         assert outcome is not None, "its losses were taken"
-        session.engine.finish_step(session.step + 1, has_moved=has_moved)
+        self._finish_step(has_moved=has_moved)
         if session.engine.most_selectors:
             session.keeper.was_ready()
         with session.spans.span("log"):
             session.telemetry.step(outcome, rate)
             session.telemetry.progress(share)
+
+    def _finish_step(self, *, has_moved: bool) -> None:
+        """Count the step and publish the weights, if that is due."""
+        with self._or_fails():
+            self.session.engine.finish_step(self.session.step + 1, has_moved=has_moved)
 
     # --- beyond batches ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ log = logging.getLogger("sbpipe")
 
 _POLL_S = 0.2
 _GRACE_S, _TRACKER_GRACE_S = 5.0, 30.0
+_STOPPING_S = 2 * _GRACE_S
 
 
 class _Notes:
@@ -51,6 +52,7 @@ class Keeper:
             config, self._selectors, Standing(path, resume=True), self._events.num_answered, self
         )
         self._is_over, self._is_ending = is_over, threading.Event()
+        self._are_selectors_gone, self._is_run_closed = threading.Event(), threading.Event()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -63,11 +65,18 @@ class Keeper:
         """A selector has served this run."""
         self._care.was_ready = True
 
-    def stop(self) -> None:
-        """Wait until the children have ended; the thread kills those that do not end by themselves."""
+    def stop_selectors(self) -> None:
+        """Wait until the selectors have ended; the thread kills those that do not end by themselves."""
         self._is_ending.set()
         if self._thread.is_alive():
-            self._thread.join(2 * _GRACE_S + _TRACKER_GRACE_S)
+            self._are_selectors_gone.wait(_STOPPING_S)
+
+    def wait_for_trackers(self) -> None:
+        """Wait until the trackers have copied the end of the run: its last event, and its lock released."""
+        self._is_ending.set()
+        self._is_run_closed.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOPPING_S + _TRACKER_GRACE_S)
 
     def say(self, text: str) -> None:
         """Report a death in the log of the user's program."""
@@ -87,5 +96,11 @@ class Keeper:
             for child in self._selectors:
                 # The engine has said goodbye; a selector that missed it is killed after a while.
                 child.wait(_GRACE_S)
+            self._are_selectors_gone.set()
+            if self._trackers:
+                # Their time begins once they can see the end. The kernel ends them with this thread.
+                self._is_run_closed.wait()
             for tracker in self._trackers:
                 tracker.wait(_TRACKER_GRACE_S)
+            for child in (*self._selectors, *self._trackers):
+                child.close()

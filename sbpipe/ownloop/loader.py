@@ -221,6 +221,11 @@ class SelectedLoader:
         """
         if not state:
             return
+        if missing := {"sbpipe", "position"} - set(state):
+            raise LoopError(
+                f"load_state_dict: the state has no {max(missing)!r}, so it is not of such a loader. Give it "
+                "what this loader's state_dict() returned, and not the checkpoint that holds it"
+            )
         found = thawed(state["sbpipe"])
         if found["digest"] != digest(self._plan.config):
             raise LoopError(

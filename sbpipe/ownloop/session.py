@@ -261,7 +261,7 @@ class Session:
         if doubt := self.telemetry.doubt:
             self._note(doubt)
         self.engine.stop(end, reason)
-        self.keeper.stop()
+        self.keeper.stop_selectors()
         summary = self._accounts.summary(end, numbers)
         self.telemetry.progress(1.0 if end is RunEnd.FINISHED else None, now=True)
         try:
@@ -272,14 +272,16 @@ class Session:
             log.warning("%s did not take the summary of the run: %s", self._plan.path, error.strerror)
         self.events.write("summary", **summary)
         self._opened.close()
+        self.keeper.wait_for_trackers()
         return summary
 
     def fail(self, reason: str) -> None:
         """The loop ended with an error: there is no summary, but nothing is left running."""
         self.events.write("failed", error=reason)
         self.engine.stop(RunEnd.FAILED, f"the user's loop failed: {reason}"[:200])
-        self.keeper.stop()
+        self.keeper.stop_selectors()
         self._opened.close()
+        self.keeper.wait_for_trackers()
 
 
 def _spare_cores() -> SpareCores:

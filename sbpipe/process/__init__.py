@@ -26,6 +26,7 @@ __all__ = [
     "ChildFailed",
     "Ending",
     "assignments",
+    "is_in_one_process",
     "role_command",
     "run_processes",
     "selector_count",
@@ -39,6 +40,11 @@ MAX_RESTARTS = 3
 
 
 _OF_BOTH = ("data.workers", "data.download", "train.device", "train.ranks", "model.options")
+
+
+def is_in_one_process(config: Config) -> bool:
+    """Whether a run needs no process but its caller's: mode inline, where a debugger reaches both roles."""
+    return config.mode == "inline" and config.num_ranks == 1 and not wanted(config)
 
 
 def run_processes(

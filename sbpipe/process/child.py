@@ -64,8 +64,7 @@ class Child:
     def start(self) -> None:
         """Start the process, its output into its log."""
         self.started_at, self.restart_at = time.monotonic(), 0.0
-        if self.bulletin is not None:
-            self.bulletin.close()
+        self.close()
         self.bulletin = Bulletin.new()
         with self._open_log() as log:
             self.log_begins = log.tell()
@@ -80,6 +79,12 @@ class Child:
                 pass_fds=(self.bulletin.handle,),
                 env={**os.environ, SUPERVISED: "1", **self.bulletin.environment},
             )
+
+    def close(self) -> None:
+        """Release the memory of its last word, which can no longer be read then."""
+        bulletin, self.bulletin = self.bulletin, None
+        if bulletin is not None:
+            bulletin.close()
 
     def _open_log(self) -> BinaryIO:
         """Its log; /dev/null if the run directory is gone or full at a restart: the process matters more."""

@@ -21,5 +21,14 @@ class Crew:
 
     def start(self) -> None:
         """Start all."""
-        for child in (self.trainer, *self.selectors, *self.trackers):
+        for child in self._children:
             child.start()
+
+    def close(self) -> None:
+        """Release what was kept of children that have ended."""
+        for child in self._children:
+            child.close()
+
+    @property
+    def _children(self) -> list[Child]:
+        return [self.trainer, *self.selectors, *self.trackers]

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from sbpipe.config import Config, warnings_of
-from sbpipe.errors import RunDirError
 from sbpipe.interrupts import raise_again
 from sbpipe.link.connection import run_dir_of
 from sbpipe.link.inline import InlinePort
@@ -26,7 +25,7 @@ from sbpipe.machine.place import ALONE, Place
 from sbpipe.process.inline import INLINE, port_to
 from sbpipe.records import RunEnd, SelectorStats
 from sbpipe.runs.checkpoints import has_checkpoint
-from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim
+from sbpipe.runs.directory import TRAINER_EVENTS, RunDir, claim, unwritable
 from sbpipe.runs.events import EventLog
 from sbpipe.runs.spans import Spans
 from sbpipe.scoring.precision import refuse
@@ -222,9 +221,7 @@ def _open_run_dir(
             run_dir.write_config(config)
     except OSError as error:
         run_dir.close()
-        raise RunDirError(
-            f"{run_dir.path} cannot be written ({error.strerror}). Choose another place with --run-dir"
-        ) from None
+        raise unwritable(run_dir.path, error) from None
     on_open(run_dir)
     for warning in warnings_of(config):
         log.warning("%s", warning)

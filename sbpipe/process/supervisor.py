@@ -60,12 +60,19 @@ class Supervisor:
 
     def run(self) -> Ending:
         """Run to the end; raises `ChildFailed` if it ends badly."""
+        try:
+            return self._ending(is_stopped=self._supervise())
+        finally:
+            self._crew.close()
+
+    def _supervise(self) -> bool:
+        """Run until all processes have ended; returns whether a signal stopped the run."""
         # Skip events of an earlier run here, or of the part before a resume.
         self._follower.pass_over()
         self._selector_events.pass_over()
         with _StopRequest() as is_stopping:
-            self._crew.start()
             try:
+                self._crew.start()
                 while not self._trainer_care.is_over:
                     self._show()
                     if is_stopping.count:
@@ -85,7 +92,7 @@ class Supervisor:
                 self._end()
                 # A trainer that was killed could not remove its slots.
                 sweep()
-        return self._ending(is_stopped=bool(is_stopping.count))
+        return bool(is_stopping.count)
 
     def _ending(self, *, is_stopped: bool) -> Ending:
         trainer = self._crew.trainer
@@ -141,6 +148,8 @@ class Supervisor:
     def _end_trainer(self) -> None:
         """Ask the trainer to end, and wait as long as it shows signs of life."""
         trainer, now = self._crew.trainer, time.monotonic()
+        if trainer.process is None:
+            return
         trainer.stop()
         self._patience.begin(now)
         say_at = now + _SAY_EVERY_S

@@ -41,9 +41,9 @@ _BEFORE_A_RUN = (LOGS, LOCK, ENVIRONMENT)
 _LOCKS = Path("/proc/locks")
 
 
-def default_path(mode: str) -> Path:
-    """A new directory under runs/, named by the time."""
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{mode}"
+def default_path(name: str) -> Path:
+    """A new directory under runs/, named by the time and this name: a run's mode, or a study's."""
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     return next(
         path
         for k in range(1000)
@@ -172,10 +172,11 @@ def make_private(path: Path) -> None:
         # The umask must not decide: the run's keys, weights and data lie here.
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> RunDirError:
+def unwritable(path: Path, error: OSError) -> RunDirError:
+    """The error for a run directory that the system does not let us write to."""
     return RunDirError(f"{path} cannot be written ({error.strerror}). Choose another place with --run-dir")
 
 
@@ -225,7 +226,7 @@ class RunDir:
             run_dir = cls(path)
             run_dir._lock()
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise unwritable(path, error) from None
         # Only once it is locked: until then the files may belong to a running trainer.
         if overwrite and not resume:
             run_dir._clear()
@@ -270,7 +271,7 @@ class RunDir:
             (self.path / SUMMARY).unlink(missing_ok=True)
             self.write_config(config)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise unwritable(self.path, error) from None
 
     def write_environment(self, devices: dict[str, str]) -> None:
         """Write versions, devices and the git commit, if any."""

@@ -77,6 +77,7 @@ class CellRun:
             error=None if is_good else last_word(self._child.log, code or 0),
         )
         self._folder.write_state(self.cell, self.state)
+        self._child.close()
         return self.state
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -86,6 +87,7 @@ class CellRun:
     def leave(self) -> None:
         """Wait until the run has ended; the cell counts as not begun."""
         self._child.wait(_STOP_S)
+        self._child.close()
         self._folder.forget(self.cell)
 
 

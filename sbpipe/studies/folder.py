@@ -17,7 +17,7 @@ from typing import Any
 
 from sbpipe.errors import RunDirError
 from sbpipe.files import write_atomically
-from sbpipe.runs.directory import is_finished, refuse_foreign_links, refuse_if_in_use
+from sbpipe.runs.directory import default_path, is_finished, refuse_foreign_links, refuse_if_in_use
 from sbpipe.runs.study import CELLS, PLAN
 from sbpipe.studies.plan import Plan, PlannedCell
 from sbpipe.studies.plan_changes import differences, has_grown, refuse_changed
@@ -50,12 +50,7 @@ class State:
 def default_out(kind: str, name: str) -> Path:
     """A new folder under runs/, named by the time."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or kind
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{plain}"
-    return next(
-        path
-        for k in range(1000)
-        if not (path := base if k == 0 else base.with_name(f"{base.name}-{k}")).exists()
-    )
+    return default_path(f"{kind}-{plain}")
 
 
 class StudyFolder:

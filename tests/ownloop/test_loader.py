@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.own_loops import LINK, pair_losses, selected, small_net, take_steps, vectors
+from support.runs import wait_for
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
@@ -87,6 +88,21 @@ def test_selectors_are_told_which_device_the_loop_has(
     assert told == [
         "cpu"
     ]  # `auto` would have kept the first accelerator free for a trainer that is not there
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tracker_sees_the_end_of_a_loop_and_ends_by_itself(tmp_path: Path, fails: bool) -> None:
+    loader, optimizer = selected(
+        vectors(), small_net(), tmp_path / "run", settings={"trackers.tensorboard": True}
+    )
+    take_steps(loader, optimizer, pair_losses, 2)
+    (tracker,) = loader._open().session.keeper._trackers
+    wait_for("the tracker follows the run", (tmp_path / "run" / "tensorboard").exists)
+    if fails:
+        loader.__exit__(ValueError, ValueError("no room"), None)  # type: ignore[arg-type]
+    else:
+        loader.close()
+    assert tracker.code == 0
 
 
 def test_a_pass_is_as_many_batches_as_the_examples_that_are_kept(tmp_path: Path) -> None:
@@ -295,6 +311,34 @@ def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     other, _ = selected(vectors(), small_net(), tmp_path / "other", keep=0.5)
     with pytest.raises(LoopError, match="other settings"):
         other.load_state_dict(state)
+
+
+def test_a_state_that_is_none_of_a_loader_is_refused(tmp_path: Path) -> None:
+    loader, _ = selected(vectors(), small_net(), tmp_path / "run")
+    with pytest.raises(LoopError, match=r"the state has no 'position'.*what this loader's state_dict\(\)"):
+        loader.load_state_dict({"sbpipe": {}})
+    with pytest.raises(LoopError, match=r"the state has no 'sbpipe'.*not the checkpoint that holds it"):
+        loader.load_state_dict({"model": {}})
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_publish_that_fails_ends_the_run(skips: bool, tmp_path: Path) -> None:
+    loader, optimizer = selected(vectors(), small_net(), tmp_path / "run")
+    take_steps(loader, optimizer, pair_losses, 2)
+
+    def fail(*_: Any) -> None:
+        raise DeviceError("the snapshot did not leave the device")
+
+    loader._open().session.engine.publisher.publish_due = fail  # type: ignore[method-assign]
+    batch = next(iter(loader))
+    if not skips:
+        loader.weigh(pair_losses(loader.model, batch)).backward()
+    with pytest.raises(DeviceError, match="did not leave the device"):
+        loader.skip() if skips else optimizer.step()
+    events = (tmp_path / "run" / "events-trainer.jsonl").read_text().splitlines()
+    assert '"kind":"failed"' in events[-1]
+    with pytest.raises(LoopError, match="the run has ended: the snapshot did not leave the device"):
+        next(iter(loader))
 
 
 def test_a_loop_that_has_diverged_goes_on_from_an_earlier_state(tmp_path: Path) -> None:

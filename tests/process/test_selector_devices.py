@@ -36,6 +36,17 @@ def test_the_trainer_takes_none_of_the_selectors_devices(monkeypatch: pytest.Mon
     assert not cores.computes_on_cpu("cuda:0,cuda:1")
 
 
+def test_a_kind_of_device_alone_is_its_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [torch.device("cuda", number) for number in range(2)]
+    monkeypatch.setattr(devices, "accelerators", lambda: there)
+    assert devices.plan("cuda", "auto") == ("cuda:0", "cuda:1")
+    assert devices.plan("auto", "cuda") == ("cuda:1", "cuda:0")
+    assert devices.plan("gpu", "cpu") == ("gpu", "cpu")  # refused later, as it was written
+    del there[1]
+    assert devices.plan("cuda", "auto") == ("cuda:0", "cpu")
+    assert devices.plan("auto", "cuda") == ("cpu", "cuda:0")
+
+
 def test_another_number_of_selectors_than_of_names_is_refused() -> None:
     config = resolve({"selector.device": "cpu,cpu"})
     assert (selector_count(config), selector_count(config, 2)) == (2, 2)

@@ -1,5 +1,6 @@
 """What the supervisor does about deaths and stops: real processes, but small ones that train nothing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -236,6 +237,35 @@ def test_where_the_run_directory_is_gone_nothing_begins_from_step_0(run_path: Pa
     with pytest.raises(ChildFailed) as caught:
         Run(run_path, script).supervise()
     assert caught.value.exit_code == 2
+
+
+def handles_in_memory() -> int:
+    """Files in memory that this process holds open."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return sum(link.is_symlink() and os.readlink(link).startswith("/memfd:") for link in links)
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_run_that_has_ended_leaves_no_files_open(run_path: Path, code: int) -> None:
+    before = handles_in_memory()
+    with pytest.raises(ChildFailed, match="code 2") if code else contextlib.nullcontext():
+        Run(run_path, f"{BEGIN} exit {code}", selectors=("exit 0", "exit 0")).supervise()
+    assert handles_in_memory() == before
+
+
+def test_where_a_second_process_cannot_start_the_first_does_not_go_on(run_path: Path) -> None:
+    run = Run(run_path, f"{BEGIN} exec sleep 300", selectors=("exit 0",))
+    run.crew.selectors[0].command = ["/none/selector"]
+    with pytest.raises(FileNotFoundError, match="/none/selector"):
+        run.supervise()
+    assert run.crew.trainer.code == -signal.SIGTERM
+
+
+def test_a_trainer_that_cannot_start_is_not_waited_for(run_path: Path) -> None:
+    run = Run(run_path, "")
+    run.crew.trainer.command = ["/none/trainer"]
+    with pytest.raises(FileNotFoundError, match="/none/trainer"):
+        run.supervise()
 
 
 # --- selectors ------------------------------------------------------------------------------------
