@@ -232,6 +232,21 @@ def test_a_busy_selector_is_not_blamed_for_what_was_filled_in_before_it_was_read
     assert verdict.knob == "a longer run: the selector starts once"
 
 
+def test_a_busy_selector_is_not_called_too_slow_for_what_was_filled_in_after_it_was_lost() -> None:
+    alone = {"fill.share": 0.15, "fill.alone": 100, "selector.lost": 1, "keep.last": 0.33, "policy": "sb"}
+    verdict = verdict_of(SOUND | alone)
+    assert "while no selector was left. Selectors were lost on the way." in verdict.loop
+    assert verdict.knob == "look into the selector's log"
+    few = verdict_of(SOUND | alone | {"fill.share": 0.01, "trainer.idle_ratio": 0.3})
+    assert "forward pass is too slow" in few.loop, "too few fills to explain the wait"
+
+
+def test_a_keep_rate_that_the_run_had_is_not_proposed() -> None:
+    slow = {"fill.share": 0.02, "fill.late": 10, "fill.starting": 9, "selector.busy_ratio": 0.98}
+    verdict = verdict_of(SOUND | slow | {"keep.last": 0.33, "policy": "sb"})
+    assert verdict.knob == "another selector (2 in place of 1)"
+
+
 @pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag"])
 def test_a_mode_that_takes_turns_says_when_it_waited_for_its_own_loading(mode: str) -> None:
     waited = SOUND | {"mode": mode, "trainer.idle_ratio": 0.5}
