@@ -107,6 +107,19 @@ def test_wrong_labels_are_said_with_what_was_done_about_them() -> None:
     assert "about 25 % of the labels look wrong, and such candidates were passed over" in passed.headline
 
 
+def test_wrong_labels_hide_neither_a_swing_nor_scores_that_say_nothing() -> None:
+    passed = {"selection.passed_over": 1500, "selection.wrong_labels": 0.25}
+    doubted = {"selection.label_trust": 0.6, "selection.label_doubt": "at least 17 % look wrong"}
+    for labels in (passed, doubted):
+        assert (
+            "perhaps worse (the loop swung)" in verdict_of(SOUND | labels | {"selection.swing": 12}).headline
+        )
+        faint = verdict_of(SOUND | labels | {"fidelity.spearman": 0.03})
+        assert "perhaps worse (scores said nothing)" in faint.headline
+    few = verdict_of(SOUND | {"selection.passed_over": 3, "selection.wrong_labels": 0.0})
+    assert few.knob.startswith("none"), "three of 9000 candidates are no finding"
+
+
 def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:
     verdict = verdict_of(
         SOUND
