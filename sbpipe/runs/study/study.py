@@ -7,6 +7,7 @@ from typing import Any
 
 from sbpipe.config import toml_value
 from sbpipe.errors import RunDirError
+from sbpipe.runs.json_file import read_note
 from sbpipe.runs.reader import Run, read_run
 
 PLAN = "plan.json"
@@ -32,11 +33,7 @@ class Cell:
 
     def state(self) -> dict[str, Any]:
         """How its process ended, as the study noted it beside the run directory; {} if there is no note."""
-        try:
-            found = json.loads(self.path.with_name(f"{self.name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_note(self.path)
 
 
 @dataclass(frozen=True)
