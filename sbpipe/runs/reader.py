@@ -81,6 +81,11 @@ class _TrainerFile:
         self.goes_on = False
         """Whether the run was started again after its summary."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and was not started again."""
+        return self._has_ended and not self.goes_on
+
     def add(self, event: Event) -> None:
         kind = event["kind"]
         if kind not in KINDS:
@@ -133,7 +138,7 @@ def _read_trainer(path: Path, notes: list[str]) -> _TrainerFile:
     for event in follower.stream():
         found.add(event)
     notes += follower.notes
-    if not found.by_kind().get("summary"):
+    if not found.is_over:
         # The passing events hold a newer progress of a long run.
         for event in Follower(path / TRAINER_RECENT).stream():
             if event["kind"] == "progress":
