@@ -2,6 +2,11 @@
 
 import pytest
 
+from sbpipe.runs.study.arm import Arm
+from sbpipe.runs.study.arm_group import ArmGroup
+from sbpipe.runs.study.trial import Trial
+from sbpipe.runs.study.worth import analyse_worth
+from sbpipe.show.report.worth_chart import worth_chart
 from sbpipe.show.report.worth_tables import sentence
 
 
@@ -26,3 +31,16 @@ def test_a_policy_is_judged_only_if_its_interval_leaves_out_one(
     beyond: str | None, low: float | None, high: float | None, said: str
 ) -> None:
     assert said in sentence("steady", policy_of(beyond, low, high))
+
+
+def arm_of(name: str, updates: int, *errors: float) -> Arm:
+    numbers = [{"steps": updates, "eval.error": error} for error in errors]
+    return Arm(name, [Trial(name, seed, "finished", [], of) for seed, of in enumerate(numbers)])
+
+
+def test_a_spread_as_large_as_the_error_stays_above_zero_on_a_log_axis() -> None:
+    arms = [arm_of("r50", 50, 0.5, 0.5), arm_of("r400", 400, 0.01, 0.01), arm_of("p", 100, 0.0, 0.1)]
+    analysis = {"worth": analyse_worth(arms, ["r50", "r400"])}
+    spec = worth_chart(ArmGroup("", "worth", arms, analysis, None, "")).spec
+    lows = [row["low"] for layer in spec["layer"] for row in layer["data"]["values"]]
+    assert min(lows) > 0.0
