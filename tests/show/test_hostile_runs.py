@@ -143,6 +143,34 @@ def test_a_run_or_study_whose_files_are_none_is_refused_in_one_line(content: str
         read_study(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../../x", "/etc", "..", ".", "", "a/b", 3, None])
+def test_a_cell_outside_its_study_is_refused(name: Any, tmp_path: Path) -> None:
+    study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0}})
+    plan = json.loads((study / "plan.json").read_text())
+    plan["cells"][0]["cell"] = name
+    (study / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(RunDirError, match=r"is no cell's name.*Name a folder that"):
+        read_study(study)
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "said"),
+    [
+        ("plan.json", {"cells": []}, "cells in plan.json is empty"),
+        ("plan.json", {"tasks": 5}, "tasks in plan.json is no list"),
+        ("results.json", {"analysis": None}, "analysis in results.json is no dict"),
+        ("results.json", {"rows": None}, "rows in results.json is no list"),
+    ],
+)
+def test_a_study_with_a_part_of_another_type_is_refused(
+    file: str, part: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0}})
+    (study / file).write_text(json.dumps(json.loads((study / file).read_text()) | part))
+    with pytest.raises(RunDirError, match=rf"is not a sweep or comparison \({said}\)"):
+        read_study(study)
+
+
 @pytest.mark.parametrize("content", ["[" * 100_000, "[]", " " * (json_file.MOST_BYTES + 1)], ids=len)
 def test_a_note_beside_a_cell_that_cannot_be_read_is_left_out(content: str, tmp_path: Path) -> None:
     study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0, "errors": [0.5]}})
