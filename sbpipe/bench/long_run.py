@@ -234,6 +234,7 @@ def _engine(config: Config, stream: Any) -> Engine:
         peers={"simulated": None},
         gone=(),
         ready=lambda: [None],
+        ready_s=lambda *_: 0.0,
         total=lambda _: 0.0,
         mean=lambda _: None,
         precisions=lambda: None,

@@ -76,6 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _count_examples(config: "Config") -> int:
-    from sbpipe.data.catalog import read
+    from sbpipe.data.split import count_examples
 
-    return read(config.data).train.num_examples
+    return count_examples(config.data)

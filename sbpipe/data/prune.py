@@ -18,9 +18,14 @@ from sbpipe.records import Floats, Ids
 
 def remaining(scores: Floats, share: float, drop: str) -> Ids:
     """The sorted ids without the lowest (or highest) `share`; of equal scores the lower id is dropped."""
-    num_dropped = math.floor(share * len(scores) + 0.5)
+    num_dropped = len(scores) - num_remaining(len(scores), share)
     order = np.argsort(scores if drop == "low" else -scores, kind="stable")
     return np.sort(order[num_dropped:]).astype(np.int64)
+
+
+def num_remaining(num_examples: int, share: float) -> int:
+    """How many examples are left without this share of them."""
+    return num_examples - math.floor(share * num_examples + 0.5)
 
 
 def pruned_ids(data: DataConfig, *, fingerprint: str, num_examples: int, batch_size: int) -> Ids | None:

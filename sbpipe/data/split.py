@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sbpipe.config import DataConfig, ViewConfig
 from sbpipe.data import catalog
 from sbpipe.data.content import ChannelStats, Contents, Source, data_error, fingerprint
-from sbpipe.data.prune import pruned_fingerprint, pruned_ids
+from sbpipe.data.prune import num_remaining, pruned_fingerprint, pruned_ids
 from sbpipe.data.score_file import check_scores, read_scores
 from sbpipe.data.tree_split import Trees, TreeSplit, splits_of
 from sbpipe.data.views import ImageView, PlainView, View, check_view, normalisation
@@ -155,6 +155,15 @@ def load_data(
         contents.class_names,
         contents.train.input_dtype if stats is None else torch.float32,
     )
+
+
+def count_examples(data: DataConfig) -> int:
+    """How many training examples a run has, those left by pruning. Reads no score file."""
+    contents = catalog.read(data)
+    if isinstance(contents, Trees):
+        return len(contents.train)
+    whole = contents.train.num_examples
+    return num_remaining(whole, data.prune_share) if data.prune else whole
 
 
 def check_contents(contents: Contents, data: DataConfig, batch_size: int) -> None:

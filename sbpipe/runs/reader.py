@@ -3,7 +3,6 @@
 Files are read as streams with bounded memory: for a long run the record holds what `gathering.py` keeps.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from sbpipe.runs.follower import Event as Event
 from sbpipe.runs.follower import Follower
 from sbpipe.runs.gathering import Evaluations, FirstAndLast, Scores, StepCurve, Stretch
 from sbpipe.runs.gathering import is_taken_back as is_taken_back
+from sbpipe.runs.json_file import TooLongError, read_json
 from sbpipe.runs.names import KINDS
 from sbpipe.runs.names.files import (
     CONFIG,
@@ -32,7 +32,6 @@ MOST_EVENTS = {"step": 10_000, "selection": 10_000, "progress": 10_000}
 MOST_RARE = 1000
 MOST_SELECTIONS = 40_000
 """The same, for all selectors together."""
-MOST_JSON_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,11 @@ class _TrainerFile:
         self._has_ended = False
         self.goes_on = False
         """Whether the run was started again after its summary."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and was not started again."""
+        return self._has_ended and not self.goes_on
 
     def add(self, event: Event) -> None:
         kind = event["kind"]
@@ -134,7 +138,7 @@ def _read_trainer(path: Path, notes: list[str]) -> _TrainerFile:
     for event in follower.stream():
         found.add(event)
     notes += follower.notes
-    if not found.by_kind().get("summary"):
+    if not found.is_over:
         # The passing events hold a newer progress of a long run.
         for event in Follower(path / TRAINER_RECENT).stream():
             if event["kind"] == "progress":
@@ -158,16 +162,16 @@ def _read_selections(path: Path, notes: list[str]) -> dict[str, list[Event]]:
 
 def _read_json(path: Path, notes: list[str]) -> Any:
     try:
-        if path.stat().st_size > MOST_JSON_BYTES:
-            notes.append(f"{path.name} is longer than any run writes it, and left out")
-            return {}
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        found = read_json(path)
     except FileNotFoundError:
         # A run that goes on has no summary yet: that is no fault.
         if path.name != SUMMARY:
             notes.append(f"{path.name} is missing")
         return {}
-    except (OSError, ValueError, RecursionError):
+    except TooLongError:
+        notes.append(f"{path.name} is longer than any run writes it, and left out")
+        return {}
+    except (OSError, ValueError):
         notes.append(f"{path.name} cannot be read")
         return {}
     if not isinstance(found, dict):

@@ -15,6 +15,7 @@ from sbpipe.config import Config, DataConfig, ViewConfig, resolve, warnings_of
 from sbpipe.data import Batch, Data, Order, load_data, score_file
 from sbpipe.data.prune import remaining
 from sbpipe.data.score_file import ScoreFile, read_scores, write_scores
+from sbpipe.data.split import count_examples
 from sbpipe.errors import ConfigError, DataError
 from sbpipe.models import build_model
 from sbpipe.records import Floats, Ids, Lease, Selection
@@ -269,6 +270,17 @@ def test_loaded_and_own_data_is_pruned_too(tmp_path: Path, monkeypatch: pytest.M
         pruned = replace(own, prune=str(tmp_path / "scores.npz"), prune_share=0.75)
         batch = load_data(pruned, ViewConfig(), seed=0, device=CPU).train.batch(np.arange(5), 0)
         assert np.array_equal(batch.inputs.numpy(), inputs[15:])
+
+
+def test_a_budget_in_epochs_counts_what_a_run_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores_for(tiny(), tmp_path / "scores.npz")
+    pruned = resolve(TINY | prune(tmp_path / "scores.npz", 0.31))
+    assert count_examples(pruned.data) == load(pruned).train.num_examples < count_examples(tiny().data)
+    (tmp_path / "of_trees.py").write_text("def data(): return [1, 2, 3], [4], list\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert count_examples(DataConfig(name="of_trees:data")) == 3
 
 
 def test_the_fingerprint_of_a_pruned_data_set_says_who_is_left(tmp_path: Path) -> None:

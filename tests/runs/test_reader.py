@@ -101,6 +101,14 @@ def test_a_run_without_an_end_is_as_far_as_its_recent_file_says(tmp_path: Path) 
     assert [event["step"] for event in read_run(run).of("progress")] == [10, 15]
 
 
+def test_a_run_that_goes_on_after_its_end_is_as_far_as_its_recent_file_says(tmp_path: Path) -> None:
+    ended: tuple[dict[str, Any], ...] = ({"kind": "progress", "step": 10}, {"kind": "summary"})
+    for more, known in (((), [10]), (({"kind": "start"}, {"kind": "resumed", "step": 10}), [10, 15])):
+        run = write(tmp_path / "run", *ended, *more)
+        (run / "recent-trainer.jsonl").write_text('{"kind":"progress","step":15}\n')
+        assert [event["step"] for event in read_run(run).of("progress")] == known
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def peak(path: Path, count: int) -> int:
         with path.open("w") as file:

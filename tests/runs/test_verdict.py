@@ -107,6 +107,19 @@ def test_wrong_labels_are_said_with_what_was_done_about_them() -> None:
     assert "about 25 % of the labels look wrong, and such candidates were passed over" in passed.headline
 
 
+def test_wrong_labels_hide_neither_a_swing_nor_scores_that_say_nothing() -> None:
+    passed = {"selection.passed_over": 1500, "selection.wrong_labels": 0.25}
+    doubted = {"selection.label_trust": 0.6, "selection.label_doubt": "at least 17 % look wrong"}
+    for labels in (passed, doubted):
+        assert (
+            "perhaps worse (the loop swung)" in verdict_of(SOUND | labels | {"selection.swing": 12}).headline
+        )
+        faint = verdict_of(SOUND | labels | {"fidelity.spearman": 0.03})
+        assert "perhaps worse (scores said nothing)" in faint.headline
+    few = verdict_of(SOUND | {"selection.passed_over": 3, "selection.wrong_labels": 0.0})
+    assert few.knob.startswith("none"), "three of 9000 candidates are no finding"
+
+
 def test_blindness_coarse_scores_and_losses_on_the_way_are_said() -> None:
     verdict = verdict_of(
         SOUND
@@ -230,6 +243,21 @@ def test_a_busy_selector_is_not_blamed_for_what_was_filled_in_before_it_was_read
     verdict = verdict_of(SOUND | filled | {"keep.at_bound": "least"})
     assert "Once it was ready, the selector was late for 8.0 % of the trained examples." in verdict.loop
     assert verdict.knob == "a longer run: the selector starts once"
+
+
+def test_a_busy_selector_is_not_called_too_slow_for_what_was_filled_in_after_it_was_lost() -> None:
+    alone = {"fill.share": 0.15, "fill.alone": 100, "selector.lost": 1, "keep.last": 0.33, "policy": "sb"}
+    verdict = verdict_of(SOUND | alone)
+    assert "while no selector was left. Selectors were lost on the way." in verdict.loop
+    assert verdict.knob == "look into the selector's log"
+    few = verdict_of(SOUND | alone | {"fill.share": 0.01, "trainer.idle_ratio": 0.3})
+    assert "forward pass is too slow" in few.loop, "too few fills to explain the wait"
+
+
+def test_a_keep_rate_that_the_run_had_is_not_proposed() -> None:
+    slow = {"fill.share": 0.02, "fill.late": 10, "fill.starting": 9, "selector.busy_ratio": 0.98}
+    verdict = verdict_of(SOUND | slow | {"keep.last": 0.33, "policy": "sb"})
+    assert verdict.knob == "another selector (2 in place of 1)"
 
 
 @pytest.mark.parametrize("mode", ["inline", "lockstep", "fixed-lag"])

@@ -56,6 +56,12 @@ def test_nothing_is_extrapolated() -> None:
     assert updates_to(0.1, UPDATES, RANDOM) == 400.0
 
 
+def test_rounding_leads_beyond_no_budget() -> None:
+    assert 488 * (503 / 488) > 503
+    arms = [arm_of("r488", 488, 0.3), arm_of("r503", 503, 0.2), arm_of("p", 503, 0.2)]
+    assert stated_worth(analyse_worth(arms, ["r488", "r503"])["policies"]["p"]) == "1.00"
+
+
 def test_of_a_plateau_the_fewest_updates_count() -> None:
     assert updates_to(0.2, UPDATES, [0.3, 0.2, 0.2, 0.2]) == 100.0
 

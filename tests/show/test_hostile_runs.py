@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from support.synthetic_run import write_run
+from support.written_studies import write_study
 
 from sbpipe.cli import main
 from sbpipe.errors import PeerRejected, RunDirError
-from sbpipe.runs import read_study
+from sbpipe.runs import json_file, read_study
 from sbpipe.runs.directory import RunDir, resumed
 from sbpipe.runs.follower import Follower
 from sbpipe.runs.names.files import LOCK
+from sbpipe.show.live.finder import find
 from sbpipe.show.live.top import lines_now
 from sbpipe.show.live.watcher import Watcher
 from sbpipe.show.report import page
@@ -139,6 +141,44 @@ def test_a_run_or_study_whose_files_are_none_is_refused_in_one_line(content: str
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(RunDirError, match="is not a sweep or comparison"):
         read_study(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc", "..", ".", "", "a/b", 3, None])
+def test_a_cell_outside_its_study_is_refused(name: Any, tmp_path: Path) -> None:
+    study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0}})
+    plan = json.loads((study / "plan.json").read_text())
+    plan["cells"][0]["cell"] = name
+    (study / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(RunDirError, match=r"is no cell's name.*Name a folder that"):
+        read_study(study)
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "said"),
+    [
+        ("plan.json", {"cells": []}, "cells in plan.json is empty"),
+        ("plan.json", {"tasks": 5}, "tasks in plan.json is no list"),
+        ("results.json", {"analysis": None}, "analysis in results.json is no dict"),
+        ("results.json", {"rows": None}, "rows in results.json is no list"),
+    ],
+)
+def test_a_study_with_a_part_of_another_type_is_refused(
+    file: str, part: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0}})
+    (study / file).write_text(json.dumps(json.loads((study / file).read_text()) | part))
+    with pytest.raises(RunDirError, match=rf"is not a sweep or comparison \({said}\)"):
+        read_study(study)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", " " * (json_file.MOST_BYTES + 1)], ids=len)
+def test_a_note_beside_a_cell_that_cannot_be_read_is_left_out(content: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path, "comparison", {"a": {"arm": "a", "seed": 0, "errors": [0.5]}})
+    (study / "cells" / "a.json").write_text(content)
+    found = find([study])
+    assert list(found.runs) == ["a"]
+    assert found.studies[0]["waiting"] == 1
+    assert read_study(study).cells[0].state() == {}
 
 
 # --- what peers say -------------------------------------------------------------------------------

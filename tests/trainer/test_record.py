@@ -9,12 +9,13 @@ import pytest
 
 from sbpipe.bench.long_run import LongRun, write_long_run
 from sbpipe.config import resolve
+from sbpipe.records import SelectorStats
 from sbpipe.runs import read_run, thinning
 from sbpipe.runs.density import Density
 from sbpipe.runs.spans import Spans
 from sbpipe.show.report.build import build_report
 from sbpipe.trainer.record.usage import Usage
-from sbpipe.trainer.serving.peers import Roster
+from sbpipe.trainer.serving.peers import Peer, Roster
 
 NUM_STEPS = 700
 SMALL = Density(dense=64, windows=16, singles=4)
@@ -112,8 +113,26 @@ def test_selections_own_work_is_what_plain_training_has_not(messages_are_beside:
     others = {"wait": 20.0, "forward": 30.0, "between": 5.0, "evaluate": 100.0, "dispatch": 10.0}
     for name, seconds in (own | others).items():
         spans.add(name, 0.0, seconds)
-    usage = Usage(spans, Roster(lost_after_s=1.0, hung_after_s=1.0), lambda: 200.0, messages_are_beside)
+    usage = Usage(
+        spans, Roster(lost_after_s=1.0, hung_after_s=1.0), lambda: (0.0, 200.0), messages_are_beside
+    )
     assert usage.of_trainer()["trainer.selection_ratio"] == pytest.approx(share)
+
+
+def test_a_selector_that_is_gone_counts_for_as_long_as_it_was_there() -> None:
+    roster = Roster(lost_after_s=1.0, hung_after_s=1.0)
+    usage = Usage(Spans(), roster, lambda: (100.0, 200.0), messages_are_beside=True)
+    assert usage.selector_busy() == 0.0
+    for name, came_at, busy_s in (("a", 90.0, 50.0), ("b", 100.0, 25.0)):
+        peer = Peer(name, "cuda:1", is_ready=True, came_at=came_at)
+        peer.stats = SelectorStats(score_s=busy_s)
+        roster.add(peer)
+    roster.hear("b", 150.0)
+    roster.remove("b", is_lost=True)
+    assert usage.selector_busy() == pytest.approx(0.5)
+    roster.hear("a", 200.0)
+    roster.remove("a", is_lost=True)
+    assert usage.selector_busy() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("was_stopped", [True, False])

@@ -7,6 +7,7 @@ from typing import Any
 
 from sbpipe.config import toml_value
 from sbpipe.errors import RunDirError
+from sbpipe.runs.json_file import read_note
 from sbpipe.runs.reader import Run, read_run
 
 PLAN = "plan.json"
@@ -32,11 +33,7 @@ class Cell:
 
     def state(self) -> dict[str, Any]:
         """How its process ended, as the study noted it beside the run directory; {} if there is no note."""
-        try:
-            found = json.loads(self.path.with_name(f"{self.name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_note(self.path)
 
 
 @dataclass(frozen=True)
@@ -83,6 +80,7 @@ def read_study(path: Path) -> Study:
         results = (
             json.loads((path / RESULTS).read_text(encoding="utf-8")) if (path / RESULTS).exists() else {}
         )
+        _check(plan, results)
         rows = {row["cell"]: row for row in results.get("rows", [])}
         cells = [_cell(planned, path, rows) for planned in plan["cells"]]
         kind = str(plan["kind"])
@@ -94,10 +92,31 @@ def read_study(path: Path) -> Study:
     return Study(path, kind, plan, results.get("analysis", {}), results.get("facts", []), cells)
 
 
+_IN_PLAN = {"cells": list, "tasks": list, "swept": list, "targets": list, "strategies": dict, "budgets": dict}
+_IN_RESULTS = {"rows": list, "analysis": dict, "facts": list}
+
+
+def _check(plan: Any, results: Any) -> None:
+    """Refuse a plan or results whose parts have other types than a study writes."""
+    for table, file, kinds in ((plan, PLAN, _IN_PLAN), (results, RESULTS, _IN_RESULTS)):
+        _must(isinstance(table, dict), f"{file} holds no table")
+        for name, kind in kinds.items():
+            _must(isinstance(table.get(name, kind()), kind), f"{name} in {file} is no {kind.__name__}")
+    _must(bool(plan["cells"]), f"cells in {PLAN} is empty")
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
 def _cell(planned: dict[str, Any], path: Path, rows: dict[str, Any]) -> Cell:
-    name = planned["cell"]
-    row = rows.get(name, {})
-    return Cell(name, path / CELLS / name, planned["arm"], planned["seed"], planned["swept"], row)
+    name, arm, seed, swept = (planned[key] for key in ("cell", "arm", "seed", "swept"))
+    # A name is a folder in `cells`, and leads nowhere else.
+    _must(isinstance(name, str) and Path(name).name == name not in ("", ".."), f"{name!r} is no cell's name")
+    is_sound = isinstance(arm, str) and isinstance(seed, int) and isinstance(swept, dict)
+    _must(is_sound, f"arm, seed or swept of cell {name!r} has another type than a study writes")
+    return Cell(name, path / CELLS / name, arm, seed, swept, rows.get(name, {}))
 
 
 def short(key: str) -> str:

@@ -59,7 +59,9 @@ def updates_to(error: float, updates: Sequence[float], curve: Sequence[float]) -
     for k in range(1, len(curve)):
         if curve[k] <= error:
             share = (curve[k - 1] - error) / (curve[k - 1] - curve[k])
-            return float(updates[k - 1] * (updates[k] / updates[k - 1]) ** share)
+            at = updates[k - 1] * (updates[k] / updates[k - 1]) ** share
+            # Rounding must not lead beyond the budget.
+            return float(min(at, updates[k]))
     return ABOVE
 
 

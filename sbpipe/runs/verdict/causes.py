@@ -14,6 +14,8 @@ time measuring.
 """
 FASTER_DATA = "more workers (data.workers; in your own loop num_workers of the DataLoader), or cheaper views"
 
+_LOST = Finding("Selectors were lost on the way.", "selectors that were lost", "look into the selector's log")
+
 
 def is_own_data_path(numbers: Numbers) -> bool:
     """Whether most of the wait was for the trainer's own loading, which no selector can shorten."""
@@ -37,6 +39,9 @@ def cause_of(numbers: Numbers) -> Finding:
             else "."
         )
         return Finding(text, "the trainer's own data path", FASTER_DATA)
+    # A selector that is gone did nothing wrong while it was there: how busy it was explains no such fill.
+    if _was_alone(numbers):
+        return _LOST
     if (number(numbers, "selector.busy_ratio") or 0.0) < BUSY:
         return _held_up(numbers)
     # With keep = auto a selector is kept busy on purpose, so being busy does not explain the fills.
@@ -51,9 +56,7 @@ def _held_up(numbers: Numbers) -> Finding:
         text = f"A snapshot of the weights takes {transfer_ms:.0f} ms over the link, a step {step_ms:.0f} ms."
         return Finding(text, "the link", "a longer sync.interval, or sync.dtype = 'bf16'")
     if any(number(numbers, name) for name in ("selector.lost", "lease.fallback")):
-        return Finding(
-            "Selectors were lost on the way.", "selectors that were lost", "look into the selector's log"
-        )
+        return _LOST
     if _came_late(numbers):
         return _starting(numbers)
     # A selector that gets no core answers slowly and looks idle.
@@ -80,6 +83,12 @@ def _came_late(numbers: Numbers) -> bool:
     """Whether most fills happened before a selector was ready."""
     by = filled_by(numbers)
     return by["starting"] > 0.5 * sum(by.values())
+
+
+def _was_alone(numbers: Numbers) -> bool:
+    """Whether most fills, and enough to report, happened while no selector was left."""
+    by = filled_by(numbers)
+    return (number(numbers, "fill.share") or 0.0) >= WAITED and by["alone"] > 0.5 * sum(by.values())
 
 
 def _crowded(numbers: Numbers) -> Finding | None:

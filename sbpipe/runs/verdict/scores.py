@@ -26,11 +26,6 @@ def scores_finding(numbers: Numbers) -> Finding:
     doubt = numbers.get("selection.doubt")
     if doubt and trust is not None and trust < DOUBTED:
         return _doubted(numbers, parts, str(doubt), 1.0 - trust)
-    label_trust = number(numbers, "selection.label_trust")
-    if number(numbers, "selection.passed_over"):
-        return _passed_over(numbers, parts)
-    if numbers.get("selection.label_doubt") and label_trust is not None and label_trust < DOUBTED:
-        return _mislabelled(numbers, parts, label_trust)
     swing = number(numbers, "selection.swing")
     if swing is not None and swing > SWINGS:
         parts.append(f"The loop swung ({swing:.1f} times as much as by chance).")
@@ -41,6 +36,15 @@ def scores_finding(numbers: Numbers) -> Finding:
         )
     if fidelity < FAINT:
         return Finding(" ".join(parts), "perhaps worse (scores said nothing)", _knob_of_scores(numbers))
+    label_trust = number(numbers, "selection.label_trust")
+    passed_over, scored = (
+        number(numbers, name) or 0.0 for name in ("selection.passed_over", "selector.scored")
+    )
+    # A few candidates passed over are no news.
+    if passed_over > WAITED * scored:
+        return _passed_over(numbers, parts)
+    if numbers.get("selection.label_doubt") and label_trust is not None and label_trust < DOUBTED:
+        return _mislabelled(numbers, parts, label_trust)
     return Finding(" ".join(parts), f"{_NOT_WORSE} (fidelity {fidelity:.2f})", _knob_of_precision(numbers))
 
 

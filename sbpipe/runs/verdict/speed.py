@@ -28,7 +28,10 @@ def speed_knob(numbers: Numbers) -> str:
         return "selection.keep = 'auto'"
     # The keep rate at which the candidates scored in time would have been enough.
     reached = keep / max(0.1, 1.0 - behind)
-    return another if reached > _WHOLE else f"selection.keep = {reached:.2f} in place of {keep:.2f}"
+    is_in_use = f"{reached:.2f}" == f"{keep:.2f}"
+    if is_in_use or reached > _WHOLE:
+        return another
+    return f"selection.keep = {reached:.2f} in place of {keep:.2f}"
 
 
 def filled_by(numbers: Numbers) -> dict[str, float]:

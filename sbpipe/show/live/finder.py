@@ -1,6 +1,5 @@
 """Finds the runs under the paths that the user named, again at every call. Opens no events."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from sbpipe.errors import RunDirError
 from sbpipe.runs import read_study
+from sbpipe.runs.json_file import read_note
 from sbpipe.runs.names.files import CONFIG, TRAINER_EVENTS
 from sbpipe.runs.study import CELLS, PLAN
 
@@ -68,7 +68,7 @@ def find(paths: Sequence[Path]) -> Found:
         )
     found.runs.update(_named(entries[-MAX_RUNS:]))
     for name, run in found.runs.items():
-        status = _status(run)
+        status = read_note(run)
         if status.get("status") == "failed":
             found.failures[name] = str(status.get("error") or "its process failed")
     return found
@@ -114,22 +114,13 @@ def _named(entries: Sequence[tuple[Path, Path]]) -> dict[str, Path]:
     return named
 
 
-def _status(cell: Path) -> dict[str, Any]:
-    """What a study wrote beside a cell about its process; {} if nothing."""
-    try:
-        found = json.loads(cell.with_name(f"{cell.name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _add_study(found: Found, path: Path) -> None:
     try:
         study = read_study(path)
     except RunDirError as error:
         found.notes.append(str(error))
         return
-    told = {cell.name: _status(cell.path) for cell in study.cells}
+    told = {cell.name: read_note(cell.path) for cell in study.cells}
     counts = {
         word: sum(status.get("status") == word for status in told.values())
         for word in ("finished", "failed", "running")

@@ -36,11 +36,14 @@ def _random_row(point: Mapping[str, Any]) -> dict[str, Any]:
         "updates": point["updates"],
         "error": 100 * error,
         "curve": 100 * point["curve"],
-        # A log scale has no place for an error of 0.
-        "low": 100 * max(error - sd, error / 10),
-        "high": 100 * (error + sd),
+        **_spread(error, sd),
         "n": point["n"],
     }
+
+
+def _spread(error: float, sd: float) -> dict[str, float]:
+    """The ends of a spread in %. A log scale has no place for an error of 0."""
+    return {"low": 100 * max(error - sd, error / 10), "high": 100 * (error + sd)}
 
 
 def _policy_row(name: str, of: Mapping[str, Any], curve: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -51,8 +54,7 @@ def _policy_row(name: str, of: Mapping[str, Any], curve: list[Mapping[str, Any]]
         "policy": f"{name}: k {said}" + (f" ({interval})" if interval else ""),
         "updates": of["updates"],
         "error": 100 * of["error_mean"],
-        "low": 100 * (of["error_mean"] - (of["error_sd"] or 0.0)),
-        "high": 100 * (of["error_mean"] + (of["error_sd"] or 0.0)),
+        **_spread(of["error_mean"], of["error_sd"] or 0.0),
         "to": reached if reached is not None else end,
         "is_left": of["beyond"] == "below" or (of["worth"] is not None and of["worth"] < 1.0),
         "n": of["n"],

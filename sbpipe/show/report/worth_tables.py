@@ -56,23 +56,21 @@ def sentence(policy: str, of: Mapping[str, Any]) -> str:
     k = f"{said} ({interval})" if interval else said
     if of["is_flat"]:
         return f"{policy}: k {k}, where random hardly falls any more: more updates or harder data would tell"
+    if interval and _includes_random(of):
+        return f"{policy} cannot be told from random selection with these seeds, k {k}"
     if of["beyond"] == "above":
         return f"{policy} is worth more than was measured, k {k}: add a larger budget to know it"
-    if of["beyond"] == "below":
-        return f"{policy} is worse than random selection, k {k}: do not use it for this job"
-    low, high = of["low"], of["high"]
-    # An open end of the interval lies beyond every budget on its side.
-    is_above = bool(interval) and low is not None and low > 1.0
-    is_below = bool(interval) and high is not None and high < 1.0
-    if is_below:
+    if of["beyond"] == "below" or (interval and of["high"] is not None and of["high"] < 1.0):
         return f"{policy} is worse than random selection, k {k}: do not use it for this job"
     updates = of["updates"]
     needs = f"random needs {of['worth'] * updates:,.0f} updates to end where it ends after {updates:,.0f}"
-    if is_above:
-        return f"{policy} is worth k {k}: {needs}"
-    if interval:
-        return f"{policy} cannot be told from random selection with these seeds, k {k}"
-    return f"{policy} is worth k {k} by one seed: {needs}"
+    return f"{policy} is worth k {k}{'' if interval else ' by one seed'}: {needs}"
+
+
+def _includes_random(of: Mapping[str, Any]) -> bool:
+    """Whether the interval includes 1; an open end of it lies beyond every budget on its side."""
+    low, high = of["low"], of["high"]
+    return (low is None or low <= 1.0) and (high is None or high >= 1.0)
 
 
 def _row(part: Mapping[str, Any], of: Mapping[str, Any]) -> list[str]:

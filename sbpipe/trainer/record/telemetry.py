@@ -60,7 +60,7 @@ class Telemetry:
         self._process_began = process_began
         self._startup_before_s = 0.0
         self.began = self._clock()
-        self._usage = Usage(spans, self._roster, lambda: self._clock() - self.began, messages_are_beside)
+        self._usage = Usage(spans, self._roster, lambda: (self.began, self._clock()), messages_are_beside)
         self._thinner = Thinner(spans)
         self._last: _Noted | None = None
         self._window: Window | None = None

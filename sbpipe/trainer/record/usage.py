@@ -22,32 +22,36 @@ _LARGE = 0.1
 class Usage:
     """Shares of the loop's time since it began, in this process.
 
-    `messages_are_beside`: the thread that talks to selectors takes none of the loop's time.
+    `window`: when the loop began, and now. `messages_are_beside`: the thread that talks to selectors takes
+    none of the loop's time.
     """
 
     def __init__(
         self,
         spans: Spans,
         roster: Roster,
-        since_began_s: Callable[[], float],
+        window: Callable[[], tuple[float, float]],
         messages_are_beside: bool,
     ) -> None:
-        self._spans, self._roster, self._since_began_s = spans, roster, since_began_s
+        self._spans, self._roster, self._window = spans, roster, window
         self._own = OWN if messages_are_beside else (*OWN, "dispatch")
 
     @property
     def loop_s(self) -> float:
         """Seconds of the loop, without the stages apart from training."""
-        return max(1e-9, self._since_began_s() - sum(self._spans.total_s[name] for name in APART))
+        began, now = self._window()
+        return max(1e-9, now - began - sum(self._spans.total_s[name] for name in APART))
 
     def ratio(self, *names: str) -> float:
         """The share of the loop's time that these stages took."""
         return min(1.0, sum(self._spans.total_s[name] for name in names) / self.loop_s)
 
     def selector_busy(self) -> float:
-        """The share of that time in which a selector worked, averaged over selectors."""
-        devices = max(1, len(self._roster.peers) or len({peer.device for peer in self._roster.gone}))
-        return min(1.0, self._roster.total(lambda stats: stats.busy_s) / (self.loop_s * devices))
+        """The share of that time in which a selector worked, a mean over the selectors while ready."""
+        began, now = self._window()
+        selectors = self._roster.ready_s(began, now) / max(1e-9, now - began)
+        busy_s = self._roster.total(lambda stats: stats.busy_s)
+        return min(1.0, busy_s / max(1e-9, self.loop_s * selectors))
 
     def of_trainer(self) -> dict[str, float | None]:
         """For the summary: the loop's stages."""

@@ -111,9 +111,10 @@ class Former(NamedTuple):
     months.
     """
 
-    device: str
     description: str
     stats: SelectorStats
+    came_at: float
+    heard_at: float
 
 
 class Roster:
@@ -164,7 +165,7 @@ class Roster:
         self.peers = {other: known for other, known in self.peers.items() if other != name}
         self._ready = [other for other in self._ready if other is not peer]
         if peer.is_ready:
-            self.gone.append(Former(peer.device, peer.description, peer.stats))
+            self.gone.append(Former(peer.description, peer.stats, peer.came_at, peer.heard_at))
         self.num_lost += is_lost
         return peer
 
@@ -189,6 +190,14 @@ class Roster:
     def ever(self) -> list[Former | Peer]:
         """All selectors of the run, present and gone."""
         return [*self.gone, *self.peers.values()]
+
+    def ready_s(self, begin: float, end: float) -> float:
+        """For how long selectors were ready between two times, summed over them; those that are gone until
+        they were last heard.
+        """
+        times = [(former.came_at, former.heard_at) for former in self.gone]
+        times += [(peer.came_at, end) for peer in self._ready]
+        return sum(max(0.0, min(left, end) - max(came, begin)) for came, left in times)
 
     def total(self, of: Callable[[SelectorStats], float]) -> float:
         """The sum of a statistic over all selectors of the run."""
