@@ -5,9 +5,11 @@ error in it is raised in the loop by the next `settle`. This file must not know 
 """
 
 import logging
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from sbpipe.runs.spans import Spans
 
@@ -19,15 +21,15 @@ class AfterStep:
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._given: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
         self._under_way: deque[Future[None]] = deque()
 
     def start(self) -> None:
         """Use a thread from now on; it runs on the caller's cores."""
-        self._thread = ThreadPoolExecutor(1, "after step")
-        # An executor starts its thread with the first piece of work; the thread inherits its cores at that
-        # moment.
-        self._thread.submit(int).result()
+        # Not an executor: it takes no more work while a program ends, which is when a user's loop may close.
+        self._thread = threading.Thread(target=self._run, name="after step", daemon=True)
+        self._thread.start()
 
     @property
     def has_thread(self) -> bool:
@@ -38,12 +40,21 @@ class AfterStep:
         """Do the work, at once or beside the next step."""
         if self._thread is None:
             work()
-        else:
-            self._under_way.append(self._thread.submit(self._timed, work))
+            return
+        done: Future[None] = Future()
+        self._under_way.append(done)
+        self._given.put((work, done))
 
-    def _timed(self, work: Callable[[], None]) -> None:
-        with self._spans.cpu_span("after"):
-            work()
+    def _run(self) -> None:
+        while (given := self._given.get()) is not None:
+            work, done = given
+            try:
+                with self._spans.cpu_span("after"):
+                    work()
+            except BaseException as error:  # noqa: BLE001 - the top of a thread: `settle` raises it again
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def settle(self) -> None:
         """Wait until all work is done; raises the first error in it."""
@@ -60,7 +71,8 @@ class AfterStep:
         """
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.shutdown()
+            self._given.put(None)
+            thread.join()
         while self._under_way:
             if error := self._under_way.popleft().exception():
                 log.error("after a step: %s", error, exc_info=error)

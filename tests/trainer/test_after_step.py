@@ -1,6 +1,8 @@
 """What a step leaves to be done: at once under a clock, beside the next step where cores are spare."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -112,3 +114,16 @@ def test_a_pipelined_loop_with_cores_to_spare_does_not_look_at_its_losses_itself
 
 def test_under_a_clock_the_loop_looks_at_them_itself_for_the_next_leases_depend_on_it() -> None:
     assert steerers(small(mode="inline", selection__policy="steady")) == {threading.current_thread().name}
+
+
+def test_work_is_taken_until_the_very_end_of_a_program() -> None:
+    program = """
+import atexit
+from sbpipe.runs.spans import Spans
+from sbpipe.trainer.after_step import AfterStep
+after = AfterStep(Spans())
+after.start()
+atexit.register(lambda: (after.do(lambda: print("done")), after.settle(), after.stop()))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
