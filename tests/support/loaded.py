@@ -48,7 +48,9 @@ class LoadedPopen(subprocess.Popen[Any]):
 
     def __init__(self, args: Any, *given: Any, **kwargs: Any) -> None:
         words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(word) for word in args]
-        if words[:2] == [sys.executable, "-m"] and not given:
+        # torchrun adds -u: what its ranks write comes at once.
+        options = words[1 : words.index("-m")] if "-m" in words else None
+        if words[:1] == [sys.executable] and options in ([], ["-u"]) and not given:
             environment = kwargs.get("env")
             become = functools.partial(
                 become_module,
@@ -135,9 +137,13 @@ def _run_module(words: Sequence[str], environment: Mapping[str, str], files: Col
     os.environ.update(environment)
     path = [os.getcwd(), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:0] = [folder for folder in path if folder not in sys.path]
-    sys.argv = list(words[2:])
+    module = words.index("-m") + 1
+    sys.argv = list(words[module:])
+    if "-u" in words[:module]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-    runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+    runpy.run_module(words[module], run_name="__main__", alter_sys=True)
     raise SystemExit(0)
 
 
