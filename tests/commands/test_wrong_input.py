@@ -112,7 +112,7 @@ def test_a_run_directory_at_work_is_refused_before_anything_starts(flag: str, ru
     at_work = RunDir.open(run_path, resume=False, overwrite=False)
     at_work.write_config(small())
     try:
-        done = sbpipe("run", "--run-dir", str(run_path), flag)
+        done = forked("run", "--run-dir", str(run_path), flag)
     finally:
         at_work.close()
     assert done.returncode == 2
@@ -123,7 +123,7 @@ def test_a_run_directory_at_work_is_refused_before_anything_starts(flag: str, ru
 
 def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    done = sbpipe("run", "--run-dir", str(tmp_path), "--overwrite", *settings())
+    done = forked("run", "--run-dir", str(tmp_path), "--overwrite", *settings())
     assert done.returncode == 2
     assert "only replaces runs" in done.stderr
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
@@ -194,7 +194,7 @@ def test_a_trainer_without_a_selector_gives_up_and_says_so(run_path: Path) -> No
 def test_resuming_under_other_settings_is_refused_with_both_values(run_path: Path) -> None:
     train_inline(small(mode="inline", train__steps=1), run_path)
     (run_path / "summary.json").unlink()  # as if it had been cut off
-    done = sbpipe(
+    done = forked(
         "run", "--run-dir", str(run_path), "--resume", "--set", "selector.threads=1", "--set", "optim.lr=0.5"
     )
     assert done.returncode == 2
@@ -250,7 +250,7 @@ def test_a_run_whose_candidates_fill_no_batch_is_an_error_not_a_result(run_path:
 
 
 def test_a_supervised_mistake_is_told_in_one_line(run_path: Path) -> None:
-    done = sbpipe("run", "--run-dir", str(run_path), *settings(data__name="cifar11"))
+    done = forked("run", "--run-dir", str(run_path), *settings(data__name="cifar11"))
     assert done.returncode == 2
     assert done.stderr.count("sbpipe: ") == 1
     assert "logs" not in done.stderr

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.ranked import train_ranks
 from support.runs import (
     HANG_S,
+    Forked,
     SlowMotion,
     events_of,
     forked,
@@ -17,7 +16,6 @@ from support.runs import (
     sbpipe,
     settings,
     small,
-    start,
     summary_of,
     train_inline,
     wait_for,
@@ -90,7 +88,7 @@ def test_ranks_that_were_refused_a_folder_are_refused_it_again_after_a_restart(
 
 
 def test_one_rank_is_training_in_one_process_bit_for_bit(run_path: Path, tmp_path: Path) -> None:
-    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__ranks=1, train__threads=1))
+    done = forked("run", "--run-dir", str(run_path), *settings(**FULL, train__ranks=1, train__threads=1))
     assert done.returncode == 0, done.stderr
     alone = train_inline(small(mode="inline", selection__policy="full"), tmp_path / "inline")
     assert summary_of(run_path)["weights.digest"] == alone["weights.digest"]
@@ -105,14 +103,14 @@ def test_two_ranks_take_the_steps_of_one_and_see_every_example_once(run_path: Pa
 
 
 def test_a_budget_of_seconds_ends_all_ranks(run_path: Path) -> None:
-    done = sbpipe("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=0, train__seconds=0.5))
+    done = forked("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=0, train__seconds=0.5))
     assert done.returncode == 0, done.stderr
     assert summary_of(run_path)["train_s"] >= 0.5
 
 
 def test_a_mistake_is_told_once_and_not_tried_again(run_path: Path) -> None:
     wrong = settings(**FULL, loss__name="support.losses:no_such_loss")
-    done = sbpipe("run", "--run-dir", str(run_path), *wrong)
+    done = forked("run", "--run-dir", str(run_path), *wrong)
     assert done.returncode == 2
     assert "no_such_loss" in done.stderr
     assert "starting it again" not in done.stderr
@@ -123,7 +121,7 @@ def test_a_killed_rank_is_started_again_with_all_others_and_they_come_to_the_sam
 ) -> None:
     slow = SlowMotion(tmp_path)
     same = {**FULL, "train__steps": 50, "checkpoint__every": 5, "loss__name": slow.loss}
-    process = start("run", "--run-dir", str(run_path), *settings(**same), env=slow.env)
+    process = Forked("run", "--run-dir", str(run_path), *settings(**same), env=slow.env)
     wait_for("7 steps", has_steps(run_path, 7))
     os.kill(_rank_below(process.pid, 1), signal.SIGKILL)
     slow.ends()
@@ -141,7 +139,7 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
     given = settings(**same, train__shard="full", link__lost_after_s=4.0)
     trainer = ["-m", "sbpipe", "trainer", "--run-dir", str(run_path), *given]
     ranks = _torchrun("2", *trainer)
-    selectors = [start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL)]
+    selectors = [Forked("selector", "--connect", str(run_path))]
     try:
         wait_for("12 steps", has_steps(run_path, 12))
         os.kill(_rank_below(ranks.pid, 1), signal.SIGKILL)
@@ -149,7 +147,7 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
         os.kill(_rank_below(ranks.pid, 0), signal.SIGKILL)
         wait_for("another restart", lambda: len(events_of(run_path, "resumed")) == 2)
         selectors[0].kill()
-        selectors.append(start("selector", "--connect", str(run_path), stdin=subprocess.DEVNULL))
+        selectors.append(Forked("selector", "--connect", str(run_path)))
         wait_for("steps after it", has_steps(run_path, 30))
         for pid in (ranks.pid, *(_rank_below(ranks.pid, rank) for rank in (0, 1))):
             os.kill(pid, signal.SIGKILL)
@@ -165,17 +163,15 @@ def test_torchrun_restarts_ranks_that_select_and_every_candidate_is_considered_o
     assert (summary["status"], summary["candidates"], summary["ranks"]) == ("finished", 3600, 1)
 
 
-def _torchrun(count: str, *command: str) -> "subprocess.Popen[str]":
+def _torchrun(count: str, *command: str) -> Forked:
     # Without a name, unlike --standalone: such a launch is known by the folder that torchrun makes for it.
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    launcher = ["-m", "torch.distributed.run", *meeting, "--max-restarts", "3", "--nproc-per-node", count]
-    return subprocess.Popen(
-        [sys.executable, *launcher, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    launcher = [*meeting, "--max-restarts", "3", "--nproc-per-node", count]
+    return Forked(*launcher, *command, module="torch.distributed.run")
 
 
 def test_an_interrupt_ends_all_ranks_at_a_step_and_leaves_a_checkpoint(run_path: Path) -> None:
-    process = start("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=4000))
+    process = Forked("run", "--run-dir", str(run_path), *settings(**FULL, train__steps=4000))
     wait_for("5 steps", has_steps(run_path, 5))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=HANG_S)

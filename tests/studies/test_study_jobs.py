@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.claims import comparison_text
-from support.runs import HANG_S, has_steps, sbpipe, settings, small, started, wait_for
+from support.runs import HANG_S, forked, has_steps, settings, small, started, wait_for
 
 from sbpipe.errors import ConfigError
 from sbpipe.runs import read_study
@@ -102,7 +102,7 @@ def test_more_jobs_than_cores_are_refused() -> None:
         refuse_jobs(3, 2)
     with pytest.raises(ConfigError, match="--jobs = 0: is not a number of cells"):
         refuse_jobs(0, 2)
-    done = sbpipe("sweep", "--sync", "1", "--jobs", "100000", "--dry-run")
+    done = forked("sweep", "--sync", "1", "--jobs", "100000", "--dry-run")
     assert (done.returncode, "--jobs = 100000" in done.stderr) == (2, True)
 
 
@@ -150,13 +150,13 @@ def test_other_threads_are_refused_with_the_way_out_but_not_where_a_cell_runs_al
 @needs_two_cores
 def test_the_command_refuses_other_threads_before_anything_starts(tmp_path: Path) -> None:
     num_cores = len(os.sched_getaffinity(0))
-    done = sbpipe(*command(arms_file(tmp_path, threads=num_cores)), "--dry-run")
+    done = forked(*command(arms_file(tmp_path, threads=num_cores)), "--dry-run")
     assert (done.returncode, f"train.threads = {num_cores}: with --jobs 2" in done.stderr) == (2, True)
 
 
 @needs_two_cores
 def test_cells_side_by_side_with_one_that_fails_and_one_that_runs_alone(tmp_path: Path) -> None:
-    done = sbpipe(*command(arms_file(tmp_path)))
+    done = forked(*command(arms_file(tmp_path)))
     assert done.returncode == 1, done.stderr
     states = states_in(tmp_path)
     assert {name for name, state in states.items() if state["status"] == "failed"} == {

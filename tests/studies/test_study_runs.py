@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import HANG_S, has_steps, sbpipe, settings, started, wait_for
+from support.runs import HANG_S, forked, has_steps, settings, started, wait_for
 
 from sbpipe.runs import read_study
 
@@ -89,8 +89,8 @@ def test_a_failed_cell_is_tried_again_only_when_asked(killed_and_gone_on: dict[s
     command = killed_and_gone_on["command"]
     state = killed_and_gone_on["out"] / "cells" / "inline_name-nowhere-nothing_seed-0.json"
     before = json.loads(state.read_text())
-    left = sbpipe(*command)
+    left = forked(*command)
     assert (left.returncode, json.loads(state.read_text())) == (1, before)
     assert "--retry runs them again" in left.stdout
-    assert sbpipe(*command, "--retry").returncode == 1
+    assert forked(*command, "--retry").returncode == 1
     assert json.loads(state.read_text())["attempt"] == before["attempt"] + 1

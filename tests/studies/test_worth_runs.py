@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import sbpipe, settings, started, wait_for
+from support.runs import forked, settings, started, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         first.send_signal(signal.SIGKILL)
     first_summary = out / "cells" / "random-x1_seed-0" / "summary.json"
     before = first_summary.stat().st_mtime_ns
-    done = sbpipe(*command, "--policies", "sb,rank")
+    done = forked(*command, "--policies", "sb,rank")
     return {"out": out, "done": done, "is_kept": first_summary.stat().st_mtime_ns == before}
 
 

@@ -1,5 +1,6 @@
 """Losses that tests name in settings."""
 
+import contextlib
 import itertools
 import os
 import threading
@@ -19,8 +20,9 @@ def dealt_to_others(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def in_slow_motion(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy; each pass that trains takes a moment longer while the file $SLOWLY is there."""
-    if torch.is_grad_enabled() and Path(os.environ.get("SLOWLY", "")).is_file():
-        time.sleep(0.25)
+    if torch.is_grad_enabled() and "SLOWLY" in os.environ:
+        with contextlib.suppress(FileNotFoundError):
+            time.sleep(float(Path(os.environ["SLOWLY"]).read_text()))
     return functional.cross_entropy(outputs, targets.long(), reduction="none")
 
 

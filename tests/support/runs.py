@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from sbpipe.runs.events import EventLog
 from sbpipe.trainer.engine import Engine
 from sbpipe.trainer.run import TrainerRun
 from sbpipe.trainer.setup import prepare
+from support.loaded import show_as, start_loaded
 
 HANG_S = 300.0
 """How long a test waits for what must come: so long that only a hang misses it. On a busy machine the start
@@ -111,9 +114,9 @@ def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def started(*arguments: str, **kwargs: Any) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, **kwargs: Any) -> Iterator["Forked"]:
     """A command that does not outlive the test."""
-    process = start(*arguments, **kwargs)
+    process = Forked(*arguments, **kwargs)
     try:
         yield process
     finally:
@@ -131,9 +134,10 @@ class SlowMotion:
     loss = "support.losses:in_slow_motion"
     """Its `loss.name`: with the values of cross entropy."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pace_s: float = 0.25) -> None:
+        """`pace_s` is what each pass with gradients takes: a step, and with some policies a batch scored."""
         self._file = folder / "slowly"
-        self._file.touch()
+        self._file.write_text(str(pace_s))
         tests = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
         self.env = {**os.environ, "SLOWLY": str(self._file), "PYTHONPATH": path}
@@ -198,8 +202,8 @@ _PROCESSES.set_forkserver_preload(
 class Forked:
     """A command in a process of its own that has torch loaded already; used like what `start` returns.
 
-    For commands that are one process and whose start is not what the test is about: on their own these would
-    spend their time loading torch. What `sbpipe run` starts is started by it, as ever.
+    For commands whose start is not what the test is about: on their own these, and the trainer and selectors
+    of a run, would spend their time loading torch.
     """
 
     def __init__(
@@ -208,15 +212,16 @@ class Forked:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         is_apart: bool = False,
+        module: str = "sbpipe",
     ) -> None:
-        """`is_apart` keeps what it writes to stderr apart from the rest."""
+        """`is_apart` keeps what it writes to stderr apart from the rest; it is `python -m MODULE`."""
         folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder)
         self._said = [folder / name for name in ("stdout", "stderr" if is_apart else "stdout")]
         for path in self._said:
             path.touch()
         wanted = {**os.environ} if env is None else env
-        given = (without_report(arguments), wanted, str(cwd or Path.cwd()), *map(str, self._said))
+        given = (module, without_report(arguments), wanted, str(cwd or Path.cwd()), *map(str, self._said))
         self._process = _PROCESSES.Process(target=be_command, args=given)
         self._process.start()
         assert self._process.pid is not None
@@ -253,7 +258,7 @@ class Forked:
 
 
 def forked(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command of one process to its end; as `sbpipe` does."""
+    """Run a command to its end; as `sbpipe` does."""
     command = Forked(*arguments, **kwargs, is_apart=True)
     out, err = command.communicate()
     assert command.returncode is not None
@@ -261,7 +266,12 @@ def forked(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
 
 
 def be_command(
-    arguments: tuple[str, ...], environment: dict[str, str], folder: str, stdout: str, stderr: str
+    module: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    folder: str,
+    stdout: str,
+    stderr: str,
 ) -> None:
     """Become a command."""
     os.environ.clear()
@@ -269,8 +279,35 @@ def be_command(
     os.chdir(folder)
     for number, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
-    sys.argv = ["sbpipe", *arguments]
-    main()
+    sys.argv = [module, *arguments]
+    with suppress(OSError):
+        show_as([sys.executable, "-m", module, *arguments], environment)
+    start_loaded()
+    # The module itself is loaded already, under its own name: what runs it warns of that.
+    if module == "sbpipe":
+        main()
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def in_loaded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a module gives in a process of its own, in which all that it starts is forked."""
+    ours, theirs = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=tell, args=(theirs, function, *arguments))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(2 * HANG_S), "it does not end"
+        return ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def tell(connection: Connection, function: Callable[..., Any], *arguments: Any) -> None:
+    """Give the result to another process."""
+    start_loaded()
+    connection.send(function(*arguments))
 
 
 def train_over_the_wire(config: Config, path: Path, *, resume: bool = False) -> dict[str, Any]:
