@@ -70,6 +70,6 @@ def test_instances_serve_a_trainer_are_started_again_when_killed_and_end_with_it
         trainer.send_signal(signal.SIGINT)
         wait_for("the end of the trainer", lambda: trainer.poll() is not None)
         wait_for("the end of the selectors", lambda: selectors.poll() is not None)
-        said = selectors.stdout.read() if selectors.stdout else ""
+        said = "".join(selectors.communicate())
     assert "was ended by signal 9; starting it again" in said
     assert summary_of(path)["status"] == "stopped"
