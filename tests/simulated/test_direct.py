@@ -139,4 +139,4 @@ def test_a_checkpoint_has_the_snapshot_on_the_host(pair: Pair) -> None:
     fill(pair.model, 5)
     pair.refresh(7)
     assert digest(pair.other) == digest(pair.model)
-    assert pair.publisher.piece(pair.slots.newest, 0, 64) == kept[:64].numpy().tobytes()
+    assert pair.publisher.piece(pair.slots.newest, 7, 0, 64) == kept[:64].numpy().tobytes()

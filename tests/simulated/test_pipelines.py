@@ -14,7 +14,7 @@ from support.runs import (
     sbpipe,
     settings,
     small,
-    started,
+    start,
     summary_of,
     train_inline,
     train_over_the_wire,
@@ -113,11 +113,18 @@ def test_the_command_runs_both_roles_on_devices_of_their_own(tmp_path: Path) -> 
 def test_the_roles_as_commands_of_their_own_take_the_devices_they_are_given(tmp_path: Path) -> None:
     environment = os.environ | {simulated.REPORT: str(tmp_path), simulated.TRACE: "1"}
     run, given = str(tmp_path / "run"), settings(train__steps=10)
-    trainer = started("trainer", "--device", "sim:0", "--run-dir", run, *given, env=environment)
-    selector = started("selector", "--device", "sim:1", "--connect", run, env=environment)
-    with trainer as one, selector as other:
-        said = [process.communicate(timeout=HANG_S)[0] for process in (one, other)]
-        assert (one.returncode, other.returncode) == (0, 0), said
+    # Started and not forked: the devices read this environment when they are made, and report at the end.
+    roles = [
+        start("trainer", "--device", "sim:0", "--run-dir", run, *given, env=environment),
+        start("selector", "--device", "sim:1", "--connect", run, env=environment),
+    ]
+    try:
+        said = [role.communicate(timeout=HANG_S)[0] for role in roles]
+    finally:
+        for role in roles:
+            role.kill()
+            role.communicate(timeout=HANG_S)
+    assert [role.returncode for role in roles] == [0, 0], said
     assert summary_of(tmp_path / "run")["steps"] == 10
     told = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     touched = {command_of(one): used(one, "is_touched") for one in told}
