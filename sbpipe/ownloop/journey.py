@@ -110,6 +110,7 @@ class Journey:
         weights = self._weigh(due, losses)
         if due.flight.is_weighed and self._is_here(due):
             self._take(due.flight)
+        self.session.engine.after.go()
         self._enter("backward")
         return weights
 

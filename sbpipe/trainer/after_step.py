@@ -1,7 +1,8 @@
 """Work that a step leaves behind and the next step need not wait for: steering, writing events.
 
-Without a thread the work is done at once, in the loop. With one it is done beside the next step, in order; an
-error in it is raised in the loop by the next `settle`. This file must not know what the work is.
+Without a thread the work is done at once, in the loop. With one it is done beside the next step, in order,
+from `go` on: a backward pass leaves the interpreter to other threads; before, they hold up the loop.
+An error in it is raised in the loop by the next `settle`. This file must not know what the work is.
 """
 
 import logging
@@ -22,6 +23,7 @@ class AfterStep:
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
         self._thread: threading.Thread | None = None
+        self._held: list[tuple[Callable[[], None], Future[None]]] = []
         self._given: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
         self._under_way: deque[Future[None]] = deque()
 
@@ -37,13 +39,19 @@ class AfterStep:
         return self._thread is not None
 
     def do(self, work: Callable[[], None]) -> None:
-        """Do the work, at once or beside the next step."""
+        """Do the work, at once or, from `go` on, beside the next step."""
         if self._thread is None:
             work()
             return
         done: Future[None] = Future()
         self._under_way.append(done)
-        self._given.put((work, done))
+        self._held.append((work, done))
+
+    def go(self) -> None:
+        """The loop is about to compute for a while without the interpreter."""
+        held, self._held = self._held, []
+        for given in held:
+            self._given.put(given)
 
     def _run(self) -> None:
         while (given := self._given.get()) is not None:
@@ -60,6 +68,7 @@ class AfterStep:
         """Wait until all work is done; raises the first error in it."""
         if not self._under_way:
             return
+        self.go()
         with self._spans.span("settle"):
             while self._under_way:
                 self._under_way.popleft().result()
@@ -70,6 +79,7 @@ class AfterStep:
         An error that nobody settled for is logged: the run has ended by another one.
         """
         thread, self._thread = self._thread, None
+        self.go()
         if thread is not None:
             self._given.put(None)
             thread.join()

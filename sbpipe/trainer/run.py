@@ -82,6 +82,7 @@ class TrainerRun:
             run_dir.path,
             lambda: self._checkpoints.num_failed,
         )
+        setup.train_step.before_backward = engine.after.go
         self._loop = Loop(
             config,
             engine,

@@ -49,6 +49,8 @@ class TrainStep:
         self._loss = loss
         self.duty = Duty()
         """The loop's duty, where other ranks wait for its steps."""
+        self.before_backward: Callable[[], None] = _do_nothing
+        """Called when the step is about to compute for long without the interpreter."""
         self._purpose = "step"
         self.optimizer = optimizer
         self.ema = Ema(model, config.train.ema) if config.train.ema else None
@@ -99,6 +101,7 @@ class TrainStep:
             losses = self._losses(inputs, targets)
         with self._spans.span("weigh"):
             weighed = losses if weigh is None else losses * weigh(losses.detach())
+        self.before_backward()
         with self._spans.span("backward"):
             # Freed instead of zeroed: then the backward pass writes gradients without reading them first.
             self.optimizer.zero_grad(set_to_none=True)
@@ -114,6 +117,7 @@ class TrainStep:
                 with spans.span("forward"), randomness.GLOBAL_GENERATORS:
                     self._seed(seed + number & (2**63 - 1))  # dropout must not repeat in every part
                     losses = self._losses(inputs[part], targets[part])
+                self.before_backward()
                 with spans.span("backward"):
                     torch.autograd.backward(self.scaler.scale(losses.sum() / len(inputs)))
                 found.append(losses.detach())
@@ -212,6 +216,10 @@ class TrainStep:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
         return is_cross_entropy(self._loss, outputs, targets)
+
+
+def _do_nothing() -> None:
+    """Nobody waits for the interpreter."""
 
 
 def _parts(number: int, count: int) -> list[slice]:

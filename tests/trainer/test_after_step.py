@@ -38,10 +38,23 @@ def test_with_a_thread_nobody_waits_for_it_until_it_is_settled_and_it_is_done_in
     after.start()
     after.do(lambda: done.append(may_go_on.wait(HANG_S)))
     after.do(lambda: done.append(2))
+    after.go()
     assert done == []
     may_go_on.set()
     after.settle()
     assert done == [True, 2]
+    after.stop()
+
+
+def test_it_is_not_begun_before_the_loop_has_time_for_it(after: AfterStep) -> None:
+    done: list[str] = []
+    begun = threading.Event()
+    after.start()
+    after.do(lambda: (done.append("work"), begun.set()))
+    done.append("loop")
+    after.go()
+    assert begun.wait(HANG_S)
+    assert done == ["loop", "work"]
     after.stop()
 
 
